@@ -1,0 +1,106 @@
+# tokenbin: every target sets up what it needs (a virtual environment in .venv) and works on a machine
+# that has only Python 3.11+ and make. `make help` lists the targets and their settings.
+
+PYTHON ?= python3# makes the virtual environment; 3.11 or newer
+VENV ?= .venv
+TORCH ?= torch# what pip installs for PyTorch; see the README for a build without CUDA
+
+TRAIN ?=
+VAL ?=
+TOKENIZER ?=
+VOCAB_SIZE ?=
+OUT ?= data
+WORKERS ?=
+NAME ?=
+ARGS ?=
+
+# With READY_PYTHON=/path/to/python that environment is used as it is and nothing is installed (the tests do this).
+ifdef READY_PYTHON
+run := $(READY_PYTHON)
+else
+run := $(VENV)/bin/python
+core := $(VENV)/.core
+dev := $(VENV)/.dev
+torch := $(VENV)/.torch
+all := $(VENV)/.all
+bench_peers := $(VENV)/.bench
+endif
+
+prefix := $(if $(NAME),$(NAME)_)
+# $(call each,--train,a b) is `--train 'a' --train 'b'`. One path that exists with its spaces stays whole.
+each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreach path,$(2),$(1) '$(path)')))
+
+.PHONY: help preprocess train test test-all lint bench clean
+
+help:
+	@echo 'make preprocess   text -> $$OUT/tokenizer.json, train.bin, val.bin (without TRAIN: text that Python ships with)'
+	@echo '                    TRAIN=paths  VAL=paths (none: 1 % of TRAIN)  TOKENIZER=tokenizer.json (none: one is trained)'
+	@echo '                    VOCAB_SIZE=n  OUT=data  WORKERS=n  NAME=tinystories  ARGS="any option of tokenbin build"'
+	@echo 'make train        a small GPT on $$OUT/train.bin (built first if missing); ARGS="any option of examples/train_gpt.py"'
+	@echo 'make test         the tests, without PyTorch and Hugging Face'
+	@echo 'make test-all     the tests, with PyTorch and Hugging Face'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make bench        tokenbin beside other tokenizers'
+	@echo 'make clean        removes the virtual environment and caches; outputs stay'
+	@echo
+	@echo 'PYTHON=python3.12 chooses the interpreter; TORCH="torch --index-url URL" where PyTorch comes from.'
+
+preprocess: $(core)
+	$(run) -m preprocess build --out '$(OUT)' $(call each,--train,$(TRAIN)) $(call each,--val,$(VAL)) \
+	  $(if $(TOKENIZER),--tokenizer '$(TOKENIZER)') $(if $(VOCAB_SIZE),--vocab-size $(VOCAB_SIZE)) \
+	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(NAME),--name '$(NAME)') $(ARGS)
+
+# ARGS are the training loop's here: the corpus is built with its defaults, if it is not there.
+train: $(torch)
+	@test -e '$(OUT)/$(prefix)train.json' || $(MAKE) preprocess ARGS=
+	$(run) examples/train_gpt.py --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS)
+
+test: $(dev)
+	$(run) -m pytest $(ARGS)
+
+test-all: $(all)
+	$(run) -m pytest $(ARGS)
+
+lint: $(dev)
+	$(run) -m ruff check .
+	$(run) -m mypy
+
+bench: $(bench_peers)
+	$(run) -m benchmarks $(ARGS)
+
+clean:
+	rm -rf '$(VENV)' .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up. A stamp stands for what is installed; it is made again only when pyproject.toml changes.
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'tokenbin needs Python 3.11 or newer, and $(PYTHON) is not: name one with make PYTHON=python3.12' >&2; exit 1; }
+	$(PYTHON) -m venv '$(VENV)' || \
+	  { rm -rf '$(VENV)'; echo 'no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+
+install = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml
+	@echo 'setting up $(VENV) (once)' >&2
+	$(install) --editable .
+	@touch '$@'
+
+$(VENV)/.dev: $(VENV)/.core
+	$(install) --editable '.[dev]'
+	@touch '$@'
+
+# PyTorch goes first and by itself, so that the build which TORCH asks for is the one that stays.
+$(VENV)/.torch: $(VENV)/.core
+	$(install) $(TORCH)
+	$(install) --editable '.[torch]'
+	@touch '$@'
+
+$(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
+	$(install) --editable '.[dev,torch,hf]'
+	@touch '$@'
+
+$(VENV)/.bench: $(VENV)/.core
+	$(install) --editable '.[bench]'
+	@touch '$@'
