@@ -1,0 +1,74 @@
+"""Byte-level BPE: train a tokenizer, encode text exactly as tiktoken and Hugging Face would.
+
+    from bpe import Tokenizer, train_bpe
+
+    tokenizer = train_bpe("train.txt", vocab_size=32_000, special_tokens=["<|endoftext|>"])
+    tokenizer.save("tokenizer.json")
+    ids = Tokenizer.from_file("tokenizer.json").encode("some text")
+
+The law here: `import bpe` loads nothing heavy.  Public names are imported when they are first used
+(PEP 562).  This package knows bytes, counts and ids; it starts no process and knows no corpus
+format.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bpe.count import PretokenCounts
+    from bpe.errors import (
+        EncodingError,
+        PatternError,
+        TokenbinError,
+        TokenizerFileError,
+        TrainingError,
+        VocabularyError,
+    )
+    from bpe.tokenizer import Tokenizer
+    from bpe.train import train_bpe, train_from_counts
+    from bpe.unicode_classes import UNICODE_VERSION
+    from bpe.vocabulary import Vocabulary
+
+__all__ = [
+    "UNICODE_VERSION",
+    "EncodingError",
+    "PatternError",
+    "PretokenCounts",
+    "TokenbinError",
+    "Tokenizer",
+    "TokenizerFileError",
+    "TrainingError",
+    "Vocabulary",
+    "VocabularyError",
+    "train_bpe",
+    "train_from_counts",
+]
+
+_MODULE_OF = {
+    "UNICODE_VERSION": "bpe.unicode_classes",
+    "EncodingError": "bpe.errors",
+    "PatternError": "bpe.errors",
+    "PretokenCounts": "bpe.count",
+    "TokenbinError": "bpe.errors",
+    "Tokenizer": "bpe.tokenizer",
+    "TokenizerFileError": "bpe.errors",
+    "TrainingError": "bpe.errors",
+    "Vocabulary": "bpe.vocabulary",
+    "VocabularyError": "bpe.errors",
+    "train_bpe": "bpe.train",
+    "train_from_counts": "bpe.train",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

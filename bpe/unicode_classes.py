@@ -1,0 +1,83 @@
+"""Code point -> class: one pinned Unicode version, shipped with the package.
+
+The law here: what a letter, a number or white space is never depends on the Python, the `regex` or
+the operating system that happens to be installed, because a changed class is a silently changed
+corpus.  The version is the one that tiktoken 0.14 and Hugging Face tokenizers 0.23 agree on for
+every code point; `tests/test_unicode_classes.py` asks tiktoken's engine about all of them.
+
+    >>> table = class_table()
+    >>> [int(table[ord(c)]) for c in "Aa1 !"]
+    [17, 33, 2, 4, 0]
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+UNICODE_VERSION: Final = "16.0.0"
+
+# Bit flags of the table.  LETTER is \p{L}, NUMBER \p{N}, WHITE_SPACE \s (the property White_Space,
+# not what str.isspace() says: U+001C..U+001F are not in it), MARK \p{M}, UPPER \p{Lu} and \p{Lt},
+# LOWER \p{Ll}.
+LETTER: Final = 1
+NUMBER: Final = 2
+WHITE_SPACE: Final = 4
+MARK: Final = 8
+UPPER: Final = 16
+LOWER: Final = 32
+
+_FLAGS_OF_CATEGORY: Final = {
+    "Lu": LETTER | UPPER,
+    "Lt": LETTER | UPPER,
+    "Ll": LETTER | LOWER,
+    "Lm": LETTER,
+    "Lo": LETTER,
+    "Mn": MARK,
+    "Mc": MARK,
+    "Me": MARK,
+    "Nd": NUMBER,
+    "Nl": NUMBER,
+    "No": NUMBER,
+    "Zs": WHITE_SPACE,
+    "Zl": WHITE_SPACE,
+    "Zp": WHITE_SPACE,
+}
+
+# White_Space beyond the separators (Zs, Zl, Zp): PropList.txt lists these six control characters.
+_WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
+
+
+def category_runs() -> Iterator[tuple[int, int, str]]:
+    """Yield `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn."""
+    text = resources.files("bpe").joinpath("unicode_categories.txt").read_text(encoding="ascii")
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        code_points, category = line.split(" ")
+        first, _, last = code_points.partition("..")
+        yield int(first, 16), int(last or first, 16), category
+
+
+@functools.cache
+def class_table() -> NDArray[np.uint8]:
+    """Return the class flags of every code point.
+
+    Returns: `uint8[0x110000]`, read-only, made once: `table[code_point]` is the sum of the flags
+        above.  Surrogates and unassigned code points are in no class.
+    """
+    import numpy as np
+
+    table = np.zeros(0x110000, dtype=np.uint8)
+    for first, last, category in category_runs():
+        table[first : last + 1] = _FLAGS_OF_CATEGORY.get(category, 0)
+    table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
+    table.flags.writeable = False
+    return table

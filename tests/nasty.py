@@ -1,0 +1,59 @@
+"""Text that breaks tokenizers: hypothesis strategies for tests that feed text to the kernels."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# The 25 code points of White_Space, and those that are often taken for it.
+WHITE_SPACES = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
+WHITE_SPACES += "\u2028\u2029\u202f\u205f\u3000"
+NEARLY_SPACES = "\x1c\x1d\x1e\x1f\u180e\u200b\u200c\u200d\u2060\ufeff\x00"
+
+APOSTROPHES = [
+    "'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'VE", "'M", "'LL", "'D",
+    "'Re", "'vE", "'lL", "'l", "'r", "'v", "'x", "'", "’", "’s", "''", " '", "' ", "'\n",
+    "'é", "'1",
+]  # fmt: skip
+
+# Marks without a base, unassigned, private, noncharacters, the ends of the planes and of the UTF-8
+# lengths.
+LONE_MARKS = "\u0300\u0301\u0345\u0489\u0903\u20dd\u3099\ufe0f\U000e0100"
+UNASSIGNED = "\u0378\u0379\u2fef\ufdd0\uffff\U0001fffe\U000e0000\U0010ffff"
+PRIVATE = "\ue000\uf8ff\U000f0000\U0010fffd"
+EDGES = "\x7f\x80\u07ff\u0800\ud7ff\ue000\ufffd\U00010000\U0010fffd"
+
+# Letters, numbers and symbols, one script after another, of every length in UTF-8.
+SAMPLES = [
+    "the", "THE", "I'm", "don't", "naïve", "Straße", "ǅ", "ʰ", "ª", "ß", "ﬁ", "ĳ",
+    "привет", "Ωμέγα", "שלום", "مرحبا", "नमस्ते", "ไทย", "한국어", "日本語", "ひらがな", "𝒜𝓫", "𐐷",
+    "0", "42", "1234567", "٣٤", "४", "²", "½", "Ⅷ", "〇", "五", "𝟘", "🄀",
+    "!", "...", "—", "€", "+", "_", "`", "^", "\\", "😀", "👩‍👩‍👧", "🇪🇺", "e\u0301", "a\u0300b",
+]  # fmt: skip
+
+_short = st.one_of(
+    st.sampled_from(SAMPLES),
+    st.sampled_from(APOSTROPHES),
+    st.sampled_from(list(WHITE_SPACES)),
+    st.sampled_from(list(NEARLY_SPACES + LONE_MARKS + UNASSIGNED + PRIVATE + EDGES)),
+    st.sampled_from([" ", "  ", "\n", "\n\n", " \n", "\r\n", "\t", "a", "b", "aa", "ab", "1", "."]),
+    st.characters(exclude_categories=["Cs"]),
+)
+
+# Kernels work in blocks of 64 bytes: runs that end just before, at and just after a block.
+_lengths = st.one_of(
+    st.integers(1, 12),
+    st.sampled_from([14, 15, 16, 17, 31, 32, 33, 61, 62, 63, 64, 65, 66, 126, 127, 128, 129, 130]),
+)
+_run = st.builds(lambda piece, length: piece * length, _short, _lengths)
+
+_pieces = st.one_of(_short, _short, _short, _run)
+
+
+def nasty_text(max_pieces: int = 30) -> st.SearchStrategy[str]:
+    """Return a strategy for text of up to so many nasty pieces, without surrogates."""
+    return st.lists(_pieces, max_size=max_pieces).map("".join)
+
+
+def nasty_texts(max_texts: int = 20, max_pieces: int = 15) -> st.SearchStrategy[list[str]]:
+    """Return a strategy for lists of nasty text: many strings for the price of one example."""
+    return st.lists(nasty_text(max_pieces), min_size=1, max_size=max_texts)

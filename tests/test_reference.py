@@ -1,0 +1,239 @@
+"""The reference against examples to check by hand, its split against an independent engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import regex
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import APOSTROPHES, nasty_text
+
+from bpe import reference
+from bpe.errors import TrainingError
+from bpe.patterns import PATTERNS
+from bpe.unicode_classes import LETTER, NUMBER, WHITE_SPACE, class_table
+
+
+def pinned(pattern: str) -> regex.Pattern[str]:
+    r"""Compile a pattern with its classes from our table: `regex` has a newer Unicode."""
+    ranges = {}
+    for flag in (LETTER, NUMBER, WHITE_SPACE):
+        code_points = np.flatnonzero(class_table() & flag)
+        runs = np.split(code_points, np.flatnonzero(np.diff(code_points) != 1) + 1)
+        ranges[flag] = "".join(rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
+    for written, pinned_text in (
+        (r"[^\s\p{L}\p{N}]", f"[^{ranges[WHITE_SPACE]}{ranges[LETTER]}{ranges[NUMBER]}]"),
+        (r"\p{L}", f"[{ranges[LETTER]}]"),
+        (r"\p{N}", f"[{ranges[NUMBER]}]"),
+        (r"\S", f"[^{ranges[WHITE_SPACE]}]"),
+        (r"\s", f"[{ranges[WHITE_SPACE]}]"),
+    ):
+        pattern = pattern.replace(written, pinned_text)
+    return regex.compile(pattern)
+
+
+GPT2 = pinned(PATTERNS["gpt2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("Hello world", ["Hello", " world"]),
+        ("  two  spaces ", [" ", " two", " ", " spaces", " "]),
+        ("a\n\nb", ["a", "\n", "\n", "b"]),
+        ("a \n", ["a", " \n"]),
+        ("a\u00a0b", ["a", "\u00a0", "b"]),
+        ("a \u00a0b", ["a", " ", "\u00a0", "b"]),
+        ("a\u00a0 b", ["a", "\u00a0", " b"]),
+        ("we'll WE'LL", ["we", "'ll", " WE", "'", "LL"]),
+        (" 's", [" '", "s"]),
+        ("''s", ["''", "s"]),
+        ("'sing", ["'s", "ing"]),
+        ("x1²y", ["x", "1²", "y"]),
+        ("e\u0301", ["e", "\u0301"]),
+        (" \u0301", [" \u0301"]),
+        ("\x1c \x1d", ["\x1c", " \x1d"]),
+        (" \x85\u3000", [" \x85\u3000"]),
+        ("don’t", ["don", "’", "t"]),
+    ],
+)
+def test_split_examples(text: str, expected: list[str]) -> None:
+    assert reference.split_gpt2(text) == expected
+    assert GPT2.findall(text) == expected
+
+
+@settings(max_examples=800)
+@given(nasty_text())
+def test_split_is_the_published_pattern(text: str) -> None:
+    pretokens = reference.split_gpt2(text)
+    assert pretokens == GPT2.findall(text)
+    assert "".join(pretokens) == text
+
+
+def test_split_of_every_contraction_in_every_surrounding() -> None:
+    for contraction in APOSTROPHES:
+        for before in ("", "a", "1", " ", "  ", ".", "'", "\n", "é"):
+            for after in ("", "a", "1", " ", "  ", ".", "'", "\n", "é"):
+                text = before + contraction + after
+                assert reference.split_gpt2(text) == GPT2.findall(text), text
+
+
+def test_byte_level_alphabet_is_gpt2s() -> None:
+    alphabet = reference.BYTE_LEVEL_ALPHABET
+    assert len(set(alphabet)) == 256
+    assert [alphabet[byte] for byte in b" \n!~\x7f\xa0\xa1\xac\xad\xae\xff"] == list("ĠĊ!~ġł¡¬Ń®ÿ")
+    assert all(character.isprintable() for character in alphabet)
+
+
+def test_special_tokens_are_taken_from_the_left_and_the_longest_first() -> None:
+    tokens = ["<a>", "<a><b>", "<b><c>", ">"]
+    assert list(reference.split_special("x<a><b><c>y>", tokens)) == [
+        ("x", False),
+        ("<a><b>", True),
+        ("<c", False),
+        (">", True),
+        ("y", False),
+        (">", True),
+    ]
+    assert list(reference.split_special("", tokens)) == []
+    assert list(reference.split_special("plain", [])) == [("plain", False)]
+    assert list(reference.split_special("a.b", ["a.b"])) == [("a.b", True)]
+
+
+def test_nothing_is_counted_from_or_across_special_tokens() -> None:
+    assert reference.count(["ab<|x|>ab ab"], ["<|x|>"]) == {b"ab": 2, b" ab": 1}
+    assert reference.count(["a<|x|>b", "", "a"], ["<|x|>"]) == {b"a": 2, b"b": 1}
+
+
+def test_greatest_bytes_decides_ties_by_the_bytes() -> None:
+    # ab, cd and e\xcc\x81 occur twice each.
+    counts = {b"ab": 2, b"cd": 2, "e\u0301".encode(): 2}
+    assert reference.train_from_counts(counts, 256 + 5) == [
+        (b"\xcc", b"\x81"),
+        (b"e", b"\xcc\x81"),
+        (b"c", b"d"),
+        (b"a", b"b"),
+    ]
+
+
+def test_greatest_bytes_compares_left_first_and_a_prefix_is_less() -> None:
+    assert reference.train_from_counts({b"ab": 2, b"ac": 2}, 257) == [(b"a", b"c")]
+    counts = {b"xyz": 9, b"xyb": 3, b"xa": 3}
+    assert reference.train_from_counts(counts, 256 + 4) == [
+        (b"x", b"y"),
+        (b"xy", b"z"),
+        (b"xy", b"b"),
+        (b"x", b"a"),
+    ]
+
+
+def test_huggingface_decides_ties_by_ids_in_the_order_of_the_byte_level_alphabet() -> None:
+    # Byte 0x20 is shown as U+0120, so it comes after every byte that is shown as itself.
+    counts = {b" a": 2, b"ab": 2, b"\xc3\xa9": 2}
+    assert reference.train_from_counts(counts, 256 + 3, tie_break="huggingface") == [
+        (b"a", b"b"),
+        (b"\xc3", b"\xa9"),
+        (b" ", b"a"),
+    ]
+
+
+def test_a_pair_is_counted_at_every_place_and_merged_from_left_to_right() -> None:
+    assert reference.train_from_counts({b"aaa": 1, b"bc": 1}, 257) == [(b"a", b"a")]
+    assert reference.merge([b"a"] * 5, (b"a", b"a")) == [b"aa", b"aa", b"a"]
+    assert reference.merge([], (b"a", b"a")) == []
+
+
+def test_training_stops_when_no_pair_reaches_min_frequency() -> None:
+    counts = {b"ab": 3, b"cd": 1}
+    assert reference.train_from_counts(counts, 300) == [(b"a", b"b")]
+    assert reference.train_from_counts(counts, 300, min_frequency=4) == []
+    for least in (1, 0):
+        assert len(reference.train_from_counts(counts, 300, min_frequency=least)) == 2
+    assert reference.train_from_counts({}, 300, min_frequency=0) == []
+
+
+def test_max_token_length_is_in_bytes_and_inclusive() -> None:
+    counts = {"ééé".encode(): 5, b"abcd": 4}
+    for length, longest in {1: 1, 2: 2, 3: 3, 4: 4, 5: 4, 6: 6, 7: 6}.items():
+        merges = reference.train_from_counts(counts, 300, max_token_length=length)
+        assert max((len(left + right) for left, right in merges), default=1) == longest
+        assert (b"abcd" in {left + right for left, right in merges}) == (length >= 4)
+
+
+def test_vocab_size_counts_bytes_merges_and_special_tokens() -> None:
+    documents = ["banana bandana banana"]
+    assert len(reference.train(documents, 256 + 5, ["<|x|>", "<|y|>"])) == 3
+    assert reference.train(documents, 256) == []
+    with pytest.raises(
+        TrainingError, match=r"vocab_size 257 is too small.*2 special tokens need at least 258"
+    ):
+        reference.train(documents, 257, ["<|x|>", "<|y|>"])
+
+
+def test_an_unknown_tie_break_is_refused() -> None:
+    with pytest.raises(
+        TrainingError,
+        match="unknown tie_break 'first': expected one of 'greatest-bytes', 'huggingface'",
+    ):
+        reference.train(["a"], 300, tie_break="first")
+
+
+@settings(max_examples=150)
+@given(
+    st.dictionaries(
+        st.text("abc", min_size=1, max_size=25).map(str.encode), st.integers(1, 4), max_size=8
+    ),
+    st.sampled_from(reference.TIE_BREAKS),
+)
+def test_no_token_is_made_twice_and_each_encodes_to_itself(
+    counts: dict[bytes, int], tie_break: str
+) -> None:
+    merges = reference.train_from_counts(counts, 400, tie_break=tie_break, min_frequency=1)
+    tokens = [left + right for left, right in merges]
+    assert len(set(tokens)) == len(tokens)
+    rank = reference.rank_by_merges(merges)
+    for token in tokens:
+        assert reference.encode(token, rank) == [token]
+    for pretoken in counts:
+        assert reference.encode(pretoken, rank) == [pretoken]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.text("ab ", max_size=40), max_size=6), st.text("ab ", max_size=60))
+def test_both_kinds_of_rank_agree_with_tiktoken_on_a_trained_vocabulary(
+    documents: list[str], text: str
+) -> None:
+    merges = reference.train(documents, 320)
+    tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    encoding = tiktoken.Encoding(
+        "t", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens={}
+    )
+    by_merges = [
+        ranks[token]
+        for pretoken in reference.split_gpt2(text)
+        for token in reference.encode(pretoken.encode(), reference.rank_by_merges(merges))
+    ]
+    by_bytes = [
+        ranks[token]
+        for pretoken in reference.split_gpt2(text)
+        for token in reference.encode(pretoken.encode(), reference.rank_by_bytes(ranks), ranks)
+    ]
+    assert by_merges == by_bytes == encoding.encode_ordinary(text)
+
+
+def test_what_a_rank_is_and_what_comes_first_matter_where_no_merge_reaches() -> None:
+    # The token "abc" is in the vocabulary, but no merge makes it.
+    merges = [(b"a", b"b")]
+    ranks = {b"ab": 0, b"abc": 1}
+    assert reference.encode(b"abc", reference.rank_by_merges(merges)) == [b"ab", b"c"]
+    assert reference.encode(b"abc", reference.rank_by_merges(merges), ranks) == [b"abc"]
+    assert reference.encode(b"abcd", reference.rank_by_bytes(ranks)) == [b"abc", b"d"]
+
+
+def test_a_long_run_trains_until_two_of_the_longest_tokens_are_left() -> None:
+    merges = reference.train_from_counts({b"a" * 140_000: 1}, 400)
+    assert merges == [(b"a" * 2**k, b"a" * 2**k) for k in range(16)]

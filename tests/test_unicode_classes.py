@@ -1,0 +1,119 @@
+"""The shipped class table against tiktoken's engine, code point by code point."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tiktoken
+
+from bpe.unicode_classes import (
+    LETTER,
+    LOWER,
+    MARK,
+    NUMBER,
+    UNICODE_VERSION,
+    UPPER,
+    WHITE_SPACE,
+    category_runs,
+    class_table,
+)
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+WHITE_SPACES = [
+    *range(0x09, 0x0E),
+    0x20,
+    0x85,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+]
+
+
+@pytest.fixture(scope="module")
+def every_character() -> str:
+    return "".join(map(chr, CODE_POINTS))
+
+
+def matched_by_tiktoken(pattern: str, text: str) -> np.ndarray:
+    """Return the code points that a pattern matches: tiktoken drops all others."""
+    encoding = tiktoken.Encoding(
+        "class",
+        pat_str=pattern,
+        mergeable_ranks={bytes([b]): b for b in range(256)},
+        special_tokens={},
+    )
+    matched = encoding.decode_bytes(encoding.encode_ordinary(text)).decode()
+    return np.array([ord(character) for character in matched], dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flag"),
+    [
+        (r"\p{L}", LETTER),
+        (r"\p{N}", NUMBER),
+        (r"\s", WHITE_SPACE),
+        (r"\p{M}", MARK),
+        (r"[\p{Lu}\p{Lt}]", UPPER),
+        (r"\p{Ll}", LOWER),
+        (r"[\p{Lu}\p{Lt}\p{Ll}\p{Lm}\p{Lo}]", LETTER),
+    ],
+)
+def test_every_code_point_has_the_class_that_tiktoken_gives_it(
+    pattern: str, flag: int, every_character: str
+) -> None:
+    ours = np.flatnonzero(class_table() & flag)
+    np.testing.assert_array_equal(ours, matched_by_tiktoken(pattern, every_character))
+
+
+@pytest.mark.parametrize(
+    "category", sorted({category for _, _, category in category_runs()} - {"Cs"})
+)
+def test_every_category_is_the_one_of_tiktoken(category: str, every_character: str) -> None:
+    ours = [
+        c
+        for first, last, of_run in category_runs()
+        if of_run == category
+        for c in range(first, last + 1)
+    ]
+    assert ours == matched_by_tiktoken(rf"\p{{{category}}}", every_character).tolist()
+
+
+def test_the_totals_of_unicode_16() -> None:
+    table = class_table()
+    assert UNICODE_VERSION == "16.0.0"
+    assert np.count_nonzero(table & LETTER) == 141_028
+    assert np.count_nonzero(table & NUMBER) == 1_911
+    assert np.flatnonzero(table & WHITE_SPACE).tolist() == WHITE_SPACES
+
+
+def test_what_str_isspace_and_older_standards_call_space_is_not() -> None:
+    for code_point in (0x1C, 0x1D, 0x1E, 0x1F, 0x180E, 0x200B, 0xFEFF):
+        assert not class_table()[code_point] & WHITE_SPACE
+
+
+def test_letter_number_and_white_space_exclude_one_another() -> None:
+    kinds = class_table() & (LETTER | NUMBER | WHITE_SPACE | MARK)
+    assert set(np.unique(kinds).tolist()) == {0, LETTER, NUMBER, WHITE_SPACE, MARK}
+
+
+def test_the_table_is_made_once_and_cannot_be_written() -> None:
+    table = class_table()
+    assert table is class_table()
+    assert table.dtype == np.uint8
+    assert table.shape == (0x110000,)
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 1
+
+
+def test_runs_ascend_and_never_touch_with_one_category() -> None:
+    runs = list(category_runs())
+    for (_, last, category), (first, _, following) in pairwise(runs):
+        assert last < first
+        assert last + 1 < first or category != following
