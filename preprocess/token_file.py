@@ -1,0 +1,653 @@
+"""The files a corpus ends in: token ids, document ends and the manifest that vouches for them.
+
+Law: this module alone knows the bytes. NAME.bin is raw little-endian token ids without a header, so
+that `np.memmap(path, dtype=np.uint16)` reads what was meant; NAME.docs says where documents end;
+NAME.json, the manifest, says what the other two are. A manifest under its final name always stands
+beside complete files: it is removed before they are replaced and put in place after them. Nothing
+here depends on the time, the machine or the path: the same ids give the same bytes.
+
+    NAME.bin    uint16 or uint32 [n_tokens]: token ids of all documents, one after the other
+    NAME.docs   uint64 [n_documents]: the position in NAME.bin just past each document
+    NAME.json   the manifest: a JSON object, described by `Manifest`
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from bpe.errors import TokenbinError
+
+FORMAT = "tokenbin"
+FORMAT_VERSION = 1
+# Digests are of this many bytes of a file at a time, so that damage is located, not just noticed.
+BLOCK_BYTES = 4 * 1024 * 1024
+DIGEST = "xxh3_128"
+DOCUMENT_END_DTYPE = np.dtype("<u8")
+PARTIAL = ".partial"
+
+Integers = npt.NDArray[np.integer[Any]]
+
+
+class TokenFileError(TokenbinError, ValueError):
+    """A token file cannot be written or read, or is not what it should be."""
+
+
+class HasFingerprint(Protocol):
+    """What `open_tokens` needs of a tokenizer."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file, in hexadecimal."""
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The type of a `.bin` for a vocabulary of `vocab_size` ids; nothing else decides it.
+
+    Args:
+        vocab_size: One more than the greatest id, 1 to 2**32.
+
+    Returns:
+        Little-endian uint16 if every id is at most 65,535, else little-endian uint32.
+
+    Raises:
+        TokenFileError: No integer type of at most 32 bits holds such ids.
+    """
+    if not 1 <= vocab_size <= 2**32:
+        raise TokenFileError(f"a vocabulary has between 1 and 2**32 ids; got {vocab_size:,}")
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What NAME.json says; its fields are the keys of the JSON object, in this order.
+
+    Attributes:
+        dtype: "uint16" or "uint32", the type of NAME.bin; always little-endian.
+        vocab_size: Every id in NAME.bin is below it.
+        n_tokens: Ids in NAME.bin, end-of-text ids included.
+        n_documents: Documents, and so entries of NAME.docs.
+        n_bytes: UTF-8 bytes of the documents as they were encoded: separators, dropped documents
+            and special tokens do not count. With `n_tokens` it turns loss per token into bits per
+            byte.
+        end_of_text_id: The id behind every document.
+        begin_of_text_id: The id before every document, or None where there is none.
+        tokenizer_fingerprint: sha256 of the exact text of the tokenizer.json, in hexadecimal.
+        pattern: Name of the split pattern.
+        unicode_version: Version of the character classes that the pattern was applied with.
+        sources: One object for each source file, in the order they were read.
+        bin_digests: xxh3_128 of every 4 MiB of NAME.bin, in hexadecimal; the last block may be
+            shorter.
+        docs_digests: The same for NAME.docs.
+    """
+
+    dtype: str
+    vocab_size: int
+    n_tokens: int
+    n_documents: int
+    n_bytes: int
+    end_of_text_id: int
+    begin_of_text_id: int | None
+    tokenizer_fingerprint: str
+    pattern: str
+    unicode_version: str
+    sources: tuple[Mapping[str, Any], ...]
+    bin_digests: tuple[str, ...]
+    docs_digests: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The exact text of NAME.json."""
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        digests = {"digest": DIGEST, "digest_block_bytes": BLOCK_BYTES}
+        return json.dumps(head | asdict(self) | digests, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
+        """Read the text of a NAME.json; keys that are not known are passed over.
+
+        Raises:
+            TokenFileError: It is not JSON, not a manifest, from a newer format, or contradicts
+                itself; the message names `path`.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TokenFileError(
+                f"{path}: not a manifest, for it is not JSON ({error}); build the files again"
+            ) from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise TokenFileError(
+                f'{path}: not a manifest of tokenbin: a JSON object with "format": "{FORMAT}" is '
+                "expected; for a .bin that another tool made, pass np.memmap(path, dtype=...) "
+                "instead"
+            )
+        if data.get("format_version") != FORMAT_VERSION:
+            raise TokenFileError(
+                f"{path}: format version {data.get('format_version')!r}; this tokenbin reads "
+                f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenbin) or build the "
+                "files again"
+            )
+        expected_digest = (DIGEST, BLOCK_BYTES)
+        if (data.get("digest"), data.get("digest_block_bytes")) != expected_digest:
+            raise TokenFileError(
+                f"{path}: digests are expected to be {DIGEST} of {BLOCK_BYTES} bytes, not "
+                f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
+                "again"
+            )
+        for key, (kind, is_kind) in _MANIFEST_KINDS.items():
+            if key not in data or not is_kind(data[key]):
+                found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
+                raise TokenFileError(
+                    f'{path}: "{key}" should be {kind} and {found}; build the files again'
+                )
+        values = {field.name: data[field.name] for field in fields(cls)}
+        for key in ("sources", "bin_digests", "docs_digests"):
+            values[key] = tuple(values[key])
+        manifest = cls(**values)
+        manifest._check(path)
+        return manifest
+
+    def _check(self, path: str | os.PathLike[str]) -> None:
+        """Raise TokenFileError where fields contradict one another."""
+        wanted = token_dtype(self.vocab_size).name
+        if self.dtype != wanted:
+            raise TokenFileError(
+                f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
+                f"whose files are {wanted}; build the files again"
+            )
+        n_bytes_of = {
+            "bin": self.n_tokens * np.dtype(self.dtype).itemsize,
+            "docs": self.n_documents * DOCUMENT_END_DTYPE.itemsize,
+        }
+        for name, digests in (("bin", self.bin_digests), ("docs", self.docs_digests)):
+            blocks = -(-n_bytes_of[name] // BLOCK_BYTES)
+            if len(digests) != blocks:
+                raise TokenFileError(
+                    f'{path}: "{name}_digests" should have {blocks:,} entries and has '
+                    f"{len(digests):,}; build the files again"
+                )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_list_of(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+_COUNT = ("a whole number of at least 0", _is_count)
+_TEXT = ("text", lambda value: isinstance(value, str))
+_DIGESTS = ("a list of digests", lambda value: _is_list_of(str, value))
+_MANIFEST_KINDS: dict[str, tuple[str, Any]] = {
+    "dtype": ('"uint16" or "uint32"', lambda value: value in ("uint16", "uint32")),
+    "vocab_size": (
+        "a whole number of 1 to 2**32",
+        lambda value: _is_count(value) and 1 <= value <= 2**32,
+    ),
+    "n_tokens": _COUNT,
+    "n_documents": _COUNT,
+    "n_bytes": _COUNT,
+    "end_of_text_id": _COUNT,
+    "begin_of_text_id": (
+        "a whole number of at least 0 or null",
+        lambda value: value is None or _is_count(value),
+    ),
+    "tokenizer_fingerprint": _TEXT,
+    "pattern": _TEXT,
+    "unicode_version": _TEXT,
+    "sources": ("a list of objects", lambda value: _is_list_of(dict, value)),
+    "bin_digests": _DIGESTS,
+    "docs_digests": _DIGESTS,
+}
+
+
+class _BlockDigests:
+    """Digests of a stream, block by block, whatever the pieces it arrives in."""
+
+    def __init__(self) -> None:
+        self._finished: list[str] = []
+        self._block = xxhash.xxh3_128()
+        self._in_block = 0
+
+    def update(self, data: memoryview) -> None:
+        while len(data):
+            piece = data[: BLOCK_BYTES - self._in_block]
+            self._block.update(piece)
+            self._in_block += len(piece)
+            data = data[len(piece) :]
+            if self._in_block == BLOCK_BYTES:
+                self._finished.append(self._block.hexdigest())
+                self._block.reset()
+                self._in_block = 0
+
+    def result(self) -> tuple[str, ...]:
+        last = [self._block.hexdigest()] if self._in_block else []
+        return (*self._finished, *last)
+
+
+def block_digests(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Digests of a file as the manifest has them: xxh3_128 of every 4 MiB, in hexadecimal."""
+    digests = _BlockDigests()
+    block = memoryview(bytearray(BLOCK_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digests.update(block[:count])
+    return digests.result()
+
+
+class _Stream:
+    """One file under its temporary name: appended to, digested on the way, renamed at the end."""
+
+    def __init__(self, final_path: Path) -> None:
+        self.final_path = final_path
+        self.partial_path = final_path.with_name(final_path.name + PARTIAL)
+        self._n_bytes = 0
+        self._digests = _BlockDigests()
+        # Unbuffered: pieces are large, and an error then belongs to the call that caused it.
+        self._file = io.FileIO(self.partial_path, "wb")
+
+    def append(self, array: npt.NDArray[Any]) -> None:
+        if not array.size:  # an empty array has no view of its bytes
+            return
+        data = memoryview(np.ascontiguousarray(array).data).cast("B")
+        rest = data
+        try:
+            while len(rest):  # one call writes at most 2 GiB
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _write_error(self.partial_path, self._n_bytes, error) from error
+        self._digests.update(data)
+        self._n_bytes += len(data)
+
+    def finish(self) -> tuple[str, ...]:
+        """Bring the file to the disk and return its digests."""
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            raise _write_error(self.partial_path, self._n_bytes, error) from error
+        return self._digests.result()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _write_error(path: Path, position: int, error: OSError) -> TokenFileError:
+    return TokenFileError(
+        f"{path}: could not be written at byte {position:,}: {error.strerror or error}; nothing "
+        "was put under a final name: free the space (or choose another directory) and run the same "
+        "command again"
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    """Bring renames and removals in `directory` to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class TokenFileWriter:
+    """Writes NAME.bin, NAME.docs and NAME.json in `directory`: all of them or none.
+
+    Data lands in NAME.bin.partial and so on. `append` as often as needed, `finish` once, then
+    `commit`; `abort` removes what was written. As a context manager it aborts whatever was not
+    committed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory, TokenFileWriter(
+    ...     directory, "train", vocab_size=300
+    ... ) as writer:
+    ...     writer.append(np.array([5, 7, 299, 8, 299], np.uint32), np.array([3, 5]))
+    ...     _ = writer.finish(
+    ...         end_of_text_id=299, n_bytes=3, tokenizer_fingerprint="", pattern="gpt2",
+    ...         unicode_version="16.0.0", sources=[],
+    ...     )
+    ...     writer.commit()
+    ...     open_tokens(writer.bin_path).tokens.tolist()
+    [5, 7, 299, 8, 299]
+
+    Args:
+        directory: Made if it does not exist.
+        name: NAME of the three files.
+        vocab_size: Every id is below it; it decides the type of the `.bin`.
+        overwrite: Whether NAME's files may be replaced if they exist. A NAME.json that is not a
+            manifest of tokenbin is never replaced.
+
+    Raises:
+        TokenFileError: The directory cannot be written, or files of that name exist.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        *,
+        vocab_size: int,
+        overwrite: bool = False,
+    ) -> None:
+        if not name or name != os.path.basename(name):
+            raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
+        self.directory = Path(directory)
+        self.vocab_size = vocab_size
+        self.dtype = token_dtype(vocab_size)
+        self.n_tokens = 0
+        self.n_documents = 0
+        self._last_end = 0
+        self._finished = False
+        self.bin_path = self.directory / f"{name}.bin"
+        self.docs_path = self.directory / f"{name}.docs"
+        self.manifest_path = self.directory / f"{name}.json"
+        self._refuse_to_overwrite(overwrite)
+        self._streams: list[_Stream] = []
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for path in (self.bin_path, self.docs_path, self.manifest_path):
+                self._streams.append(_Stream(path))
+        except OSError as error:
+            self.abort()
+            raise TokenFileError(
+                f"{self.directory}: cannot be written to: {error.strerror}; choose another "
+                "directory or change its permissions"
+            ) from error
+        self._bin, self._docs, self._manifest = self._streams
+
+    def _refuse_to_overwrite(self, overwrite: bool) -> None:
+        for path in (self.manifest_path, self.bin_path, self.docs_path):
+            if not path.exists():
+                continue
+            if path == self.manifest_path:
+                try:
+                    Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
+                except TokenFileError as error:
+                    raise TokenFileError(
+                        f"{path}: exists and is not a manifest that this tokenbin wrote, so it is "
+                        "left alone; move it away or choose another directory or name"
+                    ) from error
+            if not overwrite:
+                raise TokenFileError(
+                    f"{path}: exists; choose another directory or name, or overwrite it "
+                    "(--overwrite)"
+                )
+
+    def append(self, ids: Integers, document_ends: Integers) -> None:
+        """Append token ids and the ends of the documents that end among them.
+
+        Args:
+            ids: integer[t], token ids, each in [0, vocab_size).
+            document_ends: integer[k], positions in `ids` just past a document's end-of-text id,
+                each in [1, t], strictly rising. A document may go on in the next call.
+
+        Raises:
+            TokenFileError: Ids or ends are out of range (nothing was written then), or a write
+                failed (`abort` is then the only thing to do).
+        """
+        place = f"{self.bin_path}: token {self.n_tokens:,} and on"
+        for what, array in (("token ids", ids), ("document ends", document_ends)):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise TokenFileError(
+                    f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
+                    f"shape {array.shape}"
+                )
+        if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
+            position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
+            raise TokenFileError(
+                f"{self.bin_path}: token {self.n_tokens + position:,} would have the id "
+                f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
+                "encode with the tokenizer that the vocabulary size was taken from"
+            )
+        ends = document_ends.astype(np.int64)
+        if ends.size and not (
+            ends[0] >= 1 and ends[-1] <= ids.size and (ends[1:] > ends[:-1]).all()
+        ):
+            raise TokenFileError(
+                f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
+                f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
+            )
+        self._bin.append(ids.astype(self.dtype, copy=False))
+        self._docs.append((ends + self.n_tokens).astype(DOCUMENT_END_DTYPE))
+        if ends.size:
+            self._last_end = self.n_tokens + int(ends[-1])
+        self.n_tokens += ids.size
+        self.n_documents += ends.size
+
+    def finish(
+        self,
+        *,
+        end_of_text_id: int,
+        n_bytes: int,
+        tokenizer_fingerprint: str,
+        pattern: str,
+        unicode_version: str,
+        sources: Sequence[Mapping[str, Any]],
+        begin_of_text_id: int | None = None,
+    ) -> Manifest:
+        """Bring everything to the disk, still under temporary names.
+
+        The arguments are the fields of `Manifest` that the writer does not know itself.
+
+        Raises:
+            TokenFileError: The last document has no end, a special id is not below the vocabulary
+                size, or a write failed.
+        """
+        if self._last_end != self.n_tokens:
+            raise TokenFileError(
+                f"{self.bin_path}: {self.n_tokens - self._last_end:,} ids stand behind the last "
+                "document's end; append the end of every document before finishing"
+            )
+        for special_id in (end_of_text_id, begin_of_text_id):
+            if special_id is not None and not 0 <= special_id < self.vocab_size:
+                raise TokenFileError(
+                    f"{self.bin_path}: the special id {special_id} is not in the vocabulary, whose "
+                    f"ids are 0 to {self.vocab_size - 1}"
+                )
+        manifest = Manifest(
+            dtype=self.dtype.name,
+            vocab_size=self.vocab_size,
+            n_tokens=self.n_tokens,
+            n_documents=self.n_documents,
+            n_bytes=n_bytes,
+            end_of_text_id=end_of_text_id,
+            begin_of_text_id=begin_of_text_id,
+            tokenizer_fingerprint=tokenizer_fingerprint,
+            pattern=pattern,
+            unicode_version=unicode_version,
+            sources=tuple(sources),
+            bin_digests=self._bin.finish(),
+            docs_digests=self._docs.finish(),
+        )
+        self._manifest.append(np.frombuffer(manifest.to_json().encode(), np.uint8))
+        self._manifest.finish()
+        self._finished = True
+        return manifest
+
+    def commit(self) -> None:
+        """Give the files their final names: the old manifest goes first, the new one comes last.
+
+        Raises:
+            TokenFileError: `finish` was not called, or a rename failed.
+        """
+        if not self._finished:
+            raise TokenFileError(f"{self.bin_path}: finish() comes before commit()")
+        try:
+            self.manifest_path.unlink(missing_ok=True)
+            _sync_directory(self.directory)
+            for stream in self._streams:
+                if stream is self._manifest:
+                    _sync_directory(self.directory)
+                os.replace(stream.partial_path, stream.final_path)
+            _sync_directory(self.directory)
+        except OSError as error:
+            raise TokenFileError(
+                f"{self.manifest_path}: could not be put in place: {error}; without it the .bin is "
+                "not taken for finished: see to the directory and run the same command again"
+            ) from error
+        self._streams = []
+
+    def abort(self) -> None:
+        """Close and remove what was not committed. It may be called more than once."""
+        for stream in self._streams:
+            stream.close()
+            stream.partial_path.unlink(missing_ok=True)
+        self._streams = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+
+class TokenFile:
+    """A finished `.bin` with its documents and manifest, mapped and never copied whole.
+
+    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a fresh array of ids that
+    shares no memory with the file. The maps live as long as the object or any array made from
+    `tokens` does.
+
+    Attributes:
+        path: The `.bin`.
+        manifest: What the manifest says.
+        tokens: read-only uint16|uint32[n_tokens], mapped.
+        document_ends: read-only uint64[n_documents], mapped: the position just past each document.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.tokens: npt.NDArray[np.unsignedinteger[Any]] = _map(
+            path, token_dtype(manifest.vocab_size), manifest.n_tokens, "tokens"
+        )
+        self.document_ends: npt.NDArray[np.uint64] = _map(
+            path.with_suffix(".docs"), DOCUMENT_END_DTYPE, manifest.n_documents, "documents"
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Every id is below it."""
+        return self.manifest.vocab_size
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """Little-endian uint16 or uint32."""
+        return self.tokens.dtype
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of token ids."""
+        return len(self.tokens)
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return len(self.document_ends)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> npt.NDArray[np.unsignedinteger[Any]]: ...
+    def __getitem__(self, key: int | slice) -> int | npt.NDArray[np.unsignedinteger[Any]]:
+        found = self.tokens[key]
+        return np.array(found) if isinstance(key, slice) else int(found)
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
+
+
+def _map(path: Path, dtype: np.dtype[Any], count: int, things: str) -> npt.NDArray[Any]:
+    """The whole file as a read-only array, if its size is that of `count` items of `dtype`."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed by the `with` below
+    except FileNotFoundError:
+        raise TokenFileError(
+            f"{path}: missing, though its manifest {path.with_suffix('.json')} is there; put it back "
+            "or build the files again"
+        ) from None
+    with file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes != count * dtype.itemsize:
+            raise TokenFileError(
+                f"{path}: {count * dtype.itemsize:,} bytes are expected ({count:,} {things} of "
+                f"{dtype.name}, says its manifest) and {n_bytes:,} were found; it was damaged or "
+                "replaced: build the files again"
+            )
+        if not n_bytes:  # an empty file cannot be mapped
+            return np.frombuffer(b"", dtype)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+
+
+def open_tokens(
+    path: str | os.PathLike[str], *, tokenizer: HasFingerprint | str | None = None
+) -> TokenFile:
+    """Open a `.bin` that tokenbin built, after checking all that can be checked without reading it.
+
+    Args:
+        path: NAME.bin or NAME.json.
+        tokenizer: The tokenizer that the ids are about to be used with, or its fingerprint; None
+            leaves that unchecked.
+
+    Raises:
+        TokenFileError: A file is missing, unfinished, of another size than its manifest says, or
+            was built with another tokenizer.
+    """
+    if Path(path).suffix not in (".bin", ".json"):
+        raise TokenFileError(
+            f"{path}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
+            "that another tool made, pass np.memmap(path, dtype=...) instead"
+        )
+    bin_path = Path(path).with_suffix(".bin")
+    manifest = _read_manifest(bin_path)
+    if tokenizer is not None:
+        wanted = tokenizer if isinstance(tokenizer, str) else tokenizer.fingerprint
+        if manifest.tokenizer_fingerprint != wanted:
+            raise TokenFileError(
+                f"{bin_path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "
+                f"and the one given is {wanted[:16]}...; use the tokenizer.json that was built "
+                "with it, or build the files again with this one"
+            )
+    return TokenFile(bin_path, manifest)
+
+
+def _read_manifest(bin_path: Path) -> Manifest:
+    manifest_path = bin_path.with_suffix(".json")
+    try:
+        text = manifest_path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenFileError(
+            f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
+        ) from error
+    except FileNotFoundError:
+        if bin_path.with_name(bin_path.name + PARTIAL).exists():
+            message = "is not finished; run the command that builds it again, to the end"
+        elif bin_path.exists():
+            message = (
+                f"has no manifest ({manifest_path.name}), so its type is not known; if another "
+                "tool made it, pass np.memmap(path, dtype=np.uint16, mode='r'), or whatever its "
+                "type is, instead"
+            )
+        else:
+            message = "there is no such file; build it first (tokenbin build, or make preprocess)"
+        raise TokenFileError(f"{bin_path}: {message}") from None
+    return Manifest.from_json(text, manifest_path)
