@@ -1,0 +1,103 @@
+"""Compiling kernels: the decorator, the cache on disk, and the line that says so.
+
+Law: a stale kernel can never run. Numba decides by the time stamp of *one* source file whether a
+compiled function in its cache is fresh, so it misses an edit in a function that was inlined from another
+file, or in a table; and if a process dies after the index was written but before the machine code was, an
+older file under the same name is taken for the new one. Both need an older file in the same directory.
+Here every state of the sources has a directory of its own, named by their digest, so there is none.
+
+A directory that another user can write to would let them run code here, so there is no fall-back to
+a shared temporary directory: where the user's cache directory cannot be written, nothing is cached, and
+that is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import platformdirs
+from numba.core import event
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_logger = logging.getLogger("bpe")
+
+
+def sources() -> list[Path]:
+    """The files whose content decides what the kernels do, in a fixed order: code and tables."""
+    return [*sorted((_PACKAGE / "kernels").glob("*.py")), *sorted(_PACKAGE.glob("unicode_*"))]
+
+
+def source_digest() -> str:
+    """Hexadecimal digest of all kernel sources and tables, and of the compiler's version."""
+    digest = hashlib.sha256(f"numba {numba.__version__} llvmlite {llvmlite.__version__}".encode())
+    for path in sources():
+        if path.is_file():
+            content = path.read_bytes()
+            digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def _writable_cache_directory() -> str | None:
+    base = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir("tokenbin", False)
+    directory = Path(base, f"kernels-{source_digest()}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        _logger.warning(
+            "kernels are compiled anew in every process, because their cache %s cannot be written"
+            " (%s); set NUMBA_CACHE_DIR to a directory of yours",
+            directory,
+            error.strerror,
+        )
+        return None
+    return str(directory)
+
+
+# With compilation switched off there is nothing to cache.
+CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_directory()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Decorator: compile `function` without the GIL at its first call, and keep the machine code.
+
+    Numba chooses the place of its cache when a function is decorated, so its setting is ours only
+    for that moment and other users of numba in the process are left alone.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = CACHE_DIRECTORY or before
+    try:
+        return numba.njit(nogil=True, cache=CACHE_DIRECTORY is not None)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+class _CompilationNotice(event.Listener):
+    """Says once per process that kernels are being compiled, so that nobody takes it for a hang."""
+
+    def __init__(self) -> None:
+        self.said = False
+
+    def on_start(self, event: Any) -> None:
+        module = event.data["dispatcher"].py_func.__module__
+        if not self.said and module.startswith("bpe.kernels"):
+            self.said = True
+            _logger.warning("compiling kernels for this machine; this happens once and takes some seconds")
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _CompilationNotice())

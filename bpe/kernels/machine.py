@@ -1,0 +1,150 @@
+"""Single machine instructions that neither Python nor numba has a word for.
+
+Law: each intrinsic has a plain twin (`_plain_*`) that gives the same bits; with `NUMBA_DISABLE_JIT=1`
+the public name *is* the twin. None of them checks bounds: the caller guarantees that the bytes named in
+the docstring lie inside the array. The vectors are written as LLVM's own `<64 x i8>`, so one source becomes
+AVX-512, AVX2 or NEON, whatever the machine has.
+
+All integers are `uint64`; bit j of a mask speaks of byte `i + j`. Words are little-endian.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_MASK64 = (1 << 64) - 1
+
+
+def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """Pointer to `array[index]` of a flat array, as a pointer to bytes."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), cgutils.voidptr_t)
+
+
+def _plain_range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
+    mask = 0
+    for j in range(64):
+        if low <= array[i + j] <= high:
+            mask |= 1 << j
+    return np.uint64(mask)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I8, 64)
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+        undefined = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+
+        def splat(byte: Any) -> Any:
+            first = builder.insert_element(undefined, byte, ir.Constant(_I32, 0))
+            return builder.shuffle_vector(first, undefined, zeros)
+
+        low_bytes = splat(arguments[2])
+        # low <= x <= high is one unsigned comparison: x - low <= high - low.
+        distance = builder.sub(loaded, low_bytes)
+        width = builder.sub(splat(arguments[3]), low_bytes)
+        return builder.bitcast(builder.icmp_unsigned("<=", distance, width), _I64)
+
+    return types.uint64(array, types.int64, types.uint8, types.uint8), generate
+
+
+def _plain_load_u64(array: Any, i: int) -> np.uint64:
+    return np.uint64(int.from_bytes(bytes(array[i : i + 8]), "little"))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        return builder.load(builder.bitcast(pointer, _I64.as_pointer()), align=1)
+
+    return types.uint64(array, types.int64), generate
+
+
+def _plain_store_two_u32(array: Any, i: int, value: int) -> None:
+    array[i] = int(value) & 0xFFFFFFFF
+    array[i + 1] = int(value) >> 32
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _store_two_u32(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        builder.store(arguments[2], builder.bitcast(pointer, _I64.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), generate
+
+
+def _plain_trailing_zeros(word: int) -> np.int64:
+    return np.int64((int(word) & -int(word)).bit_length() - 1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _trailing_zeros(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+def _plain_multiply(a: int, b: int) -> np.uint64:
+    return np.uint64((int(a) * int(b)) & _MASK64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.mul(*arguments)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+def _plain_prefetch(array: Any, i: int) -> None:
+    # Only a hint: there is nothing to do. The twin still touches the place, to notice a wrong index.
+    array[i]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        for_read, keep_near, data = ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)
+        builder.call(function, [pointer, for_read, keep_near, data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+range_mask = _plain_range_mask if config.DISABLE_JIT else _range_mask
+"""`range_mask(array, i, low, high)`: which of the 64 bytes from `array[i]` are in low..high, inclusive.
+
+Reads `array[i : i + 64]` of a `uint8` array.
+"""
+
+load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
+"""`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
+
+store_two_u32 = _plain_store_two_u32 if config.DISABLE_JIT else _store_two_u32
+"""`store_two_u32(array, i, value)`: low half to `array[i]`, high half to `array[i + 1]`, of a `uint32` array."""
+
+trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
+"""`trailing_zeros(word)`: the number of the lowest set bit, `int64`; undefined for 0."""
+
+multiply = _plain_multiply if config.DISABLE_JIT else _multiply
+"""`multiply(a, b)`: the product modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+
+prefetch = _plain_prefetch if config.DISABLE_JIT else _prefetch
+"""`prefetch(array, i)`: have the cache line of `array[i]` fetched; a hint without effect on results."""

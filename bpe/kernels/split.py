@@ -1,0 +1,256 @@
+"""Bytes -> boundaries of pre-tokens, 64 bytes at a time.
+
+Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split_gpt2` begins a pre-token, for every
+document of the buffer at once. The 64 bytes of a block are classified into one bit set per class (letter,
+number, white space, space, apostrophe); boundaries are shifts and masks of those sets, with the last bit of the
+block before and the first of the block after. A character of several bytes has its class on all of them, so
+that "the class changes" is true at first bytes only. What speaks of *one* character, the last white space
+before a word, is moved back to its first byte where that character is longer than a byte.
+
+The bit set of document starts goes in, and boundaries come out in its place: the ends of documents take part
+in the algebra as "no character here", so that documents of five bytes cost no more than one of a megabyte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpe.kernels.jit import kernel
+from bpe.kernels.machine import range_mask, trailing_zeros
+
+# Flags of bpe.unicode_classes, as constants that the compiler can fold.
+_LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
+
+STATE_WORDS = 15
+
+
+@kernel
+def mark_documents(offsets, starts):
+    """Set the bit of every document's first byte, and of the end of the last one.
+
+    Args:
+        offsets: int64[n_documents + 1], ascending; the last one lies inside `starts`.
+        starts: uint64[n // 64 + 1], all zero; modified in place.
+    """
+    for d in range(offsets.size):
+        at = offsets[d]
+        starts[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+
+
+@kernel
+def character(source, at):
+    """The code point whose first byte is `source[at]`, 0xC2 to 0xF4, in well-formed UTF-8; and its number of bytes.
+
+    Looks at up to three bytes behind `at`. For bytes that are not well-formed the result means nothing, but it
+    is a code point: tables can be indexed with it.
+    """
+    first = np.int64(source[at])
+    second = np.int64(source[at + 1]) & 0x3F
+    if first < 0xE0:
+        return ((first & 0x1F) << 6) | second, np.uint64(2)
+    third = np.int64(source[at + 2]) & 0x3F
+    if first < 0xF0:
+        return ((first & 0x0F) << 12) | (second << 6) | third, np.uint64(3)
+    fourth = np.int64(source[at + 3]) & 0x3F
+    code_point = ((first & 0x07) << 18) | (second << 12) | (third << 6) | fourth
+    return min(code_point, np.int64(0x10FFFF)), np.uint64(4)
+
+
+@kernel
+def split_gpt2(source, source_start, n, classes, starts, first, last, state):
+    """Boundaries of `'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`, for some blocks.
+
+    Block k is finished when block k + 1 is classified, because its boundaries depend on what follows; the
+    call for block `starts.size`, which is empty, finishes the last one. What one call knows of the last block it
+    classified, the next finds in `state`: a text is split in one call or in many.
+
+    Args:
+        source: uint8, the bytes of the text from `source_start`. It must reach from two blocks before `first` (where the
+            text does) to 67 bytes past the beginning of the last block, with zeros for what lies behind the text.
+        source_start: a multiple of 64.
+        n: number of bytes of the text.
+        classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
+        starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n; replaced, block
+            by block, by the bit set of the places where a pre-token begins, and of place n.
+        first: the first block to classify.
+        last: one past the last block to classify, at most `starts.size + 1`.
+        state: uint64[STATE_WORDS], zeros before the first call; modified in place.
+    """
+    one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
+    # Sets of the block that was classified last, and is finished next.
+    letters, numbers, spaces, blanks = state[0], state[1], state[2], state[3]
+    apostrophes, documents = state[4], state[5]
+    # The last bits of the block before it.
+    last_letter, last_number, last_space, last_blank = state[6], state[7], state[8], state[9]
+    # What characters that began in it say of the first bytes of the next.
+    spill_letters, spill_numbers, spill_spaces = state[10], state[11], state[12]
+    # What a contraction before it says of its first bytes: boundaries to drop and to add.
+    drop, add = state[13], state[14]
+    for k in range(first, last):
+        next_letters = next_numbers = next_spaces = next_blanks = next_apostrophes = zero
+        next_documents = zero
+        if k < starts.size:
+            next_documents = starts[k]
+            base = (np.int64(k) << 6) - source_start
+            next_letters = range_mask(source, base, 97, 122) | range_mask(source, base, 65, 90)
+            next_numbers = range_mask(source, base, 48, 57)
+            next_blanks = range_mask(source, base, 32, 32)
+            next_spaces = range_mask(source, base, 9, 13) | next_blanks
+            next_apostrophes = range_mask(source, base, 39, 39)
+            leads = range_mask(source, base, 0xC2, 0xF4)
+            next_letters |= spill_letters
+            next_numbers |= spill_numbers
+            next_spaces |= spill_spaces
+            spill_letters = spill_numbers = spill_spaces = zero
+            while leads != zero:
+                j = trailing_zeros(leads)
+                leads &= leads - one
+                code_point, width = character(source, base + j)
+                flags = classes[code_point]
+                bits = ((one << width) - one) << np.uint64(j)
+                if flags & _LETTER:
+                    next_letters |= bits
+                elif flags & _NUMBER:
+                    next_numbers |= bits
+                elif flags & _WHITE_SPACE:
+                    next_spaces |= bits
+                if j > 60:
+                    # Bytes that the character has in the next block.
+                    over = ((one << width) - one) >> np.uint64(64 - j)
+                    if flags & _LETTER:
+                        spill_letters = over
+                    elif flags & _NUMBER:
+                        spill_numbers = over
+                    elif flags & _WHITE_SPACE:
+                        spill_spaces = over
+        if k > 0:
+            # Block k - 1 knows its neighbours on both sides now.
+            at = np.int64(k - 1) << 6
+            base = at - source_start
+            change = letters ^ ((letters << one) | last_letter)
+            change |= numbers ^ ((numbers << one) | last_number)
+            change |= spaces ^ ((spaces << one) | last_space)
+            # A change of class is a boundary, unless what begins there has swallowed the space before it.
+            found = (change & ~((blanks << one) | last_blank)) | documents
+            # The last white space before something else stands alone, or goes with what follows.
+            followed = ((spaces | documents) >> one) | ((next_spaces | next_documents) << top)
+            last_white = spaces & ~followed
+            found = (found & ~drop) | add
+            drop = add = zero
+            if last_white != zero:
+                wide = last_white & range_mask(source, base, 0x80, 0xBF)
+                found |= last_white ^ wide
+                while wide != zero:
+                    # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
+                    j = trailing_zeros(wide) - 1
+                    wide &= wide - one
+                    if source[base + j] & 0xC0 == 0x80:
+                        j -= 1
+                    if j >= 0:
+                        found |= one << np.uint64(j)
+                    else:
+                        starts[k - 2] |= one << np.uint64(64 + j)
+            quotes = apostrophes & found
+            if quotes != zero:
+                # Loads one and two bytes further look ahead; `same_*`: no document begins there.
+                same_1 = ~((documents >> one) | (next_documents << top))
+                same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
+                short = range_mask(source, base + 1, 115, 116) | range_mask(source, base + 1, 100, 100)
+                short |= range_mask(source, base + 1, 109, 109)
+                ll = range_mask(source, base + 1, 108, 108) & range_mask(source, base + 2, 108, 108)
+                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(source, base + 1, 114, 114)
+                ve_re &= range_mask(source, base + 2, 101, 101)
+                two = quotes & short & same_1
+                three = quotes & (ll | ve_re) & same_1 & same_2
+                both = two | three
+                found &= ~(both << one)
+                found |= (two << np.uint64(2)) | (three << np.uint64(3))
+                drop = both >> top
+                add = (two >> np.uint64(62)) | (three >> np.uint64(61))
+            if k == starts.size:
+                # Zeros behind the text look like characters: cut them off, keep the end.
+                end = one << np.uint64(n & 63)
+                found = (found & (end - one)) | end
+            starts[k - 1] = found
+            last_letter = letters >> top
+            last_number = numbers >> top
+            last_space = spaces >> top
+            last_blank = blanks >> top
+        letters = next_letters
+        numbers = next_numbers
+        spaces = next_spaces
+        blanks = next_blanks
+        apostrophes = next_apostrophes
+        documents = next_documents
+    state[0], state[1], state[2], state[3] = letters, numbers, spaces, blanks
+    state[4], state[5] = apostrophes, documents
+    state[6], state[7], state[8], state[9] = last_letter, last_number, last_space, last_blank
+    state[10], state[11], state[12] = spill_letters, spill_numbers, spill_spaces
+    state[13], state[14] = drop, add
+
+
+@kernel
+def checked_character(source, at, stop):
+    """The code point that begins at `source[at]`, and its number of bytes.
+
+    Returns:
+        (code point, n bytes): for bytes that are not well-formed UTF-8 the code point is -1 and the
+        number is 1. Reads nothing at or past `source[stop]`.
+    """
+    first = np.int64(source[at])
+    if first < 0x80:
+        return first, 1
+    if first < 0xC2 or first > 0xF4:
+        return -1, 1
+    n = 2 if first < 0xE0 else (3 if first < 0xF0 else 4)
+    if at + n > stop:
+        return -1, 1
+    code_point = first & (0x7F >> n)
+    for j in range(1, n):
+        byte = np.int64(source[at + j])
+        if byte & 0xC0 != 0x80:
+            return -1, 1
+        code_point = (code_point << 6) | (byte & 0x3F)
+    if n == 3 and (code_point < 0x800 or 0xD800 <= code_point <= 0xDFFF):
+        return -1, 1
+    if n == 4 and (code_point < 0x10000 or code_point > 0x10FFFF):
+        return -1, 1
+    return code_point, n
+
+
+@kernel
+def safe_cut_gpt2(buffer, position, stop, classes):
+    """The first place at or after `position` where cutting the text changes no pre-token.
+
+    That is before white space that follows something else, and after a letter before anything
+    that is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so that the
+    replacement of damaged bytes stays on its side.
+
+    Args:
+        buffer: uint8[>= stop], UTF-8.
+        position: where to begin, 0 or more.
+        stop: where the text ends.
+        classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
+
+    Returns:
+        The place, or `stop` if there is none before it.
+    """
+    at = max(position, 1)
+    while at < stop:
+        if np.int64(buffer[at]) & 0xC0 == 0x80:
+            at += 1
+            continue
+        code_point, _ = checked_character(buffer, at, stop)
+        before = at - 1
+        while before > 0 and at - before < 4 and np.int64(buffer[before]) & 0xC0 == 0x80:
+            before -= 1
+        code_point_before, width_before = checked_character(buffer, before, at)
+        if code_point >= 0 and code_point_before >= 0 and before + width_before == at:
+            flags = classes[code_point]
+            flags_before = classes[code_point_before]
+            if flags & _WHITE_SPACE and not flags_before & _WHITE_SPACE:
+                return at
+            if flags_before & _LETTER and not flags & (_LETTER | _MARK) and code_point != 39:
+                return at
+        at += 1
+    return stop

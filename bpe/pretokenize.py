@@ -1,0 +1,110 @@
+"""From the name of a pattern to its scanner.
+
+Law: a `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever the
+length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the buffer only where
+it has them, the last bytes from a padded copy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import PatternError
+from bpe.kernels import search, split
+from bpe.unicode_classes import class_table
+
+Bytes = NDArray[np.uint8]
+
+# A block of 64 bytes is read together with the 3 bytes behind it, which its last character may have.
+_BLOCK_NEEDS = 67
+
+_SCANNERS = {"gpt2": (split.split_gpt2, split.safe_cut_gpt2)}
+
+
+def read_only(array: Bytes) -> Bytes:
+    """A read-only view: kernels are compiled for that type alone, whether memory is mapped or ours."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
+    """Where `needle` occurs in `buffer`, from left to right, occurrences not overlapping (as `bytes.split`).
+
+    Args:
+        buffer: uint8[n_bytes].
+        needle: at least one byte.
+
+    Returns:
+        int64[n_occurrences], ascending positions of first bytes.
+    """
+    if not needle:
+        raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
+    wanted = read_only(np.frombuffer(needle, np.uint8))
+    buffer = read_only(buffer)
+    pieces: list[NDArray[np.int64]] = []
+    found = np.empty(4096, np.int64)
+    position = 0
+    while position < len(buffer):
+        n_found, position = search.find_all(buffer, wanted, position, found)
+        pieces.append(found[:n_found].copy())
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+class Pretokenizer:
+    """Splits UTF-8 into pre-tokens by one of the patterns that have a scanner of their own.
+
+    >>> Pretokenizer("gpt2").split(b"Hello world's end")
+    [b'Hello', b' world', b"'s", b' end']
+    """
+
+    def __init__(self, pattern: str) -> None:
+        if pattern not in _SCANNERS:
+            known = ", ".join(sorted(_SCANNERS))
+            raise PatternError(f"no scanner for the pattern {pattern!r}; there is one for: {known}")
+        self.pattern = pattern
+        self._classes = class_table()
+        self._split, self._safe_cut = _SCANNERS[pattern]
+
+    def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The set of places where a pre-token begins.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            offsets: int64[n_documents + 1], document d is `buffer[offsets[d] : offsets[d + 1]]`; from 0 to n_bytes.
+
+        Returns:
+            uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a pre-token, and
+            for i = n_bytes.
+        """
+        n = len(buffer)
+        starts = np.zeros(n // 64 + 1, np.uint64)
+        split.mark_documents(offsets, starts)
+        starts[n // 64] |= np.uint64(1) << np.uint64(n % 64)
+        state = np.zeros(split.STATE_WORDS, np.uint64)
+        # Blocks are read from the buffer itself while all that a block looks at lies inside it.
+        whole = max(0, (n - _BLOCK_NEEDS) // 64 + 1)
+        if whole:
+            self._split(read_only(buffer), 0, n, self._classes, starts, 0, whole, state)
+        tail_start = max(0, whole - 2) * 64
+        tail = np.zeros((starts.size + 2) * 64 - tail_start, np.uint8)
+        tail[: n - tail_start] = buffer[tail_start:]
+        self._split(read_only(tail), tail_start, n, self._classes, starts, whole, starts.size + 1, state)
+        return starts
+
+    def split(self, data: bytes) -> list[bytes]:
+        """The pre-tokens of one document; joined they are the document."""
+        starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
+        places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
+        return [data[i:j] for i, j in zip(places[:-1], places[1:], strict=True)]
+
+    def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
+        """The first place p, position <= p < stop, where cutting the text changes no pre-token; else `stop`.
+
+        Args:
+            buffer: uint8[>= stop].
+            position: where to begin; place 0 is never returned.
+            stop: where to end.
+        """
+        return int(self._safe_cut(read_only(buffer), position, stop, self._classes))
