@@ -579,23 +579,22 @@ class TokenFile:
 def _map(path: Path, dtype: np.dtype[Any], count: int, things: str) -> npt.NDArray[Any]:
     """The whole file as a read-only array, if its size is that of `count` items of `dtype`."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed by the `with` below
+        with open(path, "rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes != count * dtype.itemsize:
+                raise TokenFileError(
+                    f"{path}: {count * dtype.itemsize:,} bytes are expected ({count:,} {things} of "
+                    f"{dtype.name}, says its manifest) and {n_bytes:,} were found; it was damaged "
+                    "or replaced: build the files again"
+                )
+            if not n_bytes:  # an empty file cannot be mapped
+                return np.frombuffer(b"", dtype)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
     except FileNotFoundError:
         raise TokenFileError(
-            f"{path}: missing, though its manifest {path.with_suffix('.json')} is there; put it back "
-            "or build the files again"
+            f"{path}: missing, though its manifest {path.with_suffix('.json')} is there; put it "
+            "back or build the files again"
         ) from None
-    with file:
-        n_bytes = os.fstat(file.fileno()).st_size
-        if n_bytes != count * dtype.itemsize:
-            raise TokenFileError(
-                f"{path}: {count * dtype.itemsize:,} bytes are expected ({count:,} {things} of "
-                f"{dtype.name}, says its manifest) and {n_bytes:,} were found; it was damaged or "
-                "replaced: build the files again"
-            )
-        if not n_bytes:  # an empty file cannot be mapped
-            return np.frombuffer(b"", dtype)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
 
 def open_tokens(

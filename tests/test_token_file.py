@@ -1,0 +1,537 @@
+"""The bytes of the token files, and every refusal of their writer and reader."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocess import token_file
+from preprocess.token_file import (
+    BLOCK_BYTES,
+    Manifest,
+    TokenFile,
+    TokenFileError,
+    TokenFileWriter,
+    block_digests,
+    open_tokens,
+    token_dtype,
+)
+
+FIELDS: dict[str, Any] = {
+    "n_bytes": 12,
+    "tokenizer_fingerprint": "ab" * 32,
+    "pattern": "gpt2",
+    "unicode_version": "16.0.0",
+    "sources": [{"name": "train.txt", "bytes": 14, "digest": "00" * 16}],
+}
+
+# The format, committed: two documents and an empty one. These bytes are read for ever.
+GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
+GOLDEN_DOCS = bytes.fromhex("0400000000000000 0500000000000000 0700000000000000")
+GOLDEN_MANIFEST = """\
+{
+  "format": "tokenbin",
+  "format_version": 1,
+  "dtype": "uint16",
+  "vocab_size": 301,
+  "n_tokens": 7,
+  "n_documents": 3,
+  "n_bytes": 12,
+  "end_of_text_id": 299,
+  "begin_of_text_id": null,
+  "tokenizer_fingerprint": "abababababababababababababababababababababababababababababababab",
+  "pattern": "gpt2",
+  "unicode_version": "16.0.0",
+  "sources": [
+    {
+      "name": "train.txt",
+      "bytes": 14,
+      "digest": "00000000000000000000000000000000"
+    }
+  ],
+  "bin_digests": [
+    "90b37e9629abeceb61610d39d5c9e834"
+  ],
+  "docs_digests": [
+    "52737290d207a27ac3b4a90320f103b7"
+  ],
+  "digest": "xxh3_128",
+  "digest_block_bytes": 4194304
+}
+"""
+GOLDEN_IDS = [5, 300, 0, 299, 299, 7, 299]
+GOLDEN_ENDS = [4, 5, 7]
+
+
+def write(
+    directory: Path,
+    ids: Any,
+    ends: Any,
+    *,
+    vocab_size: int = 301,
+    name: str = "train",
+    **options: Any,
+) -> TokenFile:
+    with TokenFileWriter(directory, name, vocab_size=vocab_size, **options) as writer:
+        writer.append(np.array(ids, np.uint32), np.array(ends, np.int64))
+        writer.finish(end_of_text_id=299, **FIELDS)
+        writer.commit()
+    return open_tokens(directory / f"{name}.bin")
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """The `.bin` of the golden files."""
+    write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
+    return tmp_path / "train.bin"
+
+
+def edit(manifest_path: Path, **changes: Any) -> None:
+    data = json.loads(manifest_path.read_text())
+    data.update(changes)
+    manifest_path.write_text(json.dumps(data))
+
+
+# The format.
+
+
+def test_writer_makes_the_golden_bytes(built: Path) -> None:
+    assert built.read_bytes() == GOLDEN_BIN
+    assert built.with_suffix(".docs").read_bytes() == GOLDEN_DOCS
+    assert built.with_suffix(".json").read_text() == GOLDEN_MANIFEST
+    assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs", "train.json"]
+
+
+def test_reader_reads_the_golden_bytes(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(GOLDEN_BIN)
+    (tmp_path / "train.docs").write_bytes(GOLDEN_DOCS)
+    (tmp_path / "train.json").write_text(GOLDEN_MANIFEST)
+    file = open_tokens(tmp_path / "train.bin")
+    assert file.tokens.tolist() == GOLDEN_IDS
+    assert file.document_ends.tolist() == GOLDEN_ENDS
+    assert (file.n_tokens, len(file), file.n_documents, file.vocab_size) == (7, 7, 3, 301)
+    assert file.manifest.n_bytes == 12
+    assert file.manifest.sources[0]["name"] == "train.txt"
+
+
+def test_wide_ids_are_little_endian_uint32(tmp_path: Path) -> None:
+    file = write(tmp_path, [70_000, 299], [2], vocab_size=70_001)
+    assert (tmp_path / "train.bin").read_bytes() == bytes.fromhex("70110100 2b010000")
+    assert file.tokens.tolist() == [70_000, 299]
+
+
+def test_memmap_reads_what_was_meant(built: Path) -> None:
+    assert np.memmap(built, dtype=np.uint16, mode="r").tolist() == GOLDEN_IDS
+
+
+def test_manifest_survives_a_round_trip_and_unknown_keys(built: Path) -> None:
+    text = built.with_suffix(".json").read_text()
+    manifest = Manifest.from_json(text, "train.json")
+    assert manifest.to_json() == text
+    edit(built.with_suffix(".json"), later="version")
+    assert open_tokens(built).manifest == manifest
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "name"),
+    [(1, "uint16"), (65_535, "uint16"), (65_536, "uint16"), (65_537, "uint32"), (2**32, "uint32")],
+)
+def test_dtype_is_decided_by_the_vocabulary(vocab_size: int, name: str) -> None:
+    dtype = token_dtype(vocab_size)
+    assert dtype.name == name
+    assert dtype.newbyteorder("<") == dtype
+
+
+@pytest.mark.parametrize("vocab_size", [0, -1, 2**32 + 1])
+def test_dtype_of_no_vocabulary(vocab_size: int) -> None:
+    with pytest.raises(TokenFileError, match=r"between 1 and 2\*\*32 ids; got"):
+        token_dtype(vocab_size)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
+def test_greatest_id_on_both_sides_of_the_threshold(
+    tmp_path: Path, vocab_size: int, dtype: type
+) -> None:
+    ids = [vocab_size - 1, 65_535, 299]
+    file = write(tmp_path, ids, [3], vocab_size=vocab_size)
+    assert file.dtype == dtype
+    assert file.tokens.tolist() == ids
+    assert (tmp_path / "train.bin").stat().st_size == 3 * np.dtype(dtype).itemsize
+
+
+def test_empty_corpus(tmp_path: Path) -> None:
+    file = write(tmp_path, [], [])
+    assert (file.n_tokens, file.n_documents, file.manifest.bin_digests) == (0, 0, ())
+    assert file[:].shape == (0,)
+    assert (tmp_path / "train.bin").stat().st_size == 0
+
+
+@given(
+    documents=st.lists(st.lists(st.integers(0, 298), max_size=6), max_size=12),
+    data=st.data(),
+)
+def test_pieces_do_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], data: st.DataObject
+) -> None:
+    ids = [token for document in documents for token in [*document, 299]]
+    ends = np.cumsum([len(document) + 1 for document in documents]).astype(np.int64)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))
+    whole, pieces = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("pieces")
+    write(whole, ids, ends)
+    with TokenFileWriter(pieces, "train", vocab_size=301) as writer:
+        for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+            inside = ends[(ends > start) & (ends <= stop)] - start
+            writer.append(np.array(ids[start:stop], np.uint32), inside)
+        writer.finish(end_of_text_id=299, **FIELDS)
+        writer.commit()
+    for name in ("train.bin", "train.docs", "train.json"):
+        assert (pieces / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_digests_are_by_block(tmp_path: Path) -> None:
+    n_tokens = 5 * BLOCK_BYTES // 4 + 3  # two and a half blocks
+    ids = np.arange(n_tokens, dtype=np.uint32) % 299
+    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+        for piece in np.split(ids, [1, 1000, n_tokens // 2]):
+            writer.append(piece, np.array([len(piece)]))
+        manifest = writer.finish(end_of_text_id=299, **FIELDS)
+        writer.commit()
+    data = (tmp_path / "train.bin").read_bytes()
+    blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+    assert len(blocks) == 3
+    assert manifest.bin_digests == tuple(xxhash.xxh3_128_hexdigest(block) for block in blocks)
+    assert block_digests(tmp_path / "train.bin") == manifest.bin_digests
+    assert block_digests(tmp_path / "train.docs") == manifest.docs_digests
+
+
+# Reading.
+
+
+def test_arrays_of_the_file_are_read_only_and_slices_are_copies(built: Path) -> None:
+    file = open_tokens(built.with_suffix(".json"))
+    assert not file.tokens.flags.writeable
+    assert not file.document_ends.flags.writeable
+    part = file[1:4]
+    assert part.tolist() == [300, 0, 299]
+    assert not np.shares_memory(part, file.tokens)
+    part[0] = 1
+    assert file[1] == 300
+    assert isinstance(file[-1], int)
+    assert repr(file) == f"TokenFile('{built}': 7 uint16 tokens)"
+
+
+def test_views_outlive_the_file_object_and_its_replacement(built: Path) -> None:
+    tokens = open_tokens(built).tokens
+    write(built.parent, [1, 299], [2], overwrite=True)
+    assert tokens.tolist() == GOLDEN_IDS
+    assert open_tokens(built).tokens.tolist() == [1, 299]
+
+
+def test_tokenizer_is_compared(built: Path) -> None:
+    class Tokenizer:
+        fingerprint = "cd" * 32
+
+    assert len(open_tokens(built, tokenizer="ab" * 32)) == 7
+    message = r"train\.bin: built with the tokenizer abab.*, and the one given is cdcd.*; use the"
+    with pytest.raises(TokenFileError, match=message):
+        open_tokens(built, tokenizer=Tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, r'a JSON object with "format": "tokenbin" is expected'),
+        ({"format_version": 2}, r"format version 2; this tokenbin reads version 1: upgrade it"),
+        ({"digest": "md5"}, r"expected to be xxh3_128 of 4194304 bytes, not 'md5' of 4194304"),
+        ({"dtype": "int8"}, r"\"dtype\" should be \"uint16\" or \"uint32\" and is 'int8'"),
+        ({"dtype": "uint32"}, r"dtype uint32 does not fit a vocabulary of 301 ids, .* are uint16"),
+        ({"vocab_size": 65_537}, r"dtype uint16 does not fit a vocabulary of 65,537 ids"),
+        ({"vocab_size": 0}, r"\"vocab_size\" should be a whole number of 1 to 2\*\*32 and is '0'"),
+        ({"n_tokens": "7"}, r"\"n_tokens\" should be a whole number of at least 0 and is '7'"),
+        ({"n_tokens": -1}, r"\"n_tokens\" should be"),
+        ({"n_tokens": True}, r"\"n_tokens\" should be"),
+        ({"n_tokens": 10**4000}, r"\"n_tokens\" should be"),
+        ({"n_bytes": None}, r"\"n_bytes\" should be"),
+        ({"pattern": 3}, r"\"pattern\" should be text and is '3'"),
+        ({"begin_of_text_id": "no"}, r"\"begin_of_text_id\" should be .* or null"),
+        ({"sources": [1]}, r"\"sources\" should be a list of objects"),
+        ({"bin_digests": [1]}, r"\"bin_digests\" should be a list of digests"),
+        ({"bin_digests": []}, r"\"bin_digests\" should have 1 entries and has 0"),
+        ({"docs_digests": ["", ""]}, r"\"docs_digests\" should have 1 entries and has 2"),
+        ({"n_tokens": 8}, r"train\.bin: 16 bytes are expected \(8 tokens of uint16, .* 14 were"),
+        ({"n_documents": 1}, r"train\.docs: 8 bytes are expected \(1 documents of uint64.* 24"),
+    ],
+)
+def test_manifest_that_is_not_right(built: Path, changes: dict[str, Any], message: str) -> None:
+    edit(built.with_suffix(".json"), **changes)
+    with pytest.raises(TokenFileError, match=message):
+        open_tokens(built)
+
+
+def test_manifest_without_a_key(built: Path) -> None:
+    data = json.loads(built.with_suffix(".json").read_text())
+    del data["n_bytes"]
+    built.with_suffix(".json").write_text(json.dumps(data))
+    with pytest.raises(TokenFileError, match=r'train\.json: "n_bytes" should be .* is missing'):
+        open_tokens(built)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff", "not UTF-8"),
+        (b"[]", "JSON object"),
+        (b'{"vocab": {}}', "JSON object"),
+    ],
+)
+def test_manifest_that_is_none(built: Path, content: bytes, message: str) -> None:
+    built.with_suffix(".json").write_bytes(content)
+    with pytest.raises(TokenFileError, match=rf"train\.json: not a manifest.*{message}"):
+        open_tokens(built)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 13, 15, 28])
+def test_size_that_is_not_the_manifests(built: Path, n_bytes: int) -> None:
+    os.truncate(built, n_bytes)
+    message = rf"train\.bin: 14 bytes are expected \(7 tokens of uint16.*{n_bytes} were found"
+    with pytest.raises(TokenFileError, match=message):
+        open_tokens(built)
+
+
+def test_files_that_are_missing(built: Path) -> None:
+    built.with_suffix(".docs").unlink()
+    with pytest.raises(TokenFileError, match=r"train\.docs: missing, though its manifest .*json"):
+        open_tokens(built)
+    built.with_suffix(".json").unlink()
+    with pytest.raises(TokenFileError, match=r"has no manifest \(train\.json\).*np\.memmap\(path"):
+        open_tokens(built)
+    built.rename(built.with_name("train.bin.partial"))
+    with pytest.raises(TokenFileError, match=r"train\.bin: is not finished; run the command"):
+        open_tokens(built)
+    built.with_name("train.bin.partial").unlink()
+    with pytest.raises(TokenFileError, match=r"train\.bin: there is no such file; build it first"):
+        open_tokens(built)
+
+
+def test_path_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError, match=r"tokens\.npy: the \.bin of a built corpus or its"):
+        open_tokens(tmp_path / "tokens.npy")
+
+
+# Writing.
+
+
+@pytest.mark.parametrize(
+    ("ids", "ends", "message"),
+    [
+        ([1.0], [1], r"token ids should be a 1-D array of integers, not float64 of shape \(1,\)"),
+        ([[1]], [1], r"token ids should be a 1-D array of integers, not int64 of shape \(1, 1\)"),
+        ([1], [1.0], r"document ends should be a 1-D array of integers"),
+        ([3, 301], [2], r"train\.bin: token 8 would have the id 301, .* has the ids 0 to 300"),
+        ([3, 2, -1], [3], r"train\.bin: token 9 would have the id -1"),
+        ([65_536 + 3], [1], r"would have the id 65539"),
+        ([3, 4], [0], r"document ends should rise from at least 1 to at most 2"),
+        ([3, 4], [3], r"document ends should rise from at least 1 to at most 2"),
+        ([3, 4], [1, 1], r"document ends should rise"),
+        ([3, 4], [2, 1], r"document ends should rise"),
+        ([], [1], r"document ends should rise from at least 1 to at most 0"),
+    ],
+)
+def test_ids_and_ends_are_checked_before_anything_is_written(
+    tmp_path: Path, ids: Any, ends: Any, message: str
+) -> None:
+    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+        writer.append(np.array(GOLDEN_IDS, np.uint32), np.array(GOLDEN_ENDS))
+        with pytest.raises(TokenFileError, match=message):
+            writer.append(np.array(ids) if ids else np.array([], np.uint32), np.array(ends))
+        writer.finish(end_of_text_id=299, **FIELDS)
+        writer.commit()
+    assert (tmp_path / "train.bin").read_bytes() == GOLDEN_BIN
+    assert (tmp_path / "train.docs").read_bytes() == GOLDEN_DOCS
+
+
+def test_last_document_needs_an_end(tmp_path: Path) -> None:
+    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+        writer.append(np.array([1, 299, 2], np.uint32), np.array([2]))
+        with pytest.raises(TokenFileError, match=r"train\.bin: 1 ids stand behind the last"):
+            writer.finish(end_of_text_id=299, **FIELDS)
+
+
+@pytest.mark.parametrize("special", [{"end_of_text_id": 301}, {"begin_of_text_id": -1}])
+def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, int]) -> None:
+    with (
+        TokenFileWriter(tmp_path, "train", vocab_size=301) as writer,
+        pytest.raises(TokenFileError, match=r"the special id (301|-1) is not in the vocabulary"),
+    ):
+        writer.finish(**({"end_of_text_id": 299} | special | FIELDS))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up"])
+def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TokenFileError, match="a name for files in a directory is expected"):
+        TokenFileWriter(tmp_path, name, vocab_size=301)
+
+
+def test_existing_files_are_kept(built: Path) -> None:
+    with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
+        TokenFileWriter(built.parent, "train", vocab_size=301)
+    built.with_suffix(".json").unlink()
+    with pytest.raises(TokenFileError, match=r"train\.bin: exists"):
+        TokenFileWriter(built.parent, "train", vocab_size=301)
+    assert built.read_bytes() == GOLDEN_BIN
+
+
+def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"text": "my only copy"}')
+    for overwrite in (False, True):
+        with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
+            TokenFileWriter(tmp_path, "train", vocab_size=301, overwrite=overwrite)
+    assert os.listdir(tmp_path) == ["train.json"]
+
+
+def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    replace, unlink = os.replace, Path.unlink
+
+    def record_replace(source: Path, target: Path) -> None:
+        replace(source, target)
+        steps.append((target.name, built.with_suffix(".json").exists()))
+
+    def record_unlink(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        steps.append((f"-{path.name}", built.with_suffix(".json").exists()))
+
+    monkeypatch.setattr(os, "replace", record_replace)
+    monkeypatch.setattr(Path, "unlink", record_unlink)
+    write(built.parent, [1, 299], [2], overwrite=True)
+    assert steps == [
+        ("-train.json", False),
+        ("train.bin", False),
+        ("train.docs", False),
+        ("train.json", True),
+    ]
+
+
+def test_abort_leaves_nothing(built: Path) -> None:
+    with TokenFileWriter(built.parent, "train", vocab_size=301, overwrite=True) as writer:
+        writer.append(np.array([1, 299], np.uint32), np.array([2]))
+        assert "train.bin.partial" in os.listdir(built.parent)
+        writer.abort()
+        writer.abort()
+    assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs", "train.json"]
+    assert built.read_bytes() == GOLDEN_BIN
+
+
+def test_error_inside_the_with_block_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path, "train", vocab_size=301):
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+
+
+def test_leftovers_of_a_killed_run_are_written_over(tmp_path: Path) -> None:
+    for suffix in (".bin", ".docs", ".json"):
+        (tmp_path / f"train{suffix}.partial").write_bytes(b"x" * 1000)
+    assert write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS).tokens.tolist() == GOLDEN_IDS
+    assert sorted(os.listdir(tmp_path)) == ["train.bin", "train.docs", "train.json"]
+
+
+def test_commit_comes_after_finish(tmp_path: Path) -> None:
+    with (
+        TokenFileWriter(tmp_path, "train", vocab_size=301) as writer,
+        pytest.raises(TokenFileError, match=r"finish\(\) comes before commit\(\)"),
+    ):
+        writer.commit()
+
+
+def test_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(TokenFileError, match=r"data: cannot be written to: .*; choose another dir"):
+        TokenFileWriter(tmp_path / "data", "train", vocab_size=301)
+
+
+def test_directory_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(token_file.io, "FileIO", refuse)
+    with pytest.raises(TokenFileError, match=r"cannot be written to: Permission denied; choose"):
+        TokenFileWriter(tmp_path, "train", vocab_size=301)
+    assert os.listdir(tmp_path) == []
+
+
+class FullDisk:
+    """Stands in for `io.FileIO` and `os.fsync`: after `room` calls that write, the disk is full.
+
+    Writes take at most 5 bytes a call, so that every append needs several.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room = room
+        disk = self
+        fsync, file_io = os.fsync, token_file.io.FileIO
+
+        class File(file_io):  # type: ignore[misc, valid-type]
+            def write(self, data: Any) -> int:
+                disk.take()
+                return int(super().write(data[:5]))
+
+        def checked_fsync(descriptor: int) -> None:
+            disk.take()
+            fsync(descriptor)
+
+        monkeypatch.setattr(token_file.io, "FileIO", File)
+        monkeypatch.setattr(os, "fsync", checked_fsync)
+
+    def take(self) -> None:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= 1
+
+
+def test_full_disk_at_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write or sync fails, no final name appears and no temporary one stays."""
+    refusals: list[TokenFileError] = []
+    for room in range(1000):
+        directory = tmp_path / str(room)
+        with monkeypatch.context() as patch:
+            FullDisk(patch, room)
+            try:
+                write(directory, GOLDEN_IDS, GOLDEN_ENDS)
+                break
+            except TokenFileError as error:
+                refusals.append(error)
+        left = os.listdir(directory)
+        assert not [name for name in left if name.endswith(".partial")]
+        assert "train.json" not in left or {"train.bin", "train.docs"} < set(left)
+    assert all("No space left on device" in str(error) for error in refusals)
+    # 14 + 24 bytes and a manifest of hundreds, five at a time, and the syncs.
+    assert len(refusals) > 100
+    assert (directory / "train.json").read_text() == GOLDEN_MANIFEST
+    message = r"train\.bin\.partial: could not be written at byte 0: No space.*free the space"
+    FullDisk(monkeypatch, 0)
+    with pytest.raises(TokenFileError, match=message):
+        write(tmp_path / "again", GOLDEN_IDS, GOLDEN_ENDS)
+
+
+def test_rename_that_fails(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(TokenFileError, match=r"train\.json: could not be put in place: .*In"):
+            write(built.parent, [1, 299], [2], overwrite=True)
+    # The old files are whole, but no longer vouched for.
+    assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs"]
