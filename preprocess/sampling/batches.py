@@ -1,0 +1,188 @@
+"""Random batches of windows, for loops in the manner of nanoGPT.
+
+Law: every window of `context_length + 1` ids that the data holds is drawn with the same
+    probability, the first and the last one too. What is returned belongs to the caller: it shares
+    memory with nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from bpe.errors import TokenbinError
+from preprocess.token_file import TokenFile, open_tokens
+
+if TYPE_CHECKING:
+    import torch
+
+Batch = npt.NDArray[np.int64]
+Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
+
+
+class SamplingError(TokenbinError, ValueError):
+    """A batch cannot be drawn from this data with these arguments."""
+
+
+@overload
+def get_batch(
+    dataset: Dataset,
+    batch_size: int,
+    context_length: int,
+    device: None = None,
+    *,
+    rng: np.random.Generator | None = None,
+) -> tuple[Batch, Batch]: ...
+@overload
+def get_batch(
+    dataset: Dataset,
+    batch_size: int,
+    context_length: int,
+    device: str | torch.device,
+    *,
+    rng: np.random.Generator | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def get_batch(
+    dataset: Dataset,
+    batch_size: int,
+    context_length: int,
+    device: str | torch.device | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+) -> tuple[Batch, Batch] | tuple[torch.Tensor, torch.Tensor]:
+    """Draw random windows and the ids that follow each of their places.
+
+    >>> inputs, targets = get_batch(np.arange(9), batch_size=2, context_length=4)
+    >>> inputs.shape, (targets == inputs + 1).all()
+    ((2, 4), np.True_)
+
+    Args:
+        dataset: What `open_tokens` returned; or the path of a `.bin`, which is opened once and
+            again only when the file was replaced; or integer[n_tokens], a memory map of raw ids for
+            example.
+        batch_size: Windows, at least 1. They are drawn with replacement.
+        context_length: Inputs of one window, at least 1.
+        device: None for NumPy arrays; else where PyTorch puts the tensors. Memory is pinned, and
+            copied without waiting, only for CUDA.
+        rng: Where the starts come from; None takes fresh entropy from the system, so that threads
+            and forked processes never draw the same batches by accident. Pass
+            `np.random.default_rng(seed)` to draw the same ones on purpose.
+
+    Returns:
+        inputs and targets, each int64[batch_size, context_length], C-contiguous:
+        `targets[i, j]` is the id behind `inputs[i, j]`. They share memory neither with each other
+        nor with the data, so masking targets in place leaves the inputs alone.
+
+    Raises:
+        SamplingError: The data is too short for one window, not 1-D, or not of integers; or an
+            argument is out of range.
+        TokenFileError: The path is not that of a finished `.bin`.
+        Exception: What PyTorch raises for a device that it does not have.
+    """
+    if rng is None:
+        rng = np.random.default_rng()
+    elif not isinstance(rng, np.random.Generator):
+        raise SamplingError(
+            f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
+            "once before the loop"
+        )
+    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
+        if value < 1:
+            raise SamplingError(f"{name} should be at least 1; got {value}")
+    tokens = _token_array(dataset)
+    n_starts = len(tokens) - context_length
+    if n_starts < 1:
+        raise SamplingError(
+            f"{_name(dataset)} has {len(tokens):,} tokens, and a window needs context_length + 1 = "
+            f"{context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
+        )
+    starts = rng.integers(n_starts, size=batch_size)
+    # All windows as rows of one overlapping view, none of them copied; taking rows copies just
+    # those.
+    (stride,) = tokens.strides
+    windows = np.lib.stride_tricks.as_strided(
+        tokens, (n_starts, context_length + 1), (stride, stride), writeable=False
+    )[starts]
+    inputs = windows[:, :-1].astype(np.int64, order="C")
+    targets = windows[:, 1:].astype(np.int64, order="C")
+    if device is None:
+        return inputs, targets
+    return _to_device(inputs, device), _to_device(targets, device)
+
+
+def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
+    import torch
+
+    tensor = torch.from_numpy(array)
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]]:
+    """integer[n_tokens], shared with the dataset."""
+    if isinstance(dataset, TokenFile):
+        return dataset.tokens
+    if isinstance(dataset, str | os.PathLike):
+        return _opened.get(os.path.abspath(dataset)).tokens
+    if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+        found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
+        raise SamplingError(
+            "a dataset is what open_tokens() returns, the path of a .bin, or a 1-D NumPy array of "
+            f"integers; got {found or type(dataset).__name__}"
+        )
+    return dataset
+
+
+def _name(dataset: Dataset) -> str:
+    if isinstance(dataset, np.ndarray):
+        return "the array"
+    return str(dataset.path if isinstance(dataset, TokenFile) else os.fspath(dataset))
+
+
+class _OpenedFiles:
+    """The last few files that were given by path, open as long as they are still the same files."""
+
+    # A training loop alternates between two; each costs a map and a manifest.
+    LIMIT = 16
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, tuple[tuple[int, ...], TokenFile]] = OrderedDict()
+
+    def get(self, path: str) -> TokenFile:
+        # The manifest is the last file that a builder puts in place, so no older state than the one
+        # seen here is kept: what is replaced meanwhile changes it again.
+        seen = self._identity(path)
+        with self._lock:
+            if seen and path in self._files and self._files[path][0] == seen:
+                self._files.move_to_end(path)
+                return self._files[path][1]
+        file = open_tokens(path)
+        with self._lock:
+            self._files[path] = (seen, file)
+            self._files.move_to_end(path)
+            if len(self._files) > self.LIMIT:
+                self._files.popitem(last=False)
+        return file
+
+    @staticmethod
+    def _identity(path: str) -> tuple[int, ...]:
+        """What changes when the `.bin` or its manifest is replaced; empty if one is missing."""
+        identity: list[int] = []
+        stem = os.path.splitext(path)[0]
+        for suffix in (".bin", ".json"):
+            try:
+                status = os.stat(stem + suffix)
+            except FileNotFoundError:
+                return ()
+            identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return tuple(identity)
+
+
+_opened = _OpenedFiles()

@@ -1,0 +1,269 @@
+"""Batches as NumPy arrays: shapes, contents, uniform starts, refusals."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocess.sampling import SamplingError, get_batch
+from preprocess.token_file import TokenFile, TokenFileError, TokenFileWriter, open_tokens
+
+
+def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:
+    with TokenFileWriter(directory, name, vocab_size=vocab_size, overwrite=True) as writer:
+        writer.append(ids, np.array([len(ids)]))
+        writer.finish(
+            end_of_text_id=0,
+            n_bytes=len(ids),
+            tokenizer_fingerprint="",
+            pattern="gpt2",
+            unicode_version="16.0.0",
+            sources=[],
+        )
+        writer.commit()
+    return directory / f"{name}.bin"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A `.bin` whose ids count from 0 to 999."""
+    return write(tmp_path, np.arange(1000, dtype=np.uint32), 1000)
+
+
+@given(
+    n_tokens=st.integers(2, 60),
+    context_length=st.integers(1, 59),
+    batch_size=st.integers(1, 9),
+    dtype=st.sampled_from([np.uint16, np.uint32, np.int64, np.uint8, np.dtype(">u2")]),
+    step=st.sampled_from([1, 2, -1]),
+    seed=st.integers(0, 99),
+)
+def test_every_row_is_a_window_of_the_data(
+    n_tokens: int, context_length: int, batch_size: int, dtype: Any, step: int, seed: int
+) -> None:
+    context_length = min(context_length, n_tokens - 1)
+    data = (np.arange(n_tokens * abs(step)) * 3 % 251).astype(dtype)[::step]
+    rng = np.random.default_rng(seed)
+    inputs, targets = get_batch(data, batch_size, context_length, rng=rng)
+    windows = {tuple(data[i : i + context_length + 1]) for i in range(len(data) - context_length)}
+    for row, following in zip(inputs, targets, strict=True):
+        assert (*row, following[-1]) in windows
+        assert (row[1:] == following[:-1]).all()
+    for array in (inputs, targets):
+        assert array.shape == (batch_size, context_length)
+        assert array.dtype == np.int64
+        assert array.flags.c_contiguous
+        assert array.flags.owndata
+        assert array.flags.writeable
+        assert not np.shares_memory(array, data)
+    assert not np.shares_memory(inputs, targets)
+    targets[:] = -100
+    assert (inputs >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["array", "map", "path", "text", "file"])
+def test_every_kind_of_dataset_gives_the_same_batch(path: Path, kind: str) -> None:
+    dataset = {
+        "array": np.arange(1000),
+        "map": np.memmap(path, dtype=np.uint16, mode="r"),
+        "path": path,
+        "text": str(path),
+        "file": open_tokens(path),
+    }[kind]
+    inputs, targets = get_batch(dataset, 5, 7, rng=np.random.default_rng(1))
+    wanted, _ = get_batch(np.arange(1000), 5, 7, rng=np.random.default_rng(1))
+    assert (inputs == wanted).all()
+    assert (targets == inputs + 1).all()
+
+
+@pytest.mark.parametrize("vocab_size", [65_536, 65_537])
+def test_greatest_ids_come_back_whole(tmp_path: Path, vocab_size: int) -> None:
+    ids = np.full(10, vocab_size - 1, np.uint32)
+    inputs, targets = get_batch(write(tmp_path, ids, vocab_size), 2, 3)
+    assert inputs.min() == targets.min() == vocab_size - 1
+
+
+def test_starts_are_uniform() -> None:
+    """Pearson's chi-squared test of 200,000 starts over all 97 that there are."""
+    n_starts, context_length, n_draws = 97, 4, 200_000
+    data = np.arange(n_starts + context_length)
+    inputs, _ = get_batch(data, n_draws, context_length, rng=np.random.default_rng(0))
+    counts = np.bincount(inputs[:, 0], minlength=n_starts)
+    assert len(counts) == n_starts  # no start lies past the last valid one
+    assert counts.min() > 0  # the first and the last are reached
+    expected = n_draws / n_starts
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    # 96 degrees of freedom: mean 96, standard deviation 13.9; 0.1 % lie above 144.6.
+    assert chi_squared < 144.6
+
+
+def test_shortest_data_that_holds_a_window() -> None:
+    inputs, targets = get_batch(np.arange(5), 3, 4)
+    assert inputs.tolist() == [[0, 1, 2, 3]] * 3
+    assert targets.tolist() == [[1, 2, 3, 4]] * 3
+
+
+def test_without_a_generator_batches_differ() -> None:
+    first, _ = get_batch(np.arange(10**6), 8, 2)
+    second, _ = get_batch(np.arange(10**6), 8, 2)
+    assert (first != second).any()
+
+
+def test_generator_is_advanced_and_repeats() -> None:
+    data = np.arange(10**6)
+    first, second = np.random.default_rng(3), np.random.default_rng(3)
+    batches = [get_batch(data, 4, 2, rng=first)[0] for _ in range(3)]
+    again = [get_batch(data, 4, 2, rng=second)[0] for _ in range(3)]
+    assert np.array_equal(batches, again)
+    assert (batches[0] != batches[1]).any()
+
+
+# Paths.
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    opened: list[str] = []
+
+    def counted(path: str) -> TokenFile:
+        opened.append(path)
+        return open_tokens(path)
+
+    monkeypatch.setattr("preprocess.sampling.batches.open_tokens", counted)
+    return opened
+
+
+def test_path_is_opened_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = count_openings(monkeypatch)
+    for _ in range(3):
+        get_batch(path, 2, 3)
+        get_batch(str(path), 2, 3)
+    monkeypatch.chdir(path.parent)
+    get_batch("train.bin", 2, 3)
+    assert opened == [str(path)]
+
+
+def test_relative_path_follows_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, token in (("a", 7), ("b", 8)):
+        write(tmp_path / name, np.full(9, token, np.uint32), 300)
+        monkeypatch.chdir(tmp_path / name)
+        assert get_batch("train.bin", 1, 2)[0].tolist() == [[token, token]]
+
+
+def test_replaced_file_is_opened_again(path: Path) -> None:
+    assert get_batch(path, 2, 3)[0].max() < 1000
+    write(path.parent, np.full(1000, 77, np.uint32), 1000)
+    assert get_batch(path, 2, 3)[0].tolist() == [[77] * 3] * 2
+    write(path.parent, np.full(50, 70_000, np.uint32), 70_001)
+    assert get_batch(path, 2, 3)[0].tolist() == [[70_000] * 3] * 2
+
+
+def test_removed_file_is_not_remembered(path: Path) -> None:
+    get_batch(path, 2, 3)
+    path.with_suffix(".json").unlink()
+    with pytest.raises(TokenFileError, match=r"has no manifest .*np\.memmap"):
+        get_batch(path, 2, 3)
+
+
+def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = count_openings(monkeypatch)
+    paths = [
+        write(tmp_path, np.arange(9, dtype=np.uint32), 300, name=f"{i}_train") for i in range(40)
+    ]
+    for each in paths:
+        get_batch(each, 1, 2)
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert maps.read_text().count(str(tmp_path)) < 2 * 40
+    get_batch(paths[0], 1, 2)
+    assert len(opened) == 41
+
+
+def test_threads_share_the_opened_files(path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def draw() -> None:
+        try:
+            for _ in range(50):
+                inputs, targets = get_batch(path, 4, 8)
+                assert (targets == inputs + 1).all()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "context_length"), [(0, 1), (1, 1), (4, 4), (5, 5), (5, 1000)]
+)
+def test_data_that_is_too_short(n_tokens: int, context_length: int) -> None:
+    message = (
+        rf"the array has {n_tokens} tokens, and a window needs context_length \+ 1 = "
+        rf"{context_length + 1:,}: choose a context_length below {n_tokens} or more data"
+    )
+    with pytest.raises(SamplingError, match=message):
+        get_batch(np.arange(n_tokens), 1, context_length)
+
+
+def test_short_file_is_named(path: Path) -> None:
+    for dataset in (path, open_tokens(path)):
+        with pytest.raises(SamplingError, match=r"train\.bin has 1,000 tokens, and a window needs"):
+            get_batch(dataset, 1, 1000)
+
+
+def test_empty_file_is_too_short(tmp_path: Path) -> None:
+    with TokenFileWriter(tmp_path, "train", vocab_size=300) as writer:
+        writer.finish(
+            end_of_text_id=0,
+            n_bytes=0,
+            tokenizer_fingerprint="",
+            pattern="gpt2",
+            unicode_version="16.0.0",
+            sources=[],
+        )
+        writer.commit()
+    with pytest.raises(SamplingError, match=r"train\.bin has 0 tokens"):
+        get_batch(tmp_path / "train.bin", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "found"),
+    [
+        (np.zeros(9), r"got float64\[9\]"),
+        (np.zeros((3, 3), np.uint16), r"got uint16\[3, 3\]"),
+        ([1, 2, 3], "got list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_dataset_of_another_kind(dataset: Any, found: str) -> None:
+    with pytest.raises(SamplingError, match=f"a dataset is what open_tokens.*{found}"):
+        get_batch(dataset, 1, 1)
+
+
+@pytest.mark.parametrize(("batch_size", "context_length"), [(0, 4), (-1, 4), (4, 0), (4, -2)])
+def test_sizes_below_one(batch_size: int, context_length: int) -> None:
+    with pytest.raises(
+        SamplingError, match=r"(batch_size|context_length) should be at least 1; got"
+    ):
+        get_batch(np.arange(99), batch_size, context_length)
+
+
+@pytest.mark.parametrize("rng", [0, np.random.RandomState(0)])
+def test_generator_of_another_kind(rng: Any) -> None:
+    with pytest.raises(
+        SamplingError, match=r"rng should be a numpy Generator.*default_rng\(seed\)"
+    ):
+        get_batch(np.arange(99), 1, 1, rng=rng)

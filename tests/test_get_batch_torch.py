@@ -1,0 +1,60 @@
+"""Batches as PyTorch tensors."""
+
+import numpy as np
+import pytest
+
+from preprocess.sampling import get_batch
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_tensors_are_what_the_arrays_are(device: object) -> None:
+    data = np.arange(500, dtype=np.uint16)
+    arrays = get_batch(data, 6, 9, rng=np.random.default_rng(2))
+    tensors = get_batch(data, 6, 9, device, rng=np.random.default_rng(2))
+    for array, tensor in zip(arrays, tensors, strict=True):
+        assert tensor.dtype == torch.int64
+        assert tensor.device.type == "cpu"
+        assert tensor.is_contiguous()
+        assert not tensor.is_pinned()
+        assert np.array_equal(tensor.numpy(), array)
+
+
+def test_targets_can_be_viewed_and_masked() -> None:
+    inputs, targets = get_batch(np.arange(500), 6, 9, "cpu")
+    before = inputs.clone()
+    assert targets.view(-1).shape == (54,)
+    targets[targets > 0] = -100
+    assert torch.equal(inputs, before)
+
+
+def test_tensors_outlive_the_map_they_came_from(tmp_path) -> None:
+    path = tmp_path / "raw.bin"
+    np.arange(100, dtype=np.uint16).tofile(path)
+    data = np.memmap(path, dtype=np.uint16, mode="r")
+    inputs, targets = get_batch(data, 3, 4, "cpu")
+    del data
+    path.unlink()
+    assert torch.equal(targets, inputs + 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is available")
+def test_device_that_is_not_there_gives_the_error_of_torch() -> None:
+    with pytest.raises((AssertionError, RuntimeError)) as wanted:
+        torch.zeros(1).to("cuda")
+    with pytest.raises(type(wanted.value)) as found:
+        get_batch(np.arange(99), 1, 1, "cuda")
+    assert str(found.value) == str(wanted.value)
+
+
+def test_device_that_does_not_exist_gives_the_error_of_torch() -> None:
+    with pytest.raises(RuntimeError, match="nonsense"):
+        get_batch(np.arange(99), 1, 1, "nonsense")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda() -> None:
+    inputs, targets = get_batch(np.arange(99), 4, 5, "cuda")
+    assert inputs.is_cuda
+    assert torch.equal(targets, inputs + 1)
