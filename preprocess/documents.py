@@ -1,0 +1,316 @@
+"""Documents on their way from a source to the kernels: what a batch is, and what makes a document.
+
+Law: a document is the bytes that its source says it is, nothing stripped and nothing normalised.
+What is changed or left out is counted: documents of zero bytes are dropped; text that is not UTF-8
+is an error, is replaced, or takes its document with it, as the user chose. Everything is decided
+document by document, so nothing depends on how a source was cut into work units.
+
+The shape is Arrow's: one buffer of bytes and the offsets between documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import TokenbinError
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+InvalidText = Literal["error", "replace", "skip"]
+
+# Special tokens are looked for by their first bytes; only where those occur is each looked for by
+# itself.
+_PREFIX_BYTES = 4
+
+
+class CorpusError(TokenbinError, ValueError):
+    """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How sources are read; the same for every source of a pass.
+
+    Attributes:
+        separator: What stands between the documents of a text file; empty: each file is one
+            document.
+        unit_size: About how many bytes of a source are handled at a time, at least 1.
+        on_invalid_utf8: What happens to text that is not UTF-8.
+        validation_fraction: Share of the documents that belongs to validation, in [0, 1).
+        pattern: Name of the split pattern, which decides where a document may be cut.
+        uncut: Byte strings that no cut may run through: the special tokens.
+    """
+
+    separator: bytes = b"<|endoftext|>"
+    unit_size: int = 4 * 1024 * 1024
+    on_invalid_utf8: InvalidText = "error"
+    validation_fraction: float = 0.0
+    pattern: str = "gpt2"
+    uncut: tuple[bytes, ...] = ()
+
+    @property
+    def decides_by_document(self) -> bool:
+        """Whether something must be known of a whole document before any part of it can be used."""
+        return self.validation_fraction > 0 or self.on_invalid_utf8 == "skip"
+
+
+@dataclass(frozen=True)
+class DocumentBatch:
+    """Documents side by side, none of them empty, all of them UTF-8.
+
+    Attributes:
+        buffer: uint8[n_bytes], read-only; it may be a mapped file.
+        offsets: int64[n_documents + 1]: document d is `buffer[offsets[d] : offsets[d + 1]]`; from 0
+            to n_bytes.
+        continues: Document 0 began in an earlier batch of the same source.
+        continued: The last document goes on in the next batch of the same source.
+        in_validation: bool[n_documents], which documents belong to validation; None where nobody
+            asked.
+        n_empty: Documents of zero bytes that were dropped.
+        n_skipped: Documents that were left out because they are not UTF-8.
+        n_replaced: Sequences that were not UTF-8 and became U+FFFD.
+    """
+
+    buffer: Bytes
+    offsets: Offsets
+    continues: bool = False
+    continued: bool = False
+    in_validation: NDArray[np.bool_] | None = None
+    n_empty: int = 0
+    n_skipped: int = 0
+    n_replaced: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
+        """The documents that a mask `bool[n_documents]` chooses; copied unless that is all."""
+        if chosen.all():
+            return self
+        continues = self.continues and bool(chosen[:1].any())
+        continued = self.continued and bool(chosen[-1:].any())
+        buffer, offsets = gather(self.buffer, self.offsets[:-1][chosen], self.offsets[1:][chosen])
+        return DocumentBatch(buffer, offsets, continues, continued)
+
+
+def is_utf8(buffer: Bytes) -> bool:
+    """Whether `uint8[n_bytes]` is well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong).
+
+    Arrow checks it at gigabytes per second and without the GIL.
+    """
+    import pyarrow as pa
+
+    offsets = pa.py_buffer(np.array([0, len(buffer)], np.int64))
+    text = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(buffer))
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def replace_invalid(data: bytes) -> tuple[bytes, int]:
+    r"""Put U+FFFD in the place of every maximal sequence that is not UTF-8, and count them.
+
+    >>> replace_invalid(b"a\xffb\xe4\xb8")
+    (b'a\xef\xbf\xbdb\xef\xbf\xbd', 2)
+    """
+    replaced = data.decode("utf-8", "replace").encode()
+    mark = "\ufffd".encode()
+    return replaced, replaced.count(mark) - data.count(mark)
+
+
+def gather(buffer: Bytes, starts: Offsets, ends: Offsets) -> tuple[Bytes, Offsets]:
+    """Documents that lie anywhere in a buffer as (buffer, offsets); copied if there are gaps.
+
+    Args:
+        buffer: uint8[n_bytes].
+        starts: int64[d], ascending.
+        ends: int64[d]: document i is `buffer[starts[i] : ends[i]]`.
+    """
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(ends - starts, out=offsets[1:])
+    if not len(starts):
+        return buffer[:0], offsets
+    if (starts[1:] == ends[:-1]).all():
+        return buffer[starts[0] : ends[-1]], offsets
+    places = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.concatenate([buffer[start:end] for start, end in places]), offsets
+
+
+def between(buffer: Bytes, separator: bytes) -> tuple[Offsets, Offsets]:
+    """Where the pieces between separators start and end, as `bytes.split` finds them.
+
+    Args:
+        buffer: uint8[n_bytes].
+        separator: b"" means that the buffer is one piece.
+
+    Returns:
+        (starts, ends): int64[n_separators + 1] each.
+    """
+    from bpe.pretokenize import find_all
+
+    found = find_all(buffer, separator) if separator else np.empty(0, np.int64)
+    return np.append(0, found + len(separator)), np.append(found, len(buffer))
+
+
+class InValidation:
+    """Decides which documents are taken out of the training text for validation.
+
+    The hash of a document alone decides, so that a document keeps its side whatever is added to
+    the corpus, and copies of it never end up on both sides. Parts of a long document are given one
+    by one.
+    """
+
+    def __init__(self, fraction: float) -> None:
+        import xxhash
+
+        self._below = round(fraction * 2**64)
+        self._hash_of = xxhash.xxh3_64_intdigest
+        self._digest = xxhash.xxh3_64()
+
+    def of(self, buffer: Bytes, offsets: Offsets) -> NDArray[np.bool_]:
+        """Decide for every document of (buffer, offsets): bool[n_documents]."""
+        bounds = pairwise(offsets.tolist())
+        return np.array(
+            [self._hash_of(buffer[a:b].data) < self._below for a, b in bounds], np.bool_
+        )
+
+    def add_part(self, part: Bytes) -> None:
+        """Take in the next part of a long document."""
+        self._digest.update(part.data)
+
+    def of_parts(self) -> bool:
+        """Decide for the document whose parts were added."""
+        return self._digest.intdigest() < self._below
+
+
+def prepare(
+    buffer: Bytes,
+    starts: Offsets,
+    ends: Offsets,
+    reading: Reading,
+    where: Callable[[int], str],
+    *,
+    continues: bool = False,
+    continued: bool = False,
+    in_validation: bool | None = None,
+) -> DocumentBatch:
+    """Make a batch of documents that lie in a buffer: check, drop, replace, decide.
+
+    Args:
+        buffer: uint8[n_bytes]; what lies between the documents is UTF-8 by itself.
+        starts: int64[d], ascending.
+        ends: int64[d]: document i is `buffer[starts[i] : ends[i]]`.
+        reading: The user's choices.
+        where: Says where position i of the buffer is in the source, for error messages.
+        continues: Document 0 began in an earlier batch.
+        continued: The last document goes on in the next batch.
+        in_validation: The decision for all of these documents, where it was made before.
+
+    Raises:
+        CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
+    """
+    not_empty = ends > starts
+    n_empty = len(starts) - int(not_empty.sum())
+    if n_empty:
+        starts, ends = starts[not_empty], ends[not_empty]
+    n_skipped = n_replaced = 0
+    if is_utf8(buffer):
+        buffer, offsets = gather(buffer, starts, ends)
+    elif reading.on_invalid_utf8 == "error":
+        raise _invalid_utf8(buffer, where)
+    else:
+        buffer, offsets, n_skipped, n_replaced = _without_invalid(buffer, starts, ends, reading)
+    decided = None
+    if reading.validation_fraction:
+        if in_validation is None:
+            decided = InValidation(reading.validation_fraction).of(buffer, offsets)
+        else:
+            decided = np.full(len(offsets) - 1, in_validation)
+    return DocumentBatch(
+        buffer, offsets, continues, continued, decided, n_empty, n_skipped, n_replaced
+    )
+
+
+def _invalid_utf8(buffer: Bytes, where: Callable[[int], str]) -> CorpusError:
+    """Say where the first sequence is that is not UTF-8."""
+    try:
+        buffer.tobytes().decode()
+    except UnicodeDecodeError as error:
+        return CorpusError(
+            f"{where(error.start)}: not valid UTF-8 (0x{buffer[error.start]:02x}: {error.reason});"
+            " convert the text to UTF-8, or choose --on-invalid-utf8 replace (puts U+FFFD there) or"
+            " skip (leaves the document out)"
+        )
+    raise AssertionError("Arrow and Python disagree about UTF-8")
+
+
+def _without_invalid(
+    buffer: Bytes, starts: Offsets, ends: Offsets, reading: Reading
+) -> tuple[Bytes, Offsets, int, int]:
+    """(buffer, offsets, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
+    documents = []
+    n_skipped = n_replaced = 0
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        document = buffer[start:end].tobytes()
+        replaced, n_in_document = replace_invalid(document)
+        if n_in_document and reading.on_invalid_utf8 == "skip":
+            n_skipped += 1
+            continue
+        n_replaced += n_in_document
+        documents.append(replaced)
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    return np.frombuffer(b"".join(documents), np.uint8), offsets, n_skipped, n_replaced
+
+
+class LookAlikes:
+    """Counts text inside documents that spells a special token, though it is ordinary text there.
+
+    Args:
+        special_tokens: The special tokens of the tokenizer.
+        separator: Special tokens that contain it cannot occur inside a document of a text file.
+    """
+
+    def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
+        encoded = [(token, token.encode()) for token in special_tokens]
+        wanted = [pair for pair in encoded if not separator or separator not in pair[1]]
+        self.tokens = tuple(token for token, _ in wanted)
+        self._needles = tuple(needle for _, needle in wanted)
+        self._by_prefix: dict[bytes, list[int]] = {}
+        for index, needle in enumerate(self._needles):
+            self._by_prefix.setdefault(needle[:_PREFIX_BYTES], []).append(index)
+
+    def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
+        """Occurrences of each of `tokens`, from the left and not overlapping: int64[n_tokens]."""
+        from bpe.pretokenize import find_all
+
+        counts = np.zeros(len(self.tokens), np.int64)
+        for prefix, indices in self._by_prefix.items():
+            if not len(find_all(batch.buffer, prefix)):
+                continue
+            for index in indices:
+                counts[index] = _count_inside(batch, self._needles[index])
+        return counts
+
+
+def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
+    """Occurrences of `needle` inside documents; one that runs over an end does not count."""
+    from bpe.pretokenize import find_all
+
+    found = find_all(batch.buffer, needle)
+    document = np.searchsorted(batch.offsets, found, side="right") - 1
+    if (found + len(needle) <= batch.offsets[document + 1]).all():
+        return len(found)
+    # An occurrence that runs over an end may hide one that lies inside.
+    return sum(
+        len(find_all(batch.buffer[start:end], needle))
+        for start, end in pairwise(batch.offsets.tolist())
+    )

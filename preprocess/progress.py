@@ -1,0 +1,169 @@
+"""What a run says about itself while it works, and what it remembers for its statistics.
+
+Law: nothing here changes a result. On a terminal there is a bar for whatever takes more than a
+second; elsewhere one plain line every 30 seconds; none of it if the user asked for quiet. The log
+file gets every line. Everything goes through the loggers "bpe" and "preprocess", so a program that
+calls `build` decides for itself where it ends up.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+logger = logging.getLogger("preprocess")
+
+SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_BEFORE_BAR = 1.0
+
+Show = Literal["bars", "lines", "nothing"]
+
+
+@dataclass
+class Stage:
+    """A part of a run that is timed and shown: "train: encode", so many of `total` done.
+
+    Attributes:
+        name: What is going on, in two or three words.
+        total: How much there is to do.
+        unit: "B" for bytes of sources, else a noun.
+        done: How much of it is done.
+        seconds: How long it took, once it is over.
+    """
+
+    name: str
+    total: int
+    unit: str
+    done: int = 0
+    seconds: float = 0.0
+    _shown: Callable[[int], None] = field(default=lambda done: None, repr=False)
+
+    def advance(self, amount: int) -> None:
+        """Say that so much more is done."""
+        self.done += amount
+        self._shown(self.done)
+
+
+class Progress:
+    """The stages of a run, in order, and the memory that it took.
+
+    Args:
+        show: Bars (for a terminal), lines, or nothing.
+        stream: Where bars go.
+        clock: Seconds, from any start.
+
+    Attributes:
+        stages: Those that were begun.
+        peak_memory: Greatest anonymous resident memory seen, in bytes: what the run itself needed.
+            Pages of mapped files do not count. Where the system does not tell, the greatest
+            resident memory.
+    """
+
+    def __init__(
+        self,
+        show: Show = "nothing",
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.stages: list[Stage] = []
+        self.peak_memory = 0
+        self._show = show
+        self._stream = stream
+        self._clock = clock
+
+    @contextmanager
+    def stage(self, name: str, total: int, unit: str = "B") -> Iterator[Stage]:
+        """Time and show what happens inside the `with`."""
+        stage = Stage(name, total, unit)
+        self.stages.append(stage)
+        started = said = self._clock()
+        bar = self._bar(stage) if self._show == "bars" else None
+
+        def shown(done: int) -> None:
+            nonlocal said
+            self.note_memory()
+            if bar is not None:
+                bar.update(done - bar.n)
+            now = self._clock()
+            if now - said >= SECONDS_BETWEEN_LINES:
+                said = now
+                # Where there are bars, the line is for the log file alone.
+                only_file = self._show != "lines"
+                logger.info(line_of(stage, now - started), extra={"only_file": only_file})
+
+        stage._shown = shown
+        try:
+            yield stage
+        finally:
+            stage.seconds = self._clock() - started
+            self.note_memory()
+            if bar is not None:
+                bar.close()
+
+    def _bar(self, stage: Stage) -> Any:
+        from tqdm import tqdm
+
+        return tqdm(
+            total=stage.total,
+            desc=stage.name,
+            unit=stage.unit,
+            unit_scale=True,
+            file=self._stream or sys.stderr,
+            delay=_SECONDS_BEFORE_BAR,
+            dynamic_ncols=True,
+        )
+
+    def note_memory(self) -> None:
+        """Look at the memory in use now."""
+        self.peak_memory = max(self.peak_memory, anonymous_memory())
+
+
+def line_of(stage: Stage, seconds: float) -> str:
+    """One line about an unfinished stage.
+
+    >>> line_of(Stage("encoding", 200_000_000, "B", done=50_000_000), 10.0)
+    'encoding: 25 %, 50.0 of 200.0 MB, 5.0 MB/s, about 30 s left'
+    """
+    rate = stage.done / seconds if seconds > 0 else 0.0
+    left = (
+        f"about {_duration((stage.total - stage.done) / rate)} left"
+        if rate
+        else "time left unknown"
+    )
+    percent = f"{stage.done / stage.total:.0%}".replace("%", " %") if stage.total else "100 %"
+    if stage.unit == "B":
+        return (
+            f"{stage.name}: {percent}, {stage.done / 1e6:,.1f} of {stage.total / 1e6:,.1f} MB,"
+            f" {rate / 1e6:,.1f} MB/s, {left}"
+        )
+    return (
+        f"{stage.name}: {percent}, {stage.done:,} of {stage.total:,} {stage.unit},"
+        f" {rate:,.0f}/s, {left}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def anonymous_memory() -> int:
+    """Anonymous resident memory in bytes; the peak of all resident memory if that is not told."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"RssAnon:"):
+                    return int(line.split()[1]) * 1024
+    except FileNotFoundError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,115 @@
+"""The default corpus: text that every Python ships with.
+
+Law: the same Python gives the same bytes. The documents are the topics of `help()`, sorted by name,
+and then the sources of the standard library, sorted by path: no tests, no installed packages.
+Sources in another encoding than UTF-8 are decoded as Python itself does it.
+
+It is a few megabytes of English and Python: enough to try everything, and it needs no download.
+"""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from preprocess.documents import Bytes, CorpusError, DocumentBatch, Offsets, Reading, prepare
+
+# Directories of tests, of what was installed later, and of what is already here as topics.
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "pydoc_data",
+    "__pycache__",
+}
+
+
+def documents_of_standard_library() -> Iterator[bytes]:
+    """The documents, in order, as UTF-8.
+
+    Raises:
+        CorpusError: This Python has no sources of its standard library.
+    """
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        yield topics[name].encode()
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = [
+        path.relative_to(root)
+        for path in root.rglob("*.py")
+        if not _LEFT_OUT.intersection(path.relative_to(root).parts)
+    ]
+    if not paths:
+        raise CorpusError(
+            f"{root}: this Python ships without the sources of its standard library, which are the"
+            " default corpus; give text of your own (--train)"
+        )
+    for path in sorted(paths):
+        with tokenize.open(root / path) as file:
+            yield file.read().encode()
+
+
+@dataclass(frozen=True)
+class StandardLibraryUnit:
+    """Documents [first, last) of the default corpus."""
+
+    source: StandardLibrary
+    first: int
+    last: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its documents."""
+        return len(self.content())
+
+    def content(self) -> Bytes:
+        """The bytes of its documents."""
+        offsets = self.source.offsets
+        return self.source.buffer[offsets[self.first] : offsets[self.last]]
+
+    def read(self) -> DocumentBatch:
+        """Its documents."""
+        offsets = self.source.offsets[self.first : self.last + 1]
+        offsets = offsets - offsets[0]
+        return prepare(
+            self.content(),
+            offsets[:-1],
+            offsets[1:],
+            self.source.reading,
+            lambda position: (
+                f"{self.source.name}: byte {position:,} of document {self.first:,} and on"
+            ),
+        )
+
+
+class StandardLibrary:
+    """The default corpus as a source. It is read into memory once; it is small."""
+
+    def __init__(self, reading: Reading) -> None:
+        documents = list(documents_of_standard_library())
+        self.name = f"standard library of Python {platform.python_version()}"
+        self.reading = reading
+        self.separator = b""
+        self.buffer: Bytes = np.frombuffer(b"".join(documents), np.uint8)
+        self.offsets: Offsets = np.zeros(len(documents) + 1, np.int64)
+        np.cumsum([len(document) for document in documents], out=self.offsets[1:])
+        self.n_bytes = len(self.buffer)
+
+    def units(self) -> Iterator[StandardLibraryUnit]:
+        """Runs of whole documents."""
+        first, n_documents = 0, len(self.offsets) - 1
+        while first < n_documents:
+            wanted = self.offsets[first] + self.reading.unit_size
+            last = int(np.searchsorted(self.offsets, wanted, side="right")) - 1
+            last = min(max(last, first + 1), n_documents)
+            yield StandardLibraryUnit(self, first, last)
+            first = last

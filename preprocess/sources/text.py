@@ -1,0 +1,339 @@
+r"""Text files: mapped, not read; documents are what stands between separators.
+
+Law: the documents are `text.split(separator)`, byte for byte, wherever the file is cut. A unit ends
+
+- inside a document, where a cut changes no pre-token, splits no special token and touches no
+  separator: then both sides have text of that document; or
+- just behind a separator, one that is certain to be a separator even where separators could overlap
+  ("\n\n" in "\n\n\n"); or
+- at the end of the file.
+
+A stretch without such a place is one unit, however long. Where something must be known of a whole
+document before any part of it can be used (validation, leaving out what is not UTF-8), units hold
+whole documents, and one that is longer than a unit is looked at while planning, part by part.
+
+A file that is truncated while it is mapped kills the process with SIGBUS, and nothing can catch
+that. So each file's size and time are compared before and after every unit; what remains is a
+truncation during a unit.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from preprocess.documents import (
+    Bytes,
+    CorpusError,
+    DocumentBatch,
+    InValidation,
+    Reading,
+    between,
+    is_utf8,
+    prepare,
+    replace_invalid,
+)
+
+# How far is looked at a time for a place to cut; a signal waits for no longer than this takes.
+_WINDOW_BYTES = 64 * 1024
+# How far is looked at a time for the end of a long document.
+_STRIDE_BYTES = 1024 * 1024
+
+
+class Ends(Enum):
+    """Where a unit ends."""
+
+    INSIDE = "inside a document"
+    BETWEEN = "just behind a separator"
+    FILE = "at the end of the file"
+
+
+@dataclass(frozen=True)
+class TextUnit:
+    """Bytes [start, stop) of a text file.
+
+    Attributes:
+        source: The file.
+        mapped: uint8[size of the file], the map; it lives as long as a unit needs it.
+        start: Where it starts: at the start of the file, behind a separator or inside a document.
+        stop: Where it stops.
+        begins_inside: Whether it starts inside a document.
+        ends: Where it ends.
+        in_validation: For a part of a long document: whether the document belongs to validation.
+        skipped: For a part of a long document: whether the document is left out.
+    """
+
+    source: TextSource
+    mapped: Bytes
+    start: int
+    stop: int
+    begins_inside: bool
+    ends: Ends
+    in_validation: bool | None = None
+    skipped: bool = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the file that it stands for."""
+        return self.stop - self.start
+
+    def content(self) -> Bytes:
+        """Bytes [start, stop) of the file, mapped."""
+        self.source.check_unchanged()
+        return self.mapped[self.start : self.stop]
+
+    def read(self) -> DocumentBatch:
+        """Its documents, or parts of documents."""
+        content = self.content()
+        starts, ends = between(content, self.source.separator)
+        if self.ends is Ends.BETWEEN:
+            # What follows the last separator belongs to the next unit.
+            starts, ends = starts[:-1], ends[:-1]
+        continued = self.ends is Ends.INSIDE
+        if self.skipped:
+            # Behind the long document's end there can only be the empty document at the end of the
+            # file.
+            nothing = DocumentBatch(content[:0], np.zeros(1, np.int64))
+            if continued:
+                return nothing
+            return DocumentBatch(
+                nothing.buffer, nothing.offsets, n_skipped=1, n_empty=len(starts) - 1
+            )
+        return prepare(
+            content,
+            starts,
+            ends,
+            self.source.reading,
+            lambda position: f"{self.source.path}: byte {self.start + position:,}",
+            continues=self.begins_inside,
+            continued=continued,
+            in_validation=self.in_validation,
+        )
+
+
+class TextSource:
+    """One text file.
+
+    Args:
+        path: The file.
+        name: What the manifest calls it.
+        reading: How it is read.
+
+    Raises:
+        CorpusError: There is no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: Path, name: str, reading: Reading) -> None:
+        self.path = path
+        self.name = name
+        self.reading = reading
+        self.separator = reading.separator
+        try:
+            state = os.stat(path)
+            if not stat.S_ISREG(state.st_mode):
+                raise CorpusError(
+                    f"{path}: a text file or a directory is expected, and this is neither (pipes"
+                    " and devices cannot be mapped); save the text to a file"
+                )
+            with open(path, "rb"):
+                pass
+        except FileNotFoundError:
+            raise CorpusError(f"{path}: no such file or directory; check the path") from None
+        except OSError as error:
+            raise CorpusError(
+                f"{path}: cannot be read: {error.strerror}; make it readable or leave it out"
+            ) from error
+        self._state = _identity(state)
+        self.n_bytes = state.st_size
+
+    def __repr__(self) -> str:
+        return f"TextSource({str(self.path)!r}: {self.n_bytes:,} bytes)"
+
+    def check_unchanged(self) -> None:
+        """Compare the file's size, time and identity with those it was found with.
+
+        Raises:
+            CorpusError: They differ.
+        """
+        try:
+            unchanged = _identity(os.stat(self.path)) == self._state
+        except FileNotFoundError:
+            unchanged = False
+        if not unchanged:
+            raise CorpusError(
+                f"{self.path}: was changed, replaced or removed while it was being read; run the"
+                " command again when nothing writes to it"
+            )
+
+    def units(self) -> Iterator[TextUnit]:
+        """Cut the file into units; a file of zero bytes is one unit of zero bytes."""
+        mapped = self._map()
+        if self.reading.decides_by_document:
+            return self._units_of_whole_documents(mapped)
+        return self._units_anywhere(mapped)
+
+    def _map(self) -> Bytes:
+        """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
+        self.check_unchanged()
+        if not self.n_bytes:
+            return np.frombuffer(b"", np.uint8)
+        with open(self.path, "rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+    def _units_anywhere(self, mapped: Bytes) -> Iterator[TextUnit]:
+        """Units that may end inside documents: little is read but the places to cut at."""
+        cutter = _Cutter(mapped, self.reading)
+        start, begins_inside = 0, False
+        while True:
+            stop, ends = cutter.cut(start + self.reading.unit_size)
+            yield TextUnit(self, mapped, start, stop, begins_inside, ends)
+            if ends is Ends.FILE:
+                return
+            start, begins_inside = stop, ends is Ends.INSIDE
+
+    def _units_of_whole_documents(self, mapped: Bytes) -> Iterator[TextUnit]:
+        """Units of whole documents, and parts of those that are longer than a unit."""
+        cutter = _Cutter(mapped, self.reading)
+        unit_size, n = self.reading.unit_size, len(mapped)
+        start = 0
+        while start + unit_size < n:
+            # A document starts at `start`, so separators found from there are the true ones.
+            starts, _ = between(mapped[start : start + unit_size], self.separator)
+            if len(starts) > 1:
+                stop = start + int(starts[-1])
+                yield TextUnit(self, mapped, start, stop, False, Ends.BETWEEN)
+            else:
+                stop = yield from self._parts(cutter, start)
+                if stop == n:
+                    return
+            start = stop
+        yield TextUnit(self, mapped, start, n, False, Ends.FILE)
+
+    def _parts(self, cutter: _Cutter, start: int) -> Generator[TextUnit, None, int]:
+        """The parts of the long document that starts at `start`; returns where the next starts."""
+        end, stop = cutter.end_of_document(start)
+        cuts = [start]
+        while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
+            cuts.append(cut)
+        in_validation, skipped = self._decide(cutter.mapped, [*cuts, end])
+        for place, (part_start, part_stop) in enumerate(pairwise([*cuts, stop])):
+            if part_stop < end:
+                ends = Ends.INSIDE
+            else:
+                ends = Ends.FILE if stop == len(cutter.mapped) else Ends.BETWEEN
+            yield TextUnit(
+                self, cutter.mapped, part_start, part_stop, place > 0, ends, in_validation, skipped
+            )
+        return stop
+
+    def _decide(self, mapped: Bytes, cuts: list[int]) -> tuple[bool | None, bool]:
+        """(in_validation, skipped) of a document, of which one part is looked at at a time."""
+        reading = self.reading
+        in_validation = InValidation(reading.validation_fraction)
+        for start, stop in pairwise(cuts):
+            part = mapped[start:stop]
+            if reading.on_invalid_utf8 != "error" and not is_utf8(part):
+                if reading.on_invalid_utf8 == "skip":
+                    return None, True
+                part = np.frombuffer(replace_invalid(part.tobytes())[0], np.uint8)
+            in_validation.add_part(part)
+        return in_validation.of_parts(), False
+
+
+def _identity(state: os.stat_result) -> tuple[int, int, int]:
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+class _Cutter:
+    """Finds places to cut a mapped file at; see the module's law."""
+
+    def __init__(self, mapped: Bytes, reading: Reading) -> None:
+        from bpe.pretokenize import Pretokenizer
+
+        self.mapped = mapped
+        self._separator = reading.separator
+        self._uncut = [needle for needle in reading.uncut if len(needle) > 1]
+        self._safe_cut = Pretokenizer(reading.pattern).safe_cut
+
+    def cut(self, position: int) -> tuple[int, Ends]:
+        """A place at or behind `position`, the first found: in a document or behind a separator."""
+        n = len(self.mapped)
+        while position < n:
+            stop = min(position + _WINDOW_BYTES, n)
+            place = self._safe_cut(self.mapped, position, stop)
+            if place < stop:
+                touching = self._separator_that_touches(place)
+                if touching < 0 and not self._splits_special_token(place):
+                    return place, Ends.INSIDE
+                candidates: Iterable[int] = [touching] if touching >= 0 else []
+                position = place + 1
+            else:
+                candidates = self._occurrences(self._separator, position, stop)
+                position = stop
+            for candidate in candidates:
+                behind = candidate + len(self._separator)
+                if behind < n and self._is_separator(candidate):
+                    return behind, Ends.BETWEEN
+        return n, Ends.FILE
+
+    def cut_inside(self, position: int, stop: int) -> int:
+        """A place at or behind `position` inside the document that ends at `stop`; else `stop`."""
+        while position < stop:
+            window_stop = min(position + _WINDOW_BYTES, stop)
+            place = self._safe_cut(self.mapped, position, window_stop)
+            if place == window_stop:
+                position = window_stop
+                continue
+            if self._separator_that_touches(place) < 0 and not self._splits_special_token(place):
+                return place
+            position = place + 1
+        return stop
+
+    def end_of_document(self, start: int) -> tuple[int, int]:
+        """(end, start of the next) of the document that starts at `start`."""
+        n = len(self.mapped)
+        overlap = max(len(self._separator) - 1, 0)
+        position = start
+        while position < n and self._separator:
+            _, ends = between(
+                self.mapped[position : position + _STRIDE_BYTES + overlap], self._separator
+            )
+            if len(ends) > 1:
+                end = position + int(ends[0])
+                return end, end + len(self._separator)
+            position += _STRIDE_BYTES
+        return n, n
+
+    def _occurrences(self, needle: bytes, start: int, stop: int) -> Iterator[int]:
+        """Every place in [start, stop) where `needle` begins, overlapping or not."""
+        if not needle:
+            return
+        start = max(start, 0)
+        data = self.mapped[start : stop + len(needle) - 1].tobytes()
+        found = data.find(needle)
+        while found >= 0:
+            yield start + found
+            found = data.find(needle, found + 1)
+
+    def _separator_that_touches(self, place: int) -> int:
+        """Where a separator begins that ends at, begins at or runs through `place`; else -1."""
+        return next(self._occurrences(self._separator, place - len(self._separator), place + 1), -1)
+
+    def _is_separator(self, candidate: int) -> bool:
+        """Whether a scan from the left takes the occurrence at `candidate`: none runs into it."""
+        before = self._occurrences(self._separator, candidate - len(self._separator) + 1, candidate)
+        return next(before, -1) < 0
+
+    def _splits_special_token(self, place: int) -> bool:
+        return any(
+            next(self._occurrences(needle, place - len(needle) + 1, place), -1) >= 0
+            for needle in self._uncut
+        )

@@ -1,0 +1,368 @@
+"""Text files become the documents that `split` says, wherever they are cut, in a stated order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
+from nasty import nasty_text
+
+from bpe.pretokenize import Pretokenizer
+from preprocess.documents import CorpusError, Reading
+from preprocess.sources import Source, find_sources
+from preprocess.sources import text as text_module
+from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
+from preprocess.sources.text import Ends, TextSource, TextUnit
+
+SEPARATORS = [b"<|endoftext|>", b"\n\n", b"aa", b"aba", b"\n", b" ", b"\xc3\xa9", b""]
+PRETOKENIZER = Pretokenizer("gpt2")
+
+# Small pieces that make separators, halves of separators and runs of them likely.
+_pieces = st.sampled_from(
+    ["a", "b", "aa", "ab", "\n", "\n\n", " ", "word", " word", "é", "日本語", "'s", "1", ".",
+     "<|endoftext|>", "<|endof", "text|>", "a b", "The end.\n"]
+)  # fmt: skip
+texts = st.one_of(st.lists(_pieces, max_size=60).map("".join), nasty_text(max_pieces=12))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources") / "text.txt"
+
+
+def units_of(path: Path, data: bytes, **choices: object) -> list[TextUnit]:
+    path.write_bytes(data)
+    return list(TextSource(path, path.name, Reading(**choices)).units())  # type: ignore[arg-type]
+
+
+def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]]:
+    """Put parts of documents together again; also count what was left out and replaced."""
+    documents: list[bytes] = []
+    totals = {"empty": 0, "skipped": 0, "replaced": 0, "validation": 0}
+    continued = False
+    for unit in units:
+        batch = unit.read()
+        parts = [
+            batch.buffer[a:b].tobytes()
+            for a, b in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)
+        ]
+        assert all(parts), "no document and no part of one is empty"
+        assert batch.offsets[0] == 0
+        assert batch.offsets[-1] == len(batch.buffer)
+        totals["empty"] += batch.n_empty
+        totals["skipped"] += batch.n_skipped
+        totals["replaced"] += batch.n_replaced
+        if batch.in_validation is not None:
+            ended = batch.in_validation[:-1] if batch.continued else batch.in_validation
+            totals["validation"] += int(ended.sum())
+        if not len(batch):
+            continue
+        assert batch.continues == continued
+        if continued:
+            documents[-1] += parts.pop(0)
+        documents += parts
+        continued = batch.continued
+    assert not continued
+    return documents, totals
+
+
+def expected_documents(data: bytes, separator: bytes) -> tuple[list[bytes], int]:
+    pieces = data.split(separator) if separator else [data]
+    return [piece for piece in pieces if piece], pieces.count(b"")
+
+
+def covers(units: Sequence[TextUnit], data: bytes) -> None:
+    assert b"".join(unit.content().tobytes() for unit in units) == data
+    assert sum(unit.n_bytes for unit in units) == len(data)
+
+
+@given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 200))
+@example(text="aaaaa b aaaa", separator=b"aa", unit_size=1)
+@example(text="one\n\n\ntwo\n\n\n\nthree", separator=b"\n\n", unit_size=3)
+@example(text="", separator=b"\n\n", unit_size=1)
+@example(text="a<|endoftext|>", separator=b"<|endoftext|>", unit_size=1)
+def test_units_of_any_size_give_the_documents_of_split(
+    path: Path, text: str, separator: bytes, unit_size: int
+) -> None:
+    data = text.encode()
+    units = units_of(path, data, separator=separator, unit_size=unit_size)
+    covers(units, data)
+    documents, totals = documents_of(units)
+    assert (documents, totals["empty"]) == expected_documents(data, separator)
+
+
+@given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))
+def test_a_cut_changes_no_pre_token(
+    path: Path, text: str, separator: bytes, unit_size: int
+) -> None:
+    units = units_of(path, text.encode(), separator=separator, unit_size=unit_size)
+    whole = expected_documents(text.encode(), separator)[0]
+    pieces: list[list[bytes]] = []
+    for unit in units:
+        batch = unit.read()
+        for i in range(len(batch)):
+            split = PRETOKENIZER.split(
+                batch.buffer[batch.offsets[i] : batch.offsets[i + 1]].tobytes()
+            )
+            if i == 0 and batch.continues:
+                pieces[-1] += split
+            else:
+                pieces.append(split)
+    assert pieces == [PRETOKENIZER.split(document) for document in whole]
+
+
+@given(
+    text=texts,
+    separator=st.sampled_from([b"\n\n", b"aa", b""]),
+    unit_size=st.integers(1, 30),
+    token=st.sampled_from([b"word word", b"a b", b" ", b"b\n", "日本語 word".encode()]),
+)
+def test_no_cut_runs_through_a_special_token(
+    path: Path, text: str, separator: bytes, unit_size: int, token: bytes
+) -> None:
+    data = text.encode()
+    units = units_of(path, data, separator=separator, unit_size=unit_size, uncut=(token,))
+    for unit in units:
+        if unit.ends is Ends.INSIDE:
+            around = data[max(0, unit.stop - len(token) + 1) : unit.stop + len(token) - 1]
+            assert token not in around
+    documents, _ = documents_of(units)
+    in_parts = sum(
+        unit.read().buffer[a:b].tobytes().count(token)
+        for unit in units
+        for a, b in zip(unit.read().offsets[:-1], unit.read().offsets[1:], strict=True)
+    )
+    assert in_parts == sum(document.count(token) for document in documents)
+
+
+_damaged = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [b"\xff", b"\xe4\xb8", b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80"]
+        ),
+        _pieces.map(str.encode),
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@given(data=_damaged, separator=st.sampled_from(SEPARATORS[:4]), unit_size=st.integers(1, 60))
+def test_replacing_is_what_python_does_to_each_document(
+    path: Path, data: bytes, separator: bytes, unit_size: int
+) -> None:
+    units = units_of(
+        path, data, separator=separator, unit_size=unit_size, on_invalid_utf8="replace"
+    )
+    covers(units, data)
+    documents, totals = documents_of(units)
+    whole, empty = expected_documents(data, separator)
+    assert documents == [document.decode("utf-8", "replace").encode() for document in whole]
+    assert totals["empty"] == empty
+    assert totals["replaced"] == sum(
+        document.decode("utf-8", "replace").count("\ufffd") - document.count("\ufffd".encode())
+        for document in whole
+    )
+
+
+def is_valid(document: bytes) -> bool:
+    try:
+        document.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@given(data=_damaged, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))
+def test_skipping_leaves_out_whole_documents(
+    path: Path, data: bytes, separator: bytes, unit_size: int
+) -> None:
+    units = units_of(path, data, separator=separator, unit_size=unit_size, on_invalid_utf8="skip")
+    covers(units, data)
+    documents, totals = documents_of(units)
+    whole, empty = expected_documents(data, separator)
+    assert documents == [document for document in whole if is_valid(document)]
+    assert totals["skipped"] == len(whole) - len(documents)
+    assert totals["empty"] == empty
+
+
+@given(
+    data=_damaged,
+    separator=st.sampled_from(SEPARATORS),
+    unit_size=st.integers(1, 60),
+    fraction=st.sampled_from([0.01, 0.5, 0.99]),
+    policy=st.sampled_from(["replace", "skip"]),
+)
+def test_the_hash_of_the_document_alone_decides_where_it_goes(
+    path: Path, data: bytes, separator: bytes, unit_size: int, fraction: float, policy: str
+) -> None:
+    units = units_of(
+        path,
+        data,
+        separator=separator,
+        unit_size=unit_size,
+        validation_fraction=fraction,
+        on_invalid_utf8=policy,
+    )
+    covers(units, data)
+    documents, totals = documents_of(units)
+    whole, empty = expected_documents(data, separator)
+    if policy == "skip":
+        prepared = [document for document in whole if is_valid(document)]
+    else:
+        prepared = [document.decode("utf-8", "replace").encode() for document in whole]
+    assert documents == prepared
+    assert totals["empty"] == empty
+    below = fraction * 2**64
+    assert totals["validation"] == sum(xxhash.xxh3_64_intdigest(d) < below for d in prepared)
+
+
+def test_every_part_of_a_long_document_goes_the_same_way(path: Path) -> None:
+    data = b"some words " * 100
+    units = units_of(path, data, unit_size=50, validation_fraction=0.5)
+    assert len(units) > 10
+    decisions = {unit.in_validation for unit in units}
+    assert decisions == {xxhash.xxh3_64_intdigest(data) < 2**63}
+
+
+def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "_WINDOW_BYTES", 7)
+    monkeypatch.setattr(text_module, "_STRIDE_BYTES", 5)
+    data = b"1234567890" * 10 + b"\n\n" + b"0987654321" * 10 + b" x y\n\n" + b"7" * 30
+    for choices in ({}, {"validation_fraction": 0.5}):
+        units = units_of(path, data, separator=b"\n\n", unit_size=9, **choices)
+        assert len(units) > 2
+        assert documents_of(units)[0] == data.split(b"\n\n")
+
+
+def test_a_stretch_without_a_place_to_cut_is_one_unit(path: Path) -> None:
+    units = units_of(path, b"7" * 200_000, unit_size=1000)
+    assert [unit.n_bytes for unit in units] == [200_000]
+
+
+def test_text_without_separators_is_not_copied(path: Path) -> None:
+    units = units_of(path, b"some words " * 100, unit_size=100)
+    batch = units[1].read()
+    assert np.shares_memory(batch.buffer, units[1].mapped)
+    assert not batch.buffer.flags.writeable
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+@pytest.mark.parametrize("unit_size", [1, 20, 1000])
+def test_invalid_text_is_an_error_that_names_the_byte_in_the_file(
+    path: Path, unit_size: int, fraction: float
+) -> None:
+    data = b"one two\n\nthree four five six seven \xff eight\n\n\xfe"
+    units = units_of(
+        path, data, separator=b"\n\n", unit_size=unit_size, validation_fraction=fraction
+    )
+    with pytest.raises(
+        CorpusError, match=r"text\.txt: byte 35: not valid UTF-8 \(0xff: .*--on-invalid-utf8"
+    ):
+        documents_of(units)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:
+    units = units_of(path, b"some words " * 100, unit_size=100)
+    units[0].read()
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(CorpusError, match=r"text\.txt: was changed, replaced or removed"):
+        units[1].read()
+    with pytest.raises(CorpusError, match="was changed"):
+        units[0].content()
+    path.unlink()
+    with pytest.raises(CorpusError, match="was changed, replaced or removed"):
+        units[0].source.check_unchanged()
+
+
+def names(sources: Sequence[Source]) -> list[str]:
+    return [source.name for source in sources]
+
+
+def test_files_and_directories_in_a_stated_order(tmp_path: Path) -> None:
+    for name in [
+        "z.txt",
+        "c/d/b.txt",
+        "c/a.md",
+        "c/d.txt",
+        "c/é",
+        "c/.hidden.txt",
+        "c/.git/x.txt",
+        "c/Z",
+    ]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    os.symlink(tmp_path / "c", tmp_path / "c" / "d" / "loop")
+    os.symlink(tmp_path / "z.txt", tmp_path / "c" / "link.txt")
+    sources = find_sources([tmp_path / "z.txt", str(tmp_path / "c")], Reading())
+    assert names(sources) == ["z.txt", "Z", "a.md", "d/b.txt", "d.txt", "link.txt", "é"]
+
+
+def test_a_hidden_file_that_is_named_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("text")
+    assert names(find_sources([tmp_path / ".hidden"], Reading())) == [".hidden"]
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"none\.txt: no such file or directory"):
+        find_sources([tmp_path / "none.txt"], Reading())
+
+
+def test_a_directory_without_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("text")
+    (tmp_path / "below").mkdir()
+    with pytest.raises(CorpusError, match="no text file in this directory"):
+        find_sources([tmp_path], Reading())
+
+
+@pytest.mark.parametrize(
+    "suffix", [".jsonl", ".parquet", ".csv", ".txt.gz", ".ZST", ".json", ".bin"]
+)
+def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(b"x")
+    for given_path in (path, tmp_path):
+        with pytest.raises(CorpusError, match=r"file\..*cannot be read, only plain text"):
+            find_sources([given_path], Reading())
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match="pipes and devices cannot be mapped"):
+        find_sources([tmp_path / "pipe"], Reading())
+
+
+def test_a_file_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret.txt").write_text("x")
+
+    def refuse(path: Path) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(text_module.os, "stat", refuse)
+    with pytest.raises(CorpusError, match=r"secret\.txt: cannot be read: Permission denied"):
+        TextSource(tmp_path / "secret.txt", "secret.txt", Reading())
+
+
+def test_the_default_corpus_is_the_same_in_units_of_any_size() -> None:
+    documents = list(documents_of_standard_library())
+    assert len(documents) > 300
+    assert documents == list(documents_of_standard_library())
+    for unit_size in (1, 100_000, 2**30):
+        source = StandardLibrary(Reading(unit_size=unit_size))
+        found = []
+        for unit in source.units():
+            batch = unit.read()
+            found += [
+                batch.buffer[a:b].tobytes()
+                for a, b in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)
+            ]
+        assert found == [document for document in documents if document]
+        assert sum(unit.n_bytes for unit in source.units()) == source.n_bytes
