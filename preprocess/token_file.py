@@ -301,6 +301,30 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_to_overwrite(directory: Path, name: str, overwrite: bool) -> None:
+    """Refuse what is in the way of NAME's files, before hours of work and not after.
+
+    Raises:
+        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
+    """
+    manifest_path = directory / f"{name}.json"
+    for path in (manifest_path, directory / f"{name}.bin", directory / f"{name}.docs"):
+        if not path.exists():
+            continue
+        if path == manifest_path:
+            try:
+                Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
+            except TokenFileError as error:
+                raise TokenFileError(
+                    f"{path}: exists and is not a manifest that this tokenbin wrote, so it is left "
+                    "alone; move it away or choose another directory or name"
+                ) from error
+        if not overwrite:
+            raise TokenFileError(
+                f"{path}: exists; choose another directory or name, or overwrite it (--overwrite)"
+            )
+
+
 class TokenFileWriter:
     """Writes NAME.bin, NAME.docs and NAME.json in `directory`: all of them or none.
 
@@ -352,7 +376,7 @@ class TokenFileWriter:
         self.bin_path = self.directory / f"{name}.bin"
         self.docs_path = self.directory / f"{name}.docs"
         self.manifest_path = self.directory / f"{name}.json"
-        self._refuse_to_overwrite(overwrite)
+        refuse_to_overwrite(self.directory, name, overwrite)
         self._streams: list[_Stream] = []
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -365,24 +389,6 @@ class TokenFileWriter:
                 "directory or change its permissions"
             ) from error
         self._bin, self._docs, self._manifest = self._streams
-
-    def _refuse_to_overwrite(self, overwrite: bool) -> None:
-        for path in (self.manifest_path, self.bin_path, self.docs_path):
-            if not path.exists():
-                continue
-            if path == self.manifest_path:
-                try:
-                    Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
-                except TokenFileError as error:
-                    raise TokenFileError(
-                        f"{path}: exists and is not a manifest that this tokenbin wrote, so it is "
-                        "left alone; move it away or choose another directory or name"
-                    ) from error
-            if not overwrite:
-                raise TokenFileError(
-                    f"{path}: exists; choose another directory or name, or overwrite it "
-                    "(--overwrite)"
-                )
 
     def append(self, ids: Integers, document_ends: Integers) -> None:
         """Append token ids and the ends of the documents that end among them.
