@@ -71,6 +71,10 @@ CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_director
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator: compile `function` without the GIL at its first call, and keep the machine code.
 
+    Kernels do without numba's reference counts (`_nrt=False`): these are atomic instructions, several for each
+    array that is passed on or taken out of a tuple, and made the encoder five times slower. A kernel can
+    therefore allocate nothing; outputs and scratch come from the caller.
+
     Numba chooses the place of its cache when a function is decorated, so its setting is ours only
     for that moment and other users of numba in the process are left alone.
     """
@@ -79,7 +83,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = CACHE_DIRECTORY or before
     try:
-        return numba.njit(nogil=True, cache=CACHE_DIRECTORY is not None)(function)
+        return numba.njit(nogil=True, _nrt=False, cache=CACHE_DIRECTORY is not None)(function)
     finally:
         numba.config.CACHE_DIR = before
 

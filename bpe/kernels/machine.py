@@ -98,6 +98,18 @@ def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _plain_leading_zeros(word: int) -> np.int64:
+    return np.int64(64 - int(word).bit_length())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _leading_zeros(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
 def _plain_multiply(a: int, b: int) -> np.uint64:
     return np.uint64((int(a) * int(b)) & _MASK64)
 
@@ -142,6 +154,9 @@ store_two_u32 = _plain_store_two_u32 if config.DISABLE_JIT else _store_two_u32
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
 """`trailing_zeros(word)`: the number of the lowest set bit, `int64`; undefined for 0."""
+
+leading_zeros = _plain_leading_zeros if config.DISABLE_JIT else _leading_zeros
+"""`leading_zeros(word)`: zeros above the highest set bit, `int64`; undefined for 0."""
 
 multiply = _plain_multiply if config.DISABLE_JIT else _multiply
 """`multiply(a, b)`: the product modulo 2**64 (NumPy's scalars would warn of the overflow)."""

@@ -1,0 +1,203 @@
+"""The encoder: text as bytes and offsets in, token ids and offsets out.
+
+Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that was encoded
+before changes them. Special tokens play no part here: text that spells one is text.
+
+    EncoderTables   what a vocabulary and a pattern are to the kernels; made once, shared by all threads
+    Encoder         the tables and a private cache of words; one for each thread
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import VocabularyError
+from bpe.kernels import encode as kernels
+from bpe.pretokenize import Pretokenizer, read_only
+
+if TYPE_CHECKING:
+    from bpe.vocabulary import Vocabulary
+
+# Three bits of the last id in a row of the cache hold the number of ids.
+MAX_ID = 2**29 - 1
+
+_BUCKETS = 2**19  # of 64 bytes: 32 MiB for each encoder, of which only what is used becomes resident
+_LONG_ROWS = 2**14
+_ARENA_BYTES = 2**22
+_ARENA_IDS = 2**20
+# After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
+_GROUPS_PER_CALL = 2048
+# Scratch for ids that is larger than this is not kept for the next call.
+_KEPT_IDS = 2**24
+
+
+def _zeroed_words(n_words: int) -> NDArray[np.uint64]:
+    """uint64[n_words] of zeros on huge pages where there are any: a random access then costs no page walk."""
+    memory = mmap.mmap(-1, n_words * 8)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            # A kernel built without huge pages refuses; small ones give the same result.
+            pass
+    return np.frombuffer(memory, np.uint64)
+
+
+def _power_of_two_above(n: int) -> int:
+    return 1 << int(n).bit_length()
+
+
+def _links(longest: int) -> dict[str, NDArray[Any]]:
+    """The arrays of `Scratch` that grow with the longest pre-token."""
+    return {
+        "links": np.empty(3 * longest + 2, np.int32),
+        "ranks": np.empty(longest, np.uint32),
+        "heap": np.empty(2 * longest, np.uint64),
+    }
+
+
+class EncoderTables:
+    """Tables of one vocabulary and one pattern.
+
+    Args:
+        vocabulary: the tokens and how they merge.
+        pattern: name of the split pattern.
+
+    Raises:
+        VocabularyError: an id is larger than `MAX_ID`.
+        PatternError: there is no scanner for the pattern.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
+        if vocabulary.size > MAX_ID + 1:
+            raise VocabularyError(
+                f"the largest token id is {vocabulary.size - 1:,}; the encoder takes ids up to {MAX_ID:,}"
+            )
+        self.pretokenizer = Pretokenizer(pattern)
+        lefts, rights, ranks, merged_ids = vocabulary.pair_table()
+        byte_ids = vocabulary.byte_ids
+        pairs = _zeroed_words(2 * 4 * _power_of_two_above(len(lefts)))
+        byte_pairs = np.empty(65536, np.uint64)
+        kernels.fill_pairs(lefts, rights, ranks, merged_ids, byte_ids, pairs, byte_pairs)
+        whole = np.empty(0, np.uint64)
+        whole_bytes = np.empty(0, np.uint8)
+        whole_offsets = np.zeros(1, np.int64)
+        whole_ids = np.empty(0, np.int32)
+        if vocabulary.whole_first:
+            tokens = vocabulary.tokens
+            whole_bytes = np.frombuffer(b"".join(tokens.values()), np.uint8).copy()
+            whole_offsets = np.cumsum([0, *map(len, tokens.values())], dtype=np.int64)
+            whole_ids = np.fromiter(tokens, np.int32, len(tokens))
+            whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
+            kernels.fill_whole(whole_bytes, whole_offsets, whole)
+        self.tables = kernels.Tables(
+            byte_ids, byte_pairs, pairs, whole, whole_bytes, whole_offsets, whole_ids
+        )
+
+
+class Encoder:
+    """Encodes documents; keeps a bounded cache of words it has seen.
+
+    An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between kernels, so that
+    several encoders on several threads run side by side.
+
+    Args:
+        tables: shared with as many other encoders as you like.
+    """
+
+    def __init__(self, tables: EncoderTables) -> None:
+        self._pretokenizer = tables.pretokenizer
+        self._tables = tables.tables
+        self._cache = kernels.Cache(
+            rows=_zeroed_words(_BUCKETS * 8),
+            long_rows=np.full(4 * _LONG_ROWS, 2**64 - 1, np.uint64),
+            long_bytes=np.empty(_ARENA_BYTES, np.uint8),
+            long_ids=np.empty(_ARENA_IDS, np.uint32),
+            used=np.zeros(3, np.int64),
+        )
+        n = kernels.GROUP + 66
+        self._scratch = kernels.Scratch(
+            positions=np.empty(n, np.int64),
+            lows=np.empty(n, np.uint64),
+            highs=np.empty(n, np.uint64),
+            slots=np.empty(n, np.uint64),
+            symbols=np.empty(kernels.QUADRATIC + 1, np.int64),
+            values=np.empty(kernels.QUADRATIC + 1, np.uint64),
+            **_links(64),
+        )
+        self._ids = np.empty(1024, np.uint32)
+
+    def encode(
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        *,
+        prefix_id: int = -1,
+        suffix_id: int = -1,
+        continues: bool = False,
+        continued: bool = False,
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of all documents, one after the other.
+
+        Args:
+            buffer: uint8[n_bytes], well-formed UTF-8. What is not has some ids, but no particular ones.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
+                `buffer[offsets[d] : offsets[d + 1]]`.
+            prefix_id: put before every document, -1 for nothing.
+            suffix_id: put after every document, -1 for nothing.
+            continues: the first document began in an earlier call: no prefix for it.
+            continued: the last document goes on in a later call: no suffix for it.
+
+        Returns:
+            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and end.
+        """
+        n = len(buffer)
+        n_documents = len(offsets) - 1
+        capacity = n + 2 * n_documents + 4
+        ids = self._ids if capacity <= len(self._ids) else np.empty(capacity, np.uint32)
+        if capacity <= _KEPT_IDS:
+            self._ids = ids
+        starts = self._pretokenizer.boundaries(buffer, offsets)
+        scratch = self._scratch
+        longest = int(kernels.longest_pretoken(starts))
+        if longest > len(scratch.ranks):
+            # Not kept: one monstrous pre-token shall not cost memory for ever.
+            scratch = scratch._replace(**_links(longest))
+        tail_start = max(0, n - 16)
+        tail = np.zeros(48, np.uint8)
+        tail[: n - tail_start] = buffer[tail_start:]
+        documents = kernels.Documents(
+            offsets=offsets,
+            token_offsets=np.zeros(n_documents + 1, np.int64),
+            around=np.array([prefix_id, suffix_id, continued], np.int64),
+        )
+        cursor = np.array([0, -1, 0], np.int64)
+        n_ids = 0
+        if n_documents and prefix_id >= 0 and not continues:
+            ids[0] = prefix_id
+            n_ids = 1
+        source = read_only(buffer)
+        while cursor[0] < len(starts):
+            n_ids = kernels.encode_pretokens(
+                self._tables,
+                self._cache,
+                scratch,
+                documents,
+                source,
+                tail,
+                tail_start,
+                starts,
+                cursor,
+                ids,
+                n_ids,
+                _GROUPS_PER_CALL,
+            )
+        if ids is self._ids:
+            return ids[:n_ids].copy(), documents.token_offsets
+        # Gives the memory behind the last id back without a copy.
+        ids.resize(n_ids, refcheck=False)
+        return ids, documents.token_offsets
