@@ -23,13 +23,18 @@ PATTERNS: Final[dict[str, str]] = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
 
+# Name -> the text with which tiktoken splits fastest, and the same.  Possessive runs change
+# nothing, for nothing that follows could make a run give a character back; `\s++$` and a lone `\s`
+# only name two cases of `\s+(?!\S)|\s+`.
+TIKTOKEN_SPELLINGS: Final[dict[str, str]] = {
+    # tiktoken 0.14 for gpt2, r50k_base, p50k_base and p50k_edit.
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+}
+
 # Other exact texts that split every string as the named pattern does -> its name.
 SPELLINGS: Final[dict[str, str]] = {
-    # tiktoken 0.14 for gpt2, r50k_base, p50k_base and p50k_edit.  Possessive runs change nothing,
-    # for nothing that follows could make a run give a character back; `\s++$` and a lone `\s` only
-    # name two cases of `\s+(?!\S)|\s+`.
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
-    # The same with plain quantifiers, as earlier versions of tiktoken had it.
+    **{text: name for name, text in TIKTOKEN_SPELLINGS.items()},
+    # As tiktoken wrote gpt2 before it took possessive quantifiers.
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
 }
 

@@ -1,0 +1,719 @@
+"""The tokenizer: text in, ids out, and back.
+
+The law here: `decode(encode(text)) == text`, and every way to encode (one text, a batch, a stream
+of pieces, one thread or all) gives the same ids.  A `Tokenizer` never changes; it may be used from
+several threads at once.
+
+    >>> merges = [(b"l", b"o"), (b"lo", b"w")]
+    >>> tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(merges, ["<|endoftext|>"]))
+    >>> tokenizer.encode("low<|endoftext|>")
+    [257, 258]
+    >>> tokenizer.encode_ordinary("low<|end")
+    [257, 60, 124, 101, 110, 100]
+    >>> tokenizer.decode([257, 258])
+    'low<|endoftext|>'
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from bpe import tokenizer_file
+from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
+from bpe.patterns import TIKTOKEN_SPELLINGS, pattern_name
+from bpe.reference import TIE_BREAKS, Pair
+from bpe.unicode_classes import UNICODE_VERSION
+from bpe.vocabulary import SpecialTokenMatcher, Vocabulary, unknown_id_message
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+    from numpy.typing import NDArray
+
+    from bpe.encode import Encoder, EncoderTables
+
+END_OF_TEXT: Final = "<|endoftext|>"
+
+# Text from this size on is cut into parts of this size, which all threads encode.  Below it a
+# thread costs more than it saves.
+_PART_BYTES = 1 << 20
+
+# From so many texts on, pyarrow joins them two to three times as fast as bytes.join; below, its
+# import (50 ms) is not worth it.
+_MANY_TEXTS = 4096
+
+# encode_iterable gathers this much before it encodes, and looks back this far for a place to cut.
+_STREAM_BYTES = 1 << 16
+_STREAM_LOOK_BACK = 1 << 10
+
+# decode takes so many ids of an array at a time, to bound what it needs beside the text.
+_DECODE_IDS = 1 << 18
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer.
+
+    Args:
+        vocab: Id -> bytes.  Special tokens may stand in it, too.
+        merges: Pairs of tokens in the order in which they were learnt.
+        special_tokens: Text -> id, or texts: those take the id that `vocab` has for them, or else
+            the next one after the largest.
+        pattern: The split pattern, by name or exact text.
+        tie_break: How training decided ties ("greatest-bytes" or "huggingface"), None if not known.
+        eos_token: The special token that ends a document; `<|endoftext|>` if that is one.
+
+    Raises:
+        VocabularyError: The parts contradict one another.
+        PatternError: The pattern is not known.
+    """
+
+    def __init__(
+        self,
+        vocab: Mapping[int, bytes],
+        merges: Iterable[Pair],
+        special_tokens: Mapping[str, int] | Iterable[str] = (),
+        *,
+        pattern: str = "gpt2",
+        tie_break: str | None = None,
+        eos_token: str | None = None,
+    ) -> None:
+        merges = list(merges)
+        made = {left + right for left, right in merges}
+        others = {
+            token: token_id
+            for token_id, token in vocab.items()
+            if len(token) > 1 and token not in made
+        }
+        special = _numbered(special_tokens, others, max(vocab, default=-1) + 1)
+        tokens = dict(vocab)
+        for text, token_id in special.items():
+            if tokens.get(token_id) == text.encode("utf-8", "surrogatepass"):
+                del tokens[token_id]
+        self._take(Vocabulary(tokens, merges, special), pattern, tie_break, eos_token)
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        vocabulary: Vocabulary,
+        *,
+        pattern: str = "gpt2",
+        tie_break: str | None = None,
+        eos_token: str | None = None,
+    ) -> Tokenizer:
+        """Make a tokenizer of a vocabulary; the other arguments are those of `Tokenizer`."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._take(vocabulary, pattern, tie_break, eos_token)
+        return tokenizer
+
+    def _take(
+        self, vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
+    ) -> None:
+        if eos_token is None and END_OF_TEXT in vocabulary.special_tokens:
+            eos_token = END_OF_TEXT
+        if eos_token is not None and eos_token not in vocabulary.special_tokens:
+            raise VocabularyError(
+                f"eos_token {eos_token!r} is not a special token of this tokenizer: "
+                f"expected one of {_listed(vocabulary.special_tokens)}"
+            )
+        if tie_break is not None and tie_break not in TIE_BREAKS:
+            raise VocabularyError(
+                f"unknown tie_break {tie_break!r}: expected None or one of {_listed(TIE_BREAKS)}"
+            )
+        self.__setstate__(
+            tokenizer_file.TokenizerParts(vocabulary, pattern_name(pattern), tie_break, eos_token)
+        )
+
+    def __getstate__(self) -> tokenizer_file.TokenizerParts:
+        # What was derived (tables, caches, locks) is made again where it is needed.
+        return self._parts
+
+    def __setstate__(self, parts: tokenizer_file.TokenizerParts) -> None:
+        self._parts = parts
+        self._lock = threading.Lock()
+        self._tables: EncoderTables | None = None
+        self._idle_encoders: list[Encoder] = []
+        special_tokens = parts.vocabulary.special_tokens
+        self._matcher = SpecialTokenMatcher(special_tokens)
+        self._matchers: dict[frozenset[str], SpecialTokenMatcher] = {}
+
+    # --- files and other libraries ---------------------------------------------------------------
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """Read a tokenizer.json, ours or one of Hugging Face's that asks for nothing else.
+
+        Raises:
+            TokenizerFileError: The file cannot be read, is damaged, is not a byte-level BPE, or has
+                a setting that is not implemented.
+        """
+        parts = tokenizer_file.load(path)
+        return cls.from_vocabulary(
+            parts.vocabulary,
+            pattern=parts.pattern,
+            tie_break=parts.tie_break,
+            eos_token=parts.eos_token,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tokenizer.json and, beside it, tokenizer_config.json.
+
+        `tokenizers.Tokenizer.from_file` and `transformers` read them, with the same ids.  The same
+        tokenizer gives the same bytes.  Each file takes its place in one step.
+
+        Raises:
+            VocabularyError: The ranks of this tokenizer cannot be written as merges.
+            OSError: A file cannot be written.
+        """
+        tokenizer_file.save(path, self._parts)
+
+    @classmethod
+    def from_gpt2_files(
+        cls,
+        vocab_path: str | os.PathLike[str],
+        merges_path: str | os.PathLike[str],
+        special_tokens: Iterable[str] | None = None,
+        *,
+        eos_token: str | None = None,
+    ) -> Tokenizer:
+        """Read vocab.json and merges.txt, as GPT-2 was published.
+
+        Args:
+            vocab_path: The file of tokens and ids.
+            merges_path: The file of merges, with or without a `#version` line.
+            special_tokens: Which entries are special; `<|endoftext|>` if None and it is there.
+            eos_token: As in `Tokenizer`.
+
+        Raises:
+            TokenizerFileError: A file cannot be read, is damaged, or does not fit the other.
+        """
+        tokens, merges, others = tokenizer_file.load_gpt2_files(vocab_path, merges_path)
+        if special_tokens is None:
+            there = END_OF_TEXT.encode() in tokens.values()
+            special_tokens = [END_OF_TEXT, *others] if there else list(others)
+        vocab = tokens | {token_id: text.encode() for text, token_id in others.items()}
+        try:
+            return cls(vocab, merges, special_tokens, eos_token=eos_token)
+        except VocabularyError as error:
+            raise TokenizerFileError(
+                f"{os.fspath(vocab_path)} with {os.fspath(merges_path)}: {error}"
+            ) from error
+
+    @classmethod
+    def from_tiktoken(
+        cls,
+        source: tiktoken.Encoding | str | os.PathLike[str],
+        *,
+        pattern: str | None = None,
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+        eos_token: str | None = None,
+    ) -> Tokenizer:
+        """Take over a `tiktoken.Encoding`, or a .tiktoken file of ranks.
+
+        Args:
+            source: The encoding, or the path of the file.
+            pattern: The split pattern, by name or exact text.  A file needs it; an encoding has
+                one.
+            special_tokens: As in `Tokenizer`; those of the encoding if None, none for a file.
+            eos_token: As in `Tokenizer`.
+
+        Raises:
+            TokenizerFileError: The file cannot be read, or is something else.
+            VocabularyError: Ranks and special tokens contradict one another.
+            PatternError: The pattern is not known, or not given for a file.
+        """
+        if isinstance(source, str | os.PathLike):
+            ranks = tokenizer_file.load_tiktoken_ranks(source)
+            if pattern is None:
+                raise PatternError(
+                    f"{os.fspath(source)}: a file of ranks does not say how text is split: "
+                    "pass pattern=, for example pattern='gpt2'"
+                )
+        else:
+            # tiktoken's own README takes these attributes to extend an encoding.
+            ranks = source._mergeable_ranks
+            pattern = source._pat_str if pattern is None else pattern
+            special_tokens = source._special_tokens if special_tokens is None else special_tokens
+        special = _numbered(special_tokens or (), {}, max(ranks.values(), default=-1) + 1)
+        return cls.from_vocabulary(
+            Vocabulary.from_ranks(ranks, special), pattern=pattern, eos_token=eos_token
+        )
+
+    def to_tiktoken(self, name: str = "tokenbin") -> tiktoken.Encoding:
+        """Return a `tiktoken.Encoding` that gives the same ids.
+
+        Raises:
+            VocabularyError: No ranks give the same ids.
+        """
+        import tiktoken
+
+        return tiktoken.Encoding(
+            name,
+            pat_str=TIKTOKEN_SPELLINGS[self.pattern],
+            mergeable_ranks=self.vocabulary.ranks(),
+            special_tokens=self.special_tokens,
+        )
+
+    def to_huggingface(self) -> tokenizers.Tokenizer:
+        """Return a `tokenizers.Tokenizer` that gives the same ids.
+
+        Raises:
+            VocabularyError: The ranks of this tokenizer cannot be written as merges.
+        """
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_str(tokenizer_file.tokenizer_json(self._parts))
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Tokens, merges and special tokens."""
+        return self._parts.vocabulary
+
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        """Id -> bytes of every token, special tokens included, in the order of ids; a copy."""
+        return dict(self.vocabulary.bytes_of_id)
+
+    @property
+    def merges(self) -> list[Pair]:
+        """The merges in the order of their ranks; a copy."""
+        return list(self.vocabulary.merges)
+
+    @property
+    def vocab_size(self) -> int:
+        """The largest id plus one: the number of tokens, if no id is left out."""
+        return self.vocabulary.size
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens, in the order of ids; a copy."""
+        return dict(self.vocabulary.special_tokens)
+
+    @property
+    def eos_token(self) -> str | None:
+        """The special token that ends a document, None if there is none."""
+        return self._parts.eos_token
+
+    @property
+    def pattern(self) -> str:
+        """The name of the split pattern."""
+        return self._parts.pattern
+
+    @property
+    def tie_break(self) -> str | None:
+        """How training decided ties, None if not known."""
+        return self._parts.tie_break
+
+    @property
+    def unicode_version(self) -> str:
+        """The version of Unicode that says what a letter, a number and white space is."""
+        return UNICODE_VERSION
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
+        return hashlib.sha256(tokenizer_file.tokenizer_json(self._parts).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tokenizer):
+            return NotImplemented
+        return self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return hash((self.vocab_size, *self.vocabulary.special_tokens, self.pattern))
+
+    def __repr__(self) -> str:
+        return (
+            f"Tokenizer(vocab_size={self.vocab_size}, pattern={self.pattern!r}, "
+            f"special_tokens={list(self.vocabulary.special_tokens)!r})"
+        )
+
+    # --- text -> ids -----------------------------------------------------------------------------
+
+    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
+        """Encode text; special tokens in it become their ids.
+
+        Args:
+            text: Any text.
+            allowed_special: "all", or the special tokens that are recognised; the text of the
+                others is ordinary text.  Where they overlap the leftmost is taken, the longest of
+                those that start at one place.
+
+        Raises:
+            EncodingError: The text has a lone surrogate, which no UTF-8 can say.
+            VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
+        """
+        ids: list[int] = self.encode_to_numpy(text, allowed_special).tolist()
+        return ids
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encode text; what spells a special token is ordinary text.
+
+        Raises:
+            EncodingError: The text has a lone surrogate.
+        """
+        ids: list[int] = self._encode_data(_utf8(text), None).tolist()
+        return ids
+
+    def encode_to_numpy(
+        self, text: str, allowed_special: str | Collection[str] = "all"
+    ) -> NDArray[np.uint32]:
+        """Encode text as `encode` does; returns `uint32[n_tokens]`."""
+        matcher = self._matcher_of(allowed_special)
+        return self._encode_data(_utf8(text), matcher)
+
+    def encode_batch(
+        self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
+    ) -> list[list[int]]:
+        """Encode several texts, each as `encode` does, on all threads."""
+        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special)
+        flat, ends = ids.tolist(), offsets.tolist()
+        return [flat[start:stop] for start, stop in pairwise(ends)]
+
+    def encode_batch_to_numpy(
+        self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode several texts, each as `encode` does, on all threads.
+
+        Returns:
+            `uint32[n_tokens]`, the ids of all texts one after the other, and `int64[n_texts + 1]`:
+            text i has the ids from `offsets[i]` to `offsets[i + 1]`.
+
+        Raises:
+            TypeError: `texts` is one text, or holds something else than text.
+            EncodingError: A text has a lone surrogate.
+            VocabularyError: As in `encode`.
+        """
+        matcher = self._matcher_of(allowed_special)
+        buffer, offsets = _joined(texts)
+        if matcher.occurs_in(buffer.data):
+            return self._encode_with_special(buffer.data, offsets, matcher)
+        return self._encode_documents(buffer, offsets)
+
+    def encode_iterable(
+        self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
+    ) -> Iterator[int]:
+        """Encode pieces of one text lazily: yields the ids of `encode("".join(chunks))`.
+
+        Text is held back until a place is known where it can be cut whatever comes next.  Memory is
+        that of the largest chunk, a little more text, and the longest stretch without such a place.
+
+        Raises:
+            EncodingError: A chunk has a lone surrogate.
+            VocabularyError: As in `encode`.
+        """
+        matcher = self._matcher_of(allowed_special)
+        pending: list[bytes] = []
+        n_pending = 0
+        wanted = _STREAM_BYTES
+        for chunk in chunks:
+            if not chunk:
+                continue
+            pending.append(_utf8(chunk))
+            n_pending += len(pending[-1])
+            if n_pending < wanted:
+                continue
+            data = b"".join(pending)
+            cut = self._stream_cut(data, matcher)
+            if cut:
+                yield from self._encode_data(data[:cut], matcher).tolist()
+            pending = [data[cut:]]
+            n_pending = len(pending[0])
+            # A stretch without a place to cut is looked through again only when it has doubled.
+            wanted = max(_STREAM_BYTES, 2 * n_pending)
+        data = b"".join(pending)
+        yield from self._encode_data(data, matcher).tolist()
+
+    def _stream_cut(self, data: bytes, matcher: SpecialTokenMatcher) -> int:
+        """Return a place where text that goes on after `data` can be cut, 0 if none is known."""
+        found = list(matcher.find(data, 0, len(data))) if matcher.occurs_in(data) else []
+        certain = matcher.open_from(data, found)
+        # Special tokens cut the text; what follows the last certain one is ordinary up to
+        # `certain`.
+        start = max((stop for _, stop, _ in found if stop <= certain), default=0)
+        buffer = np.frombuffer(data, dtype=np.uint8)[start:certain]
+        safe_cut = self._encoder_tables().pretokenizer.safe_cut
+        look_back = _STREAM_LOOK_BACK
+        while True:
+            first = max(0, len(buffer) - look_back)
+            cut = safe_cut(buffer, first, len(buffer))
+            if cut < len(buffer):
+                return start + cut
+            if first == 0:
+                return start
+            look_back *= 4
+
+    def count_tokens(self, text: str, allowed_special: str | Collection[str] = "all") -> int:
+        """Return `len(encode(text))` without making a list."""
+        return len(self.encode_to_numpy(text, allowed_special))
+
+    def new_encoder(self) -> Encoder:
+        """Return an encoder for a thread of its own; all of them share one set of tables."""
+        from bpe.encode import Encoder
+
+        return Encoder(self._encoder_tables())
+
+    def _encoder_tables(self) -> EncoderTables:
+        if self._tables is None:
+            from bpe.encode import EncoderTables
+
+            with self._lock:
+                if self._tables is None:
+                    self._tables = EncoderTables(self.vocabulary, self.pattern)
+        return self._tables
+
+    def _matcher_of(self, allowed_special: str | Collection[str]) -> SpecialTokenMatcher:
+        if isinstance(allowed_special, str):
+            if allowed_special == "all":
+                return self._matcher
+            raise VocabularyError(
+                f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
+                f"special tokens, such as [{allowed_special!r}]"
+            )
+        allowed = frozenset(allowed_special)
+        matcher = self._matchers.get(allowed)
+        if matcher is None:
+            special_tokens = self.vocabulary.special_tokens
+            for text in allowed:
+                if text not in special_tokens:
+                    raise VocabularyError(
+                        f"allowed_special names {text!r}, which is not a special token of this "
+                        f"tokenizer: expected some of {_listed(special_tokens)}"
+                    )
+            matcher = SpecialTokenMatcher({text: special_tokens[text] for text in allowed})
+            self._matchers[allowed] = matcher
+        return matcher
+
+    def _encode_data(self, data: bytes, matcher: SpecialTokenMatcher | None) -> NDArray[np.uint32]:
+        if matcher is not None and matcher.occurs_in(data):
+            return self._encode_with_special(data, [0, len(data)], matcher)[0]
+        buffer = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
+        return self._encode_documents(buffer, np.array([0, len(data)], dtype=np.int64))[0]
+
+    def _encode_with_special(
+        self,
+        data: bytes | memoryview,
+        offsets: Sequence[int] | NDArray[np.int64],
+        matcher: SpecialTokenMatcher,
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode documents in which special tokens may occur.
+
+        All ordinary text is put together and encoded in one go, cut where a document or a special
+        token was; then the ids of the special tokens are put in between.
+        """
+        offsets = np.asarray(offsets, dtype=np.int64)
+        found = list(_find_in_documents(data, offsets.tolist(), matcher))
+        starts, stops, special_ids = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        removed = np.concatenate([[0], np.cumsum(stops - starts)])
+        view = memoryview(data)
+        bounds = [0, *np.column_stack([starts, stops]).ravel().tolist(), len(data)]
+        ordinary = b"".join(
+            [view[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
+        )
+        # No special token lies across the end of a document: those before it are wholly before it.
+        n_before = np.searchsorted(starts, offsets)
+        document_cuts = offsets - removed[n_before]
+        special_cuts = starts - removed[:-1]
+        cuts = np.unique(np.concatenate([document_cuts, special_cuts]))
+        buffer = np.frombuffer(ordinary, dtype=np.uint8) if ordinary else np.empty(0, np.uint8)
+        ids, counts = self._encode_documents(buffer, cuts)
+        special_places = counts[np.searchsorted(cuts, special_cuts)]
+        token_offsets = counts[np.searchsorted(cuts, document_cuts)] + n_before
+        return np.insert(ids, special_places, special_ids), token_offsets
+
+    def _encode_documents(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode documents without special tokens; on all threads if they are large."""
+        if len(buffer) >= 2 * _PART_BYTES and (n_threads := _usable_cpus()) > 1:
+            return self._encode_on_threads(buffer, offsets, n_threads)
+        return self._lend_and_encode(buffer, offsets)
+
+    def _lend_and_encode(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        # Encoders are lent, not bound to a thread: threads come and go, what is cached stays.
+        try:
+            encoder = self._idle_encoders.pop()
+        except IndexError:
+            encoder = self.new_encoder()
+        result = encoder.encode(buffer, offsets)
+        self._idle_encoders.append(encoder)
+        return result
+
+    def _encode_on_threads(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], n_threads: int
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        # Every end of a document and every end of a part becomes a cut.  The number of tokens
+        # before a cut is then a function of its place, which is all that is needed to join parts.
+        safe_cut = self._encoder_tables().pretokenizer.safe_cut
+        edges = [0]
+        for target in range(_PART_BYTES, len(buffer), _PART_BYTES):
+            if target > edges[-1]:
+                end_of_document = int(offsets[np.searchsorted(offsets, target)])
+                edges.append(safe_cut(buffer, target, end_of_document))
+        if edges[-1] < len(buffer):
+            edges.append(len(buffer))
+
+        def encode_part(part: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+            start, stop = edges[part], edges[part + 1]
+            first, last = np.searchsorted(offsets, [start, stop], side="right")
+            ends = offsets[first:last] - start
+            cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
+            ids, counts = self._lend_and_encode(buffer[start:stop], cuts)
+            return ids, counts[np.searchsorted(cuts, ends)]
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            parts = list(pool.map(encode_part, range(len(edges) - 1)))
+        before = np.cumsum([0] + [len(ids) for ids, _ in parts])
+        n_empty = int(np.searchsorted(offsets, 0, side="right"))
+        token_offsets = np.concatenate(
+            [np.zeros(n_empty, np.int64)]
+            + [counts + start for (_, counts), start in zip(parts, before[:-1], strict=True)]
+        )
+        return np.concatenate([ids for ids, _ in parts]), token_offsets
+
+    # --- ids -> text -----------------------------------------------------------------------------
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.
+
+        Raises:
+            EncodingError: An id has no token.
+        """
+        if hasattr(ids, "__array__"):
+            return self._decode_array(np.asarray(ids))
+        try:
+            return b"".join(map(self.vocabulary.bytes_of_id.__getitem__, ids))
+        except KeyError as error:
+            raise EncodingError(unknown_id_message(error.args[0], self.vocab_size)) from None
+
+    def _decode_array(self, ids: NDArray[Any]) -> bytes:
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise EncodingError(
+                f"ids have the shape {ids.shape} and the type {ids.dtype}: "
+                "expected one dimension of whole numbers"
+            )
+        pieces = []
+        # Taking from an array of objects is five times as fast as asking a dict for each id.
+        tokens = self._token_objects
+        for start in range(0, len(ids), _DECODE_IDS):
+            part = ids[start : start + _DECODE_IDS]
+            outside = (part < 0) | (part >= len(tokens))
+            if not outside.any():
+                taken = tokens[part].tolist()
+                outside = np.array([token is None for token in taken]) if None in taken else outside
+            if outside.any():
+                token_id = int(part[outside.argmax()])
+                raise EncodingError(unknown_id_message(token_id, self.vocab_size))
+            pieces.append(b"".join(taken))
+        return b"".join(pieces)
+
+    @functools.cached_property
+    def _token_objects(self) -> NDArray[np.object_]:
+        tokens = np.full(self.vocab_size, None, dtype=object)
+        for token_id, token in self.vocabulary.bytes_of_id.items():
+            tokens[token_id] = token
+        return tokens
+
+    def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
+        """Return the text of tokens.
+
+        Args:
+            ids: As in `decode_bytes`.
+            errors: What to do with bytes that are not UTF-8 (an id may be a part of a character),
+                as in `bytes.decode`: "replace" puts U+FFFD, "strict" raises UnicodeDecodeError.
+
+        Raises:
+            EncodingError: An id has no token.
+        """
+        return self.decode_bytes(ids).decode("utf-8", errors)
+
+
+def _numbered(
+    special_tokens: Mapping[str, int] | Iterable[str], ids_there: Mapping[bytes, int], next_id: int
+) -> dict[str, int]:
+    """Return text -> id: the ids given, else those that are there, else new ones from `next_id`."""
+    if isinstance(special_tokens, Mapping):
+        return dict(special_tokens)
+    if isinstance(special_tokens, str):
+        raise VocabularyError(
+            f"special_tokens is the text {special_tokens!r}: expected a list, [{special_tokens!r}]"
+        )
+    special: dict[str, int] = {}
+    for text in special_tokens:
+        if text in special:
+            raise VocabularyError(f"special token {text!r} is named twice: name each one once")
+        special[text] = ids_there.get(text.encode("utf-8", "surrogatepass"), next_id)
+        next_id = max(next_id, special[text] + 1)
+    return special
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "(none)"
+
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodingError(
+            f"character {error.start} of the text is {text[error.start]!r}, a lone surrogate: "
+            "expected valid Unicode; decode with errors='replace' where the text comes from"
+        ) from error
+    except AttributeError:
+        raise TypeError(f"expected text, found {type(text).__name__}") from None
+
+
+def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the UTF-8 of all texts, `uint8[n_bytes]`, and their offsets, `int64[n_texts + 1]`."""
+    if isinstance(texts, str):
+        raise TypeError("expected a list of texts, found one text: put it in a list")
+    texts = texts if isinstance(texts, list) else list(texts)
+    if len(texts) >= _MANY_TEXTS:
+        import pyarrow
+
+        try:
+            array = pyarrow.array(texts, pyarrow.large_string())
+        except (pyarrow.ArrowException, UnicodeError, TypeError):
+            # Below, each text says what is wrong with it.
+            array = None
+        if array is not None and array.null_count == 0:
+            _, ends, data = array.buffers()
+            offsets = np.frombuffer(ends, dtype=np.int64)[: len(texts) + 1]
+            return np.frombuffer(data, dtype=np.uint8)[: offsets[-1]], offsets
+    encoded = [_utf8(text) for text in texts]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(data) for data in encoded], out=offsets[1:])
+    data = b"".join(encoded)
+    return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets
+
+
+def _find_in_documents(
+    data: bytes | memoryview, offsets: list[int], matcher: SpecialTokenMatcher
+) -> Iterator[tuple[int, int, int]]:
+    """Yield `(start, stop, id)` of the special tokens in each document, in order."""
+    position = 0
+    while first := next(matcher.find(data, position, len(data)), None):
+        # What starts first in all the text may lie across the end of its document; the search is
+        # done anew inside it.  Documents before it hold nothing.
+        document = bisect_right(offsets, first[0]) - 1
+        yield from matcher.find(data, offsets[document], offsets[document + 1])
+        position = offsets[document + 1]

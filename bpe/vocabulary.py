@@ -1,0 +1,440 @@
+"""What a tokenizer knows: ids and their bytes, merges and ranks, special tokens.
+
+The law here: a `Vocabulary` that exists is consistent.  Every byte has an id, every merge joins
+tokens into a token, no id or text stands for two things; whoever holds one need not check again.
+It never changes after it was made.
+
+What a rank is follows the source of the vocabulary (design, law 3), and `pair_table` is where the
+two
+meet: a list of merges ranks pairs by their place in it, tiktoken's ranks rank a pair by the rank of
+the bytes that it makes.
+
+    >>> vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|endoftext|>"])
+    >>> vocabulary.size, vocabulary.token_bytes(257), vocabulary.special_tokens
+    (259, b'abc', {'<|endoftext|>': 258})
+    >>> [array.tolist() for array in vocabulary.pair_table()]
+    [[97, 256], [98, 99], [0, 1], [256, 257]]
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bpe.errors import EncodingError, VocabularyError
+from bpe.reference import BYTE_LEVEL_ALPHABET, Pair
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Ids are kept as int32 in the tables of the encoder, where -1 means none.
+_LARGEST_ID = 2**31 - 2
+
+
+class PairTable(NamedTuple):
+    """The pairs that an encoder joins, lowest rank first; each array is `int32[n_pairs]`."""
+
+    left_ids: NDArray[np.int32]
+    right_ids: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+    merged_ids: NDArray[np.int32]
+
+
+class Vocabulary:
+    """Ids, tokens, merges and special tokens that fit together.
+
+    Args:
+        tokens: Id -> bytes of every ordinary token, the 256 bytes among them.
+        merges: Pairs of tokens in the order of their ranks; each makes a token that is there.
+        special_tokens: Text -> id.
+        whole_first: A pre-token that is a token is taken at once, whether or not merges reach it
+            (Hugging Face's `ignore_merges`).
+
+    Raises:
+        VocabularyError: The parts contradict one another.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[int, bytes],
+        merges: Iterable[Pair],
+        special_tokens: Mapping[str, int],
+        *,
+        whole_first: bool = False,
+    ) -> None:
+        self.tokens: dict[int, bytes] = dict(tokens)
+        self.special_tokens: dict[str, int] = dict(
+            sorted(special_tokens.items(), key=lambda item: item[1])
+        )
+        self.whole_first = whole_first
+        self.ranked_by_bytes = False
+        self._ids = _checked_ids(self.tokens)
+        _check_special_tokens(self.special_tokens, self.tokens, self._ids)
+        self._merges: list[Pair] | None = list(merges)
+        _check_merges(self._merges, self._ids)
+
+    @classmethod
+    def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
+        """Number tokens as training does: the bytes 0 to 255, merges in order, special tokens last.
+
+        Raises:
+            VocabularyError: A special token is named twice, or the merges do not fit together.
+        """
+        tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
+        ids: dict[str, int] = {}
+        for text in special_tokens:
+            if text in ids:
+                raise VocabularyError(f"special token {text!r} is named twice: name each one once")
+            ids[text] = len(tokens) + len(ids)
+        return cls(dict(enumerate(tokens)), merges, ids)
+
+    @classmethod
+    def from_ranks(
+        cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int]
+    ) -> Vocabulary:
+        """Take over tiktoken's ranks: an id is a rank, and a pair ranks as the bytes that it makes.
+
+        Raises:
+            VocabularyError: Two tokens share a rank, a byte has none, or special tokens clash.
+        """
+        tokens: dict[int, bytes] = {}
+        for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+            if rank in tokens:
+                raise VocabularyError(
+                    f"tokens {tokens[rank]!r} and {token!r} share the rank {rank}: "
+                    "expected one token for each rank"
+                )
+            tokens[rank] = token
+        vocabulary = cls(tokens, (), special_tokens, whole_first=True)
+        vocabulary.ranked_by_bytes = True
+        vocabulary._merges = None
+        return vocabulary
+
+    @property
+    def merges(self) -> list[Pair]:
+        """The merges in the order of their ranks.
+
+        For tiktoken's ranks: the pair from which each token is made when its own bytes are encoded
+        with the ranks below its own; tokens that are not made so have no merge.
+        """
+        if self._merges is None:
+            self._merges = merges_of_ranks(self._ids)
+        return self._merges
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The largest id, special tokens included, plus one."""
+        return max(*self.tokens, *self.special_tokens.values()) + 1
+
+    @functools.cached_property
+    def bytes_of_id(self) -> dict[int, bytes]:
+        """Id -> bytes of every token in the order of ids, special tokens included."""
+        special = {token_id: text.encode() for text, token_id in self.special_tokens.items()}
+        return dict(sorted({**self.tokens, **special}.items()))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token, those of its text for a special token.
+
+        Raises:
+            EncodingError: No token has this id.
+        """
+        try:
+            return self.bytes_of_id[token_id]
+        except KeyError:
+            raise EncodingError(unknown_id_message(token_id, self.size)) from None
+
+    def token_id(self, token: bytes) -> int | None:
+        """Return the id of an ordinary token, None if these bytes are none."""
+        return self._ids.get(token)
+
+    @functools.cached_property
+    def byte_ids(self) -> NDArray[np.int32]:
+        """`int32[256]`: the id of each byte."""
+        import numpy as np
+
+        return np.array([self._ids[bytes([byte])] for byte in range(256)], dtype=np.int32)
+
+    def pair_table(self) -> PairTable:
+        """Return every pair that an encoder joins, with its rank and the id that it makes.
+
+        With merges: one row for each, ranked by its place.  With tiktoken's ranks: one row for each
+        way to cut a token into two tokens, so several rows can share a rank and make the same
+        id.
+        """
+        import numpy as np
+
+        ids = self._ids
+        rows: list[tuple[int, int, int, int]] = []
+        if self.ranked_by_bytes:
+            for rank, token in self.tokens.items():
+                for cut in range(1, len(token)):
+                    left, right = ids.get(token[:cut]), ids.get(token[cut:])
+                    if left is not None and right is not None:
+                        rows.append((left, right, rank, rank))
+        else:
+            for rank, (left_token, right_token) in enumerate(self.merges):
+                merged = ids[left_token + right_token]
+                rows.append((ids[left_token], ids[right_token], rank, merged))
+        columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
+        return PairTable(columns[0], columns[1], columns[2], columns[3])
+
+    def ranks(self) -> dict[bytes, int]:
+        """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
+
+        Raises:
+            VocabularyError: No ranks do, because the ids are not in the order of the merges, or
+                because a token is there that the merges do not make from its own bytes.
+        """
+        ranks = dict(sorted(self._ids.items(), key=lambda item: item[1]))
+        if not self.ranked_by_bytes:
+            derived = merges_of_ranks(ranks)
+            unmade = len(self.tokens) - 256 - len(derived)
+            if derived != self.merges or (unmade and not self.whole_first):
+                raise VocabularyError(
+                    "this vocabulary cannot be written as tiktoken ranks: expected every token "
+                    "to be made by one merge, and their ids in the order of the merges; "
+                    "use it through tokenizer.json instead"
+                )
+        return ranks
+
+    def check_merges_say_all(self) -> None:
+        """Make sure that `merges`, with whole pre-tokens first, encode as this vocabulary does.
+
+        Raises:
+            VocabularyError: tiktoken's ranks join pairs that no list of merges can say.
+        """
+        if not self.ranked_by_bytes:
+            return
+        made = {left + right for left, right in self.merges}
+        for rank, token in self.tokens.items():
+            if len(token) == 1 or token in made:
+                continue
+            # The parts that come before a token in the ranks never meet, or it would have a merge.
+            for cut in range(1, len(token)):
+                left, right = self._ids.get(token[:cut]), self._ids.get(token[cut:])
+                if left is not None and right is not None and max(left, right) > rank:
+                    raise VocabularyError(
+                        f"these ranks cannot be written as a list of merges: {token!r} has the "
+                        f"rank {rank}, below one of its parts {token[:cut]!r} and {token[cut:]!r}"
+                    )
+
+    def __getstate__(self) -> dict[str, object]:
+        derived = ("size", "bytes_of_id", "byte_ids")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return (
+            self.tokens == other.tokens
+            and self.special_tokens == other.special_tokens
+            and self.whole_first == other.whole_first
+            and self.ranked_by_bytes == other.ranked_by_bytes
+            and (self.ranked_by_bytes or self.merges == other.merges)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, "
+            f"special_tokens={list(self.special_tokens)!r})"
+        )
+
+
+def unknown_id_message(token_id: object, size: int) -> str:
+    """Say that an id is not in a vocabulary of this size."""
+    return (
+        f"token id {token_id!r} is not in the vocabulary: expected an id from 0 to {size - 1} "
+        "that has a token; were the ids made with another tokenizer?"
+    )
+
+
+def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
+    ids: dict[bytes, int] = {}
+    for token_id, token in tokens.items():
+        if not isinstance(token, bytes) or not token:
+            raise VocabularyError(
+                f"token {token_id!r} is {token!r}: expected one byte or more, as bytes"
+            )
+        if not isinstance(token_id, int) or not 0 <= token_id <= _LARGEST_ID:
+            raise VocabularyError(
+                f"token {token!r} has the id {token_id!r}: "
+                f"expected a whole number from 0 to {_LARGEST_ID}"
+            )
+        if token in ids:
+            raise VocabularyError(
+                f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
+            )
+        ids[token] = token_id
+    missing = [byte for byte in range(256) if bytes([byte]) not in ids]
+    if missing:
+        raise VocabularyError(
+            f"{len(missing)} of the 256 bytes have no token, the first is {bytes(missing[:1])!r}: "
+            "expected a byte-level vocabulary, which can spell any text"
+        )
+    return ids
+
+
+def _check_merges(merges: Iterable[Pair], ids: Mapping[bytes, int]) -> None:
+    seen: set[Pair] = set()
+    for rank, pair in enumerate(merges):
+        left, right = pair
+        for token in (left, right, left + right):
+            if token not in ids:
+                raise VocabularyError(
+                    f"merge {rank} of {left!r} and {right!r}: {token!r} is not in the vocabulary"
+                )
+        if pair in seen:
+            raise VocabularyError(f"merge {rank} of {left!r} and {right!r} stands there twice")
+        seen.add(pair)
+
+
+def _check_special_tokens(
+    special_tokens: Mapping[str, int], tokens: Mapping[int, bytes], ids: Mapping[bytes, int]
+) -> None:
+    seen: dict[int, str] = {}
+    for text, token_id in special_tokens.items():
+        if not isinstance(text, str) or not text:
+            raise VocabularyError(f"special token {text!r}: expected text of one character or more")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise VocabularyError(
+                f"special token {text!r} is not valid Unicode: "
+                f"character {error.start} is a surrogate"
+            ) from error
+        if not isinstance(token_id, int) or not 0 <= token_id <= _LARGEST_ID:
+            raise VocabularyError(
+                f"special token {text!r} has the id {token_id!r}: "
+                f"expected a whole number from 0 to {_LARGEST_ID}"
+            )
+        if token_id in tokens or token_id in seen:
+            owner = repr(tokens[token_id]) if token_id in tokens else repr(seen[token_id])
+            raise VocabularyError(
+                f"special token {text!r} has the id {token_id}, which {owner} has already"
+            )
+        spelled = from_byte_level(text)
+        if spelled is not None and spelled in ids:
+            # Both would be the same key of the vocabulary in tokenizer.json.
+            raise VocabularyError(
+                f"special token {text!r} is spelled like the ordinary token {spelled!r} in "
+                "tokenizer.json: choose a text that no token has, such as '<|name|>'"
+            )
+        seen[token_id] = text
+
+
+_BYTE_OF_CHARACTER = {character: byte for byte, character in enumerate(BYTE_LEVEL_ALPHABET)}
+
+
+def to_byte_level(token: bytes) -> str:
+    r"""Spell bytes in GPT-2's byte-level alphabet.
+
+    >>> to_byte_level(b" a\n")
+    'ĠaĊ'
+    """
+    return token.decode("latin-1").translate(BYTE_LEVEL_ALPHABET)
+
+
+def from_byte_level(spelled: str) -> bytes | None:
+    r"""Return the bytes that a text in GPT-2's byte-level alphabet spells, None if it is none.
+
+    >>> from_byte_level("ĠaĊ"), from_byte_level(" a")
+    (b' a\n', None)
+    """
+    try:
+        return bytes([_BYTE_OF_CHARACTER[character] for character in spelled])
+    except KeyError:
+        return None
+
+
+def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
+    """Return the merges behind tiktoken's ranks, in the order of the ranks.
+
+    The bytes of each token are encoded with the ranks below its own.  Where two parts are left,
+    these are its merge.  Where more are, no text ever leads to this token but a whole pre-token:
+    nothing is joined across the edge of a token that is made later, so inside all went as it goes
+    here.
+
+    Source: Hugging Face's and tiktoken's converters (`bpe(..., max_rank=...)`).
+    """
+    merges: list[Pair] = []
+    for token, own_rank in sorted(ranks.items(), key=lambda item: item[1]):
+        if len(token) == 1:
+            continue
+        word = [token[index : index + 1] for index in range(len(token))]
+        while len(word) > 2:
+            lowest, place = own_rank, -1
+            for index in range(len(word) - 1):
+                rank = ranks.get(word[index] + word[index + 1], own_rank)
+                if rank < lowest:
+                    lowest, place = rank, index
+            if place < 0:
+                break
+            word[place : place + 2] = [word[place] + word[place + 1]]
+        if len(word) == 2:
+            merges.append((word[0], word[1]))
+    return merges
+
+
+def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
+    # `re` takes the first alternative that fits: the longest has to come first.
+    return re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+
+
+class SpecialTokenMatcher:
+    """Finds special tokens in UTF-8: from the left, the longest of those that start at one place.
+
+    Args:
+        special_tokens: Text -> id.
+    """
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self.ids = {text.encode(): token_id for text, token_id in special_tokens.items()}
+        self.longest = max(map(len, self.ids), default=0)
+        self._pattern = _any_of(self.ids)
+        # Patterns whose tokens begin alike are looked for at 1 to 3 GB/s, others at 80 MB/s.
+        self._searches = [
+            _any_of([token for token in self.ids if token[0] == first]).search
+            for first in sorted({token[0] for token in self.ids})
+        ]
+        self._beginnings = {token[:stop] for token in self.ids for stop in range(1, len(token))}
+
+    def occurs_in(self, data: bytes | memoryview) -> bool:
+        """Return whether any of the special tokens occurs in the data."""
+        # A plain loop: it is on the path of every short text, and half as long as any().
+        for search in self._searches:  # noqa: SIM110
+            if search(data):
+                return True
+        return False
+
+    def find(
+        self, data: bytes | memoryview, start: int, stop: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield `(start, stop, id)` of each special token in `data[start:stop]`, in order."""
+        if not self.ids:
+            return
+        for found in self._pattern.finditer(data, start, stop):
+            yield found.start(), found.end(), self.ids[bytes(found.group())]
+
+    def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
+        """Return the place from which what `find` says can still change when more data follows.
+
+        That is the first place, not inside a special token that was found before it, from which the
+        rest of the data is the beginning of a longer special token; `len(data)` if there is none.
+
+        Args:
+            data: All data so far.
+            found: What `find(data, 0, len(data))` yields.
+        """
+        first = max(0, len(data) - self.longest + 1)
+        near = [(start, stop) for start, stop, _ in found if stop > first]
+        for place in range(first, len(data)):
+            if data[place:] in self._beginnings and not any(
+                start < place < stop for start, stop in near
+            ):
+                return place
+        return len(data)
