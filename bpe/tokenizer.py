@@ -57,7 +57,7 @@ _STREAM_BYTES = 1 << 16
 _STREAM_LOOK_BACK = 1 << 10
 
 # decode takes so many ids of an array at a time, to bound what it needs beside the text.
-_DECODE_IDS = 1 << 18
+_DECODE_IDS = 1 << 15
 
 
 class Tokenizer:
@@ -605,27 +605,30 @@ class Tokenizer:
                 f"ids have the shape {ids.shape} and the type {ids.dtype}: "
                 "expected one dimension of whole numbers"
             )
+        data, starts, lengths = self._flat_tokens
         pieces = []
-        # Taking from an array of objects is five times as fast as asking a dict for each id.
-        tokens = self._token_objects
-        for start in range(0, len(ids), _DECODE_IDS):
-            part = ids[start : start + _DECODE_IDS]
-            outside = (part < 0) | (part >= len(tokens))
-            if not outside.any():
-                taken = tokens[part].tolist()
-                outside = np.array([token is None for token in taken]) if None in taken else outside
-            if outside.any():
-                token_id = int(part[outside.argmax()])
+        for first in range(0, len(ids), _DECODE_IDS):
+            part = ids[first : first + _DECODE_IDS]
+            inside = (part >= 0) & (part < len(lengths))
+            taken = np.where(inside, part, 0).astype(np.int64)
+            unknown = ~inside | (lengths[taken] == 0)
+            if unknown.any():
+                token_id = int(part[unknown.argmax()])
                 raise EncodingError(unknown_id_message(token_id, self.vocab_size))
-            pieces.append(b"".join(taken))
+            # Twice as fast as joining the bytes of one token after the other.
+            ends = np.cumsum(lengths[taken])
+            places = np.repeat(starts[taken] - ends + lengths[taken], lengths[taken])
+            pieces.append(data[places + np.arange(len(places))].tobytes())
         return b"".join(pieces)
 
     @functools.cached_property
-    def _token_objects(self) -> NDArray[np.object_]:
-        tokens = np.full(self.vocab_size, None, dtype=object)
-        for token_id, token in self.vocabulary.bytes_of_id.items():
-            tokens[token_id] = token
-        return tokens
+    def _flat_tokens(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """The bytes of all tokens; where each id's begin; how many they are (0: no token)."""
+        tokens = self.vocabulary.bytes_of_id
+        lengths = np.zeros(self.vocab_size, dtype=np.int64)
+        lengths[list(tokens)] = [len(token) for token in tokens.values()]
+        data = np.frombuffer(b"".join(tokens.values()), dtype=np.uint8)
+        return data, np.cumsum(lengths) - lengths, lengths
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """Return the text of tokens.

@@ -540,9 +540,11 @@ def _parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        # What is cut off fails at its end, or in a string that begins before it.
+        # What is cut off fails at its end, in a string that begins before it, or in a word.
+        rest = text[error.pos :].rstrip()
         if text.lstrip().startswith("{") and (
-            error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+            error.msg.startswith("Unterminated")
+            or any(word.startswith(rest) for word in ("null", "true", "false", "-"))
         ):
             raise TokenizerFileError(
                 f"{path}: the file ends in the middle, after {len(text)} characters: "

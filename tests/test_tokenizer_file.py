@@ -1,0 +1,504 @@
+"""Tokenizer files: what is written, what is read, and what is refused with its own sentence."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpe import tokenizer_file
+from bpe.errors import TokenizerFileError, VocabularyError
+from bpe.patterns import PATTERNS
+from bpe.tokenizer_file import TokenizerParts
+from bpe.unicode_classes import UNICODE_VERSION
+from bpe.vocabulary import Vocabulary, to_byte_level
+
+MERGES = [(b"#", b"#"), (b" ", b"a"), (b" a", b"\n"), (b"\xc3", b"\xa9")]
+SPECIAL = ["<|endoftext|>", "<|é \n|>"]
+PARTS = TokenizerParts(
+    Vocabulary.from_merges(MERGES, SPECIAL), "gpt2", "greatest-bytes", "<|endoftext|>"
+)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    tokenizer_file.save(path, PARTS)
+    return path
+
+
+# --- ours
+# -------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_read_again(saved: Path) -> None:
+    assert tokenizer_file.load(saved) == PARTS
+    assert sorted(path.name for path in saved.parent.iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_the_text_is_that_of_the_format(saved: Path) -> None:
+    text = saved.read_text(encoding="utf-8")
+    value = json.loads(text)
+    model = value["model"]
+    assert model["vocab"]["Ġa"] == 257
+    assert model["vocab"]["<|é \n|>"] == 261
+    assert list(model["vocab"].values()) == list(range(262))
+    assert model["merges"] == [["#", "#"], ["Ġ", "a"], ["Ġa", "Ċ"], ["Ã", "©"]]
+    assert [added["id"] for added in value["added_tokens"]] == [260, 261]
+    assert model["unicode_version"] == UNICODE_VERSION
+    assert model["pattern"] == "gpt2"
+    assert model["tie_break"] == "greatest-bytes"
+    assert text.endswith("}\n")
+    # One line for each token and each merge: two tokenizers can be compared with diff.
+    assert text.count("\n") < 262 + len(MERGES) + len(SPECIAL) + 60
+
+
+def test_the_same_tokenizer_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again" / "tokenizer.json"
+    again.parent.mkdir()
+    text = tokenizer_file.save(again, tokenizer_file.load(saved))
+    assert again.read_bytes() == saved.read_bytes() == text.encode()
+    beside = again.with_name("tokenizer_config.json")
+    assert beside.read_bytes() == saved.with_name("tokenizer_config.json").read_bytes()
+
+
+def test_ranks_stay_ranks(tmp_path: Path) -> None:
+    ranks = {bytes([byte]): 255 - byte for byte in range(256)} | {b"ab": 256, b"abc": 300}
+    parts = TokenizerParts(Vocabulary.from_ranks(ranks, {"<x>": 298}), "gpt2")
+    tokenizer_file.save(tmp_path / "t.json", parts)
+    assert tokenizer_file.load(tmp_path / "t.json") == parts
+    model = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["model"]
+    assert model["ignore_merges"] is True
+    assert model["merges"] == [["a", "b"], ["ab", "c"]]
+
+
+def test_ranks_that_merges_cannot_say_are_not_written(tmp_path: Path) -> None:
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"abc": 256, b"ab": 257}
+    with pytest.raises(VocabularyError, match="cannot be written as a list of merges"):
+        tokenizer_file.save(
+            tmp_path / "t.json", TokenizerParts(Vocabulary.from_ranks(ranks, {}), "gpt2")
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_belongs_to_its_file(tmp_path: Path) -> None:
+    for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
+        parts = TokenizerParts(PARTS.vocabulary, "gpt2", None, eos_token)
+        tokenizer_file.save(tmp_path / f"{name}.json", parts)
+    for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
+        assert tokenizer_file.load(tmp_path / f"{name}.json").eos_token == eos_token
+    config = json.loads((tmp_path / "one_config.json").read_text(encoding="utf-8"))
+    assert config["eos_token"] == "<|endoftext|>"
+
+
+def test_without_a_configuration_there_is_no_eos_token(saved: Path) -> None:
+    saved.with_name("tokenizer_config.json").unlink()
+    assert tokenizer_file.load(saved).eos_token is None
+
+
+def test_a_write_that_fails_leaves_what_was_there(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    other = TokenizerParts(Vocabulary.from_merges([]), "gpt2")
+    with pytest.raises(OSError, match="No space left"):
+        tokenizer_file.save(saved, other)
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert len(list(saved.parent.iterdir())) == 2
+    assert tokenizer_file.load(saved) == PARTS
+
+
+# --- Hugging Face's
+# ---------------------------------------------------------------------------------
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Return a small file of Hugging Face's, with settings changed; dots lead inside."""
+    vocabulary = Vocabulary.from_merges(MERGES)
+    value: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": 260,
+                "content": "<|end|>",
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": True,
+                "special": True,
+            }
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
+        "model": {
+            "dropout": None,
+            "unk_token": "<|end|>",
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "vocab": {to_byte_level(token): i for i, token in vocabulary.tokens.items()}
+            | {"<|end|>": 260},
+            "merges": [" ".join(map(to_byte_level, pair)) for pair in MERGES],
+        },
+    }
+    for path, change in changes.items():
+        *parents, name = path.split("__")
+        inner = value
+        for parent in parents:
+            inner = inner[int(parent)] if parent.isdigit() else inner[parent]
+        inner[name] = change
+    return value
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+SPLIT = {"type": "Split", "pattern": {"Regex": PATTERNS["gpt2"]}, "behavior": "Isolated"}
+NO_REGEX = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+SEQUENCE = {"type": "Sequence", "pretokenizers": [SPLIT | {"invert": False}, NO_REGEX]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model__type": "BPE"},
+        {"model__merges": [[to_byte_level(a), to_byte_level(b)] for a, b in MERGES]},
+        {"model__dropout": 0.0, "model__byte_fallback": False, "post_processor": None},
+        {"pre_tokenizer": SEQUENCE},
+        {"model__somebody": "else's key"},
+    ],
+)
+def test_their_files_with_settings_that_are_implemented_are_read(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", document(**changes)))
+    expected = Vocabulary(Vocabulary.from_merges(MERGES).tokens, MERGES, {"<|end|>": 260})
+    assert parts == TokenizerParts(expected, "gpt2")
+
+
+def test_a_special_token_need_not_stand_in_the_model(tmp_path: Path) -> None:
+    value = document()
+    del value["model"]["vocab"]["<|end|>"]
+    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    assert parts.vocabulary.special_tokens == {"<|end|>": 260}
+
+
+def test_ignore_merges_takes_whole_pretokens_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", document(model__ignore_merges=True))
+    assert tokenizer_file.load(path).vocabulary.whole_first
+
+
+def added(**changes: object) -> dict[str, object]:
+    return document()["added_tokens"][0] | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "2.0"}, r"the setting version is \"2.0\": only \"1.0\" is implemented"),
+        ({"extra": 1}, r"it has the unknown key 'extra'"),
+        ({"truncation": {"max_length": 9}}, r"the setting truncation is \{\"max_length\": 9\}"),
+        ({"padding": {}}, r"the setting padding is \{\}"),
+        ({"normalizer": {"type": "NFC"}}, r"the setting normalizer is \{\"type\": \"NFC\"\}"),
+        ({"pre_tokenizer": None}, r"pre_tokenizer is null: expected ByteLevel"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, r"pre_tokenizer is 'Whitespace'"),
+        ({"pre_tokenizer": NO_REGEX}, r"pre_tokenizer.use_regex is false: only true"),
+        ({"pre_tokenizer__add_prefix_space": True}, r"pre_tokenizer.add_prefix_space is true"),
+        ({"pre_tokenizer": {"type": "ByteLevel"}}, r"pre_tokenizer.add_prefix_space is true"),
+        (
+            {"pre_tokenizer": SEQUENCE | {"pretokenizers": [{"type": "Digits"}, NO_REGEX]}},
+            r"pre_tokenizer is 'Sequence' \['Digits', 'ByteLevel'\]",
+        ),
+        (
+            {"pre_tokenizer": SEQUENCE | {"pretokenizers": [SPLIT | {"invert": True}, NO_REGEX]}},
+            r"pretokenizers\[0\].invert is true",
+        ),
+        (
+            {
+                "pre_tokenizer": SEQUENCE
+                | {"pretokenizers": [SPLIT | {"behavior": "Removed"}, NO_REGEX]}
+            },
+            r"pretokenizers\[0\].behavior is \"Removed\"",
+        ),
+        (
+            {
+                "pre_tokenizer": SEQUENCE
+                | {"pretokenizers": [SPLIT | {"pattern": {"String": " "}}, NO_REGEX]}
+            },
+            r"pretokenizers\[0\].pattern is \{\"String\": \" \"\}: expected a Regex",
+        ),
+        (
+            {
+                "pre_tokenizer": SEQUENCE
+                | {"pretokenizers": [SPLIT | {"pattern": {"Regex": r"\w+"}}, NO_REGEX]}
+            },
+            r"pre_tokenizer: unknown split pattern '\\\\w\+'",
+        ),
+        ({"post_processor": {"type": "TemplateProcessing"}}, r"post_processor is 'TemplateProc"),
+        ({"decoder": None}, r"decoder is None: expected ByteLevel"),
+        ({"decoder": {"type": "Metaspace"}}, r"decoder is 'Metaspace'"),
+        ({"model__type": "Unigram"}, r"model.type is 'Unigram': expected 'BPE'"),
+        ({"model__type": "WordPiece"}, r"model.type is 'WordPiece'"),
+        ({"model__dropout": 0.1}, r"model.dropout is 0.1: only null or 0 is implemented"),
+        ({"model__end_of_word_suffix": "</w>"}, r"model.end_of_word_suffix is \"</w>\""),
+        ({"model__continuing_subword_prefix": "##"}, r"model.continuing_subword_prefix is"),
+        ({"model__byte_fallback": True}, r"model.byte_fallback is true"),
+        ({"model__ignore_merges": 1}, r"model.ignore_merges is 1: only false or true"),
+        ({"model__unicode_version": "15.1.0"}, r"model.unicode_version is \"15.1.0\""),
+        ({"model__pattern": "cl100k"}, r"model.pattern is \"cl100k\": only null or \"gpt2\""),
+        ({"model__tie_break": "dice"}, r"model.tie_break is \"dice\""),
+        ({"model__ranked_by": "age"}, r"model.ranked_by is \"age\""),
+        ({"model__vocab": [["a", 0]]}, r"'vocab' is not an object"),
+        ({"model__merges": {}}, r"model.merges is a dict: expected a list"),
+        ({"model__merges": ["#"]}, r"model.merges\[0\] is \"#\": expected two tokens"),
+        ({"model__merges": [["#", 1]]}, r"model.merges\[0\] is \[\"#\", 1\]"),
+        ({"model__merges": [["#", ""]]}, r"model.merges\[0\] is"),
+        ({"model__merges": ["x y"]}, r"merge 0 of b'x' and b'y': b'xy' is not in the vocabulary"),
+        ({"model__vocab__日本": 270}, r"'日本' is not spelled in GPT-2's byte-level alphabet"),
+        ({"model__vocab__zz": "1"}, r"'zz' has the id \"1\": expected a number"),
+        ({"model__vocab__zz": True}, r"'zz' has the id true: expected a number"),
+        ({"model__vocab__zz": 5}, r"'zz' has the id 5, which .* has already"),
+        ({"added_tokens": {"<x>": 1}}, r"added_tokens is a dict: expected a list"),
+        ({"added_tokens": ["<x>"]}, r"added_tokens\[0\] is \"<x>\": expected an object"),
+        ({"added_tokens__0__special": False}, r"added_tokens\[0\].special .* is false: only true"),
+        ({"added_tokens__0__lstrip": True}, r"added_tokens\[0\].lstrip .* is true: only false"),
+        ({"added_tokens__0__rstrip": True}, r"added_tokens\[0\].rstrip .* is true"),
+        ({"added_tokens__0__single_word": True}, r"added_tokens\[0\].single_word .* is true"),
+        ({"added_tokens__0__id": 400}, r"has the id 400: expected 260, as Hugging Face would"),
+        ({"added_tokens": [added(), added()]}, r"added_tokens\[1\] '<\|end\|>' stands there twice"),
+        ({"added_tokens": [added(content="<new>", id=262)]}, r"has the id 262: expected 261, as"),
+        (
+            {"added_tokens": [added(), added(content="<y>", id=261, normalized=False)]},
+            r"added_tokens\[1\].normalized \(of '<y>'\) is false: only true",
+        ),
+    ],
+)
+def test_every_other_setting_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "tokenizer.json", document(**changes))
+    with pytest.raises(TokenizerFileError, match=message) as raised:
+        tokenizer_file.load(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_vocabulary_that_lacks_bytes_names_the_file(tmp_path: Path) -> None:
+    value = document()
+    del value["model"]["vocab"]["Z"]
+    with pytest.raises(TokenizerFileError, match=r"tokenizer.json: 1 of the 256 bytes.*b'Z'"):
+        tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+
+
+# --- damage
+# -----------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path) -> None:
+    data = saved.read_bytes()
+    path = tmp_path / "cut.json"
+    for length in [*range(1, 400, 7), *range(400, len(data) - 2, 997), len(data) - 2]:
+        path.write_bytes(data[:length])
+        with pytest.raises(TokenizerFileError, match=r"ends in the middle|is not UTF-8"):
+            tokenizer_file.load(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"it is empty: expected a tokenizer file"),
+        (b" \n", r"it is empty"),
+        (b"once upon a time", r"not JSON: Expecting value in line 1, column 1"),
+        (b'{"a": 1,, "b": 2}', r"not JSON: .* line 1, column"),
+        (b"PK\x03\x04\xff\xfe", r"byte 4 is not UTF-8"),
+        (b"[1, 2]", r"it is a JSON list: expected an object"),
+        (b'{"train": 1}', r"it has no 'model' \(its keys are 'train'\): expected a tokenizer.json"),
+        (b'{"model": 1}', r"'model' is not an object"),
+        (b'{"model": {"type": "BPE"}}', r"model.type is 'BPE': expected 'BPE' with 'vocab' and"),
+        (b'{"model": {"vocab": {"a": 0}}}', r"expected 'BPE' with 'vocab' and 'merges'"),
+    ],
+)
+def test_what_is_not_a_tokenizer_is_told_what_it_is(
+    data: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(data)
+    with pytest.raises(TokenizerFileError, match=message) as raised:
+        tokenizer_file.load(path)
+    assert str(raised.value).startswith(str(path))
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerFileError, match=r"none.json: cannot be read: No such file"):
+        tokenizer_file.load(tmp_path / "none.json")
+    with pytest.raises(TokenizerFileError, match=r"cannot be read: Is a directory"):
+        tokenizer_file.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", r"tokenizer_config.json: the file ends in the middle"),
+        ('{"eos_token": 5}', r"eos_token is 5: expected text or null"),
+        ('{"eos_token": "</s>"}', r"eos_token is '</s>', which .*tokenizer.json lacks.*'<\|endof"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(
+    saved: Path, config: str, message: str
+) -> None:
+    saved.with_name("tokenizer_config.json").write_text(config)
+    with pytest.raises(TokenizerFileError, match=message):
+        tokenizer_file.load(saved)
+
+
+def test_their_configurations_may_hold_an_object(saved: Path) -> None:
+    config = '{"eos_token": {"content": "<|endoftext|>", "lstrip": false}}'
+    saved.with_name("tokenizer_config.json").write_text(config)
+    assert tokenizer_file.load(saved).eos_token == "<|endoftext|>"
+
+
+# --- vocab.json and merges.txt
+# ----------------------------------------------------------------------
+
+
+def gpt2_files(directory: Path, header: str, ending: str = "\n") -> tuple[Path, Path]:
+    vocabulary = Vocabulary.from_merges(MERGES)
+    vocab = {to_byte_level(token): i for i, token in vocabulary.tokens.items()}
+    lines = [" ".join(map(to_byte_level, pair)) + ending for pair in MERGES]
+    merges_path = directory / "merges.txt"
+    merges_path.write_bytes((header + "".join(lines)).encode())
+    return write(directory / "vocab.json", vocab | {"<|endoftext|>": 260}), merges_path
+
+
+@pytest.mark.parametrize("header", ["", "#version: 0.2\n", "#version: 0.2 - Trained by x\n"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_merges_are_read_with_and_without_a_header(
+    header: str, ending: str, tmp_path: Path
+) -> None:
+    tokens, merges, others = tokenizer_file.load_gpt2_files(*gpt2_files(tmp_path, header, ending))
+    assert merges == MERGES
+    assert tokens == Vocabulary.from_merges(MERGES).tokens | {260: b"<|endoftext|>"}
+    assert others == {}
+
+
+def test_a_first_merge_that_looks_like_a_header_is_a_merge(tmp_path: Path) -> None:
+    vocab = {"#version": 0, ":": 1, "#version:": 2}
+    (tmp_path / "m").write_text("#version :\n", encoding="utf-8")
+    _, merges, _ = tokenizer_file.load_gpt2_files(write(tmp_path / "v", vocab), tmp_path / "m")
+    assert merges == [(b"#version", b":")]
+
+
+@pytest.mark.parametrize("line", ["", "a", "a  b", " a", "a b c", "a\tb", "日 本"])
+def test_a_line_that_is_no_merge_is_refused_with_its_number(line: str, tmp_path: Path) -> None:
+    vocab_path, merges_path = gpt2_files(tmp_path, "#version: 0.2\n")
+    lines = merges_path.read_text(encoding="utf-8").split("\n")
+    lines.insert(2, line)
+    merges_path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(TokenizerFileError, match=r"merges.txt: line 3 is .*: expected two tokens"):
+        tokenizer_file.load_gpt2_files(vocab_path, merges_path)
+
+
+def test_two_tokens_of_one_id_are_refused(tmp_path: Path) -> None:
+    _, merges_path = gpt2_files(tmp_path, "")
+    with pytest.raises(TokenizerFileError, match=r"'b' has the id 1, which 'a' has already"):
+        tokenizer_file.load_gpt2_files(write(tmp_path / "v", {"a": 1, "b": 1}), merges_path)
+
+
+# --- tiktoken
+# ---------------------------------------------------------------------------------------
+
+
+def test_ranks_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.tiktoken"
+    ranks = {b"a": 0, b"\n": 1, b" a": 7}
+    lines = [f"{base64.b64encode(token).decode()} {rank}" for token, rank in ranks.items()]
+    path.write_text("\n".join(lines) + "\n")
+    assert tokenizer_file.load_tiktoken_ranks(path) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"it is empty"),
+        ("YQ== 0\nYQ==\n", r"line 2 is 'YQ==': expected base64, a space and a number"),
+        ("a b c 0\n", r"line 1 is 'a b c 0'"),
+        ("Y*== 0\n", r"line 1 is 'Y\*== 0'"),
+        ("YQ== 0\nYQ== 1\n", r"line 2 repeats the token b'a'"),
+    ],
+)
+def test_what_is_not_ranks_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.tiktoken"
+    path.write_text(text)
+    with pytest.raises(TokenizerFileError, match=message):
+        tokenizer_file.load_tiktoken_ranks(path)
+
+
+# --- anything
+# ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.text(min_size=1, max_size=5).map(lambda text: f"<|{text}|>"), unique=True),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_any_tokenizer_comes_back_from_its_text(
+    special: list[str], n_merges: int, whole_first: bool
+) -> None:
+    base = Vocabulary.from_merges(trained.merges()[:n_merges])
+    ids = {text: 300 + 2 * index for index, text in enumerate(special)}
+    vocabulary = Vocabulary(base.tokens, base.merges, ids, whole_first=whole_first)
+    parts = TokenizerParts(vocabulary, "gpt2", "huggingface")
+    text = tokenizer_file.tokenizer_json(parts)
+    assert tokenizer_file.parse_tokenizer_json(text, "t.json") == parts
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_file_with_one_value_replaced_is_read_or_refused_but_never_breaks(
+    data: st.DataObject,
+) -> None:
+    value = copy.deepcopy(document())
+    places: list[tuple[Any, Any]] = []
+
+    def visit(inner: Any) -> None:
+        # Of a long list or object the first and the last few entries will do.
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+        for key in keys if len(keys) < 20 else keys[:2] + keys[-6:]:
+            places.append((inner, key))
+            if isinstance(inner[key], dict | list):
+                visit(inner[key])
+
+    visit(value)
+    inner, key = data.draw(st.sampled_from(places))
+    inner[key] = data.draw(
+        st.sampled_from([None, True, False, 0, 5, -1, 1.5, "", "x", [], {}, [1]])
+    )
+    try:
+        tokenizer_file.parse_tokenizer_json(json.dumps(value), "t.json")
+    except TokenizerFileError as error:
+        assert str(error).startswith("t.json: ")  # noqa: PT017

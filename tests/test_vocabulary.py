@@ -1,0 +1,306 @@
+"""A vocabulary that exists is consistent; ranks and special tokens mean what their source means."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpe import reference
+from bpe.errors import EncodingError, VocabularyError
+from bpe.vocabulary import (
+    SpecialTokenMatcher,
+    Vocabulary,
+    from_byte_level,
+    merges_of_ranks,
+    to_byte_level,
+)
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+
+
+def ranks_of(*tokens: bytes) -> dict[bytes, int]:
+    return {token: rank for rank, token in enumerate([*BYTES.values(), *tokens])}
+
+
+def encoded(vocabulary: Vocabulary, pretoken: bytes) -> list[int]:
+    """Encode with the rows of `pair_table` alone, one join at a time."""
+    left, right, ranks, merged = (column.tolist() for column in vocabulary.pair_table())
+    rows = {(a, b): (rank, c) for a, b, rank, c in zip(left, right, ranks, merged, strict=True)}
+    whole = vocabulary.token_id(pretoken)
+    if vocabulary.whole_first and whole is not None:
+        return [whole]
+    word = [int(vocabulary.byte_ids[byte]) for byte in pretoken]
+    while True:
+        found = [(rows[pair][0], i) for i, pair in enumerate(zip(word, word[1:])) if pair in rows]  # noqa: B905, RUF007
+        if not found:
+            return word
+        _, place = min(found)
+        word[place : place + 2] = [rows[word[place], word[place + 1]][1]]
+
+
+def test_training_numbers_bytes_then_merges_then_special_tokens() -> None:
+    vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|x|>", "<|y|>"])
+    assert vocabulary.size == 260
+    assert vocabulary.tokens[97] == b"a"
+    assert vocabulary.tokens[257] == b"abc"
+    assert vocabulary.special_tokens == {"<|x|>": 258, "<|y|>": 259}
+    assert vocabulary.byte_ids.tolist() == list(range(256))
+    assert vocabulary.byte_ids.dtype == np.int32
+    assert vocabulary.token_id(b"abc") == 257
+    assert vocabulary.token_id(b"<|x|>") is None
+    assert vocabulary.token_bytes(259) == b"<|y|>"
+    assert list(vocabulary.bytes_of_id) == list(range(260))
+    assert not vocabulary.whole_first
+
+
+def test_ids_may_be_in_any_order_and_leave_gaps() -> None:
+    tokens = {1000 - byte: bytes([byte]) for byte in range(256)} | {5000: b"ab"}
+    vocabulary = Vocabulary(tokens, [(b"a", b"b")], {"<|late|>": 9000, "<|early|>": 3})
+    assert vocabulary.size == 9001
+    assert list(vocabulary.special_tokens) == ["<|early|>", "<|late|>"]
+    assert next(iter(vocabulary.bytes_of_id)) == 3
+    assert [column.tolist() for column in vocabulary.pair_table()] == [[903], [902], [0], [5000]]
+    with pytest.raises(EncodingError, match=r"token id 4 is not in the vocabulary.*0 to 9000"):
+        vocabulary.token_bytes(4)
+
+
+def test_a_pair_ranks_by_its_place_or_by_the_bytes_that_it_makes() -> None:
+    merges = [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
+    by_merges = Vocabulary.from_merges(merges)
+    assert [column.tolist() for column in by_merges.pair_table()] == [
+        [97, 98, 256],
+        [98, 99, 99],
+        [0, 1, 2],
+        [256, 257, 258],
+    ]
+    by_bytes = Vocabulary.from_ranks(ranks_of(b"ab", b"bc", b"abc"), {})
+    assert [column.tolist() for column in by_bytes.pair_table()] == [
+        [97, 98, 97, 256],
+        [98, 99, 257, 99],
+        [256, 257, 258, 258],
+        [256, 257, 258, 258],
+    ]
+    assert all(column.dtype == np.int32 for column in by_bytes.pair_table())
+    assert by_bytes.whole_first
+    assert by_bytes.merges == [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
+    assert Vocabulary.from_merges([]).pair_table().ranks.shape == (0,)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
+    ),
+    st.lists(st.text("abc", max_size=12).map(str.encode), max_size=10),
+)
+def test_ranks_of_any_tokens_encode_as_the_reference_says(
+    tokens: list[bytes], pretokens: list[bytes]
+) -> None:
+    ranks = ranks_of(*tokens)
+    vocabulary = Vocabulary.from_ranks(ranks, {})
+    rank = reference.rank_by_bytes(ranks)
+    for pretoken in [*pretokens, *tokens]:
+        expected = [ranks[token] for token in reference.encode(pretoken, rank, ranks)]
+        assert encoded(vocabulary, pretoken) == expected
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
+    ),
+    st.lists(st.text("abc", max_size=12).map(str.encode), max_size=10),
+)
+def test_merges_of_ranks_encode_the_same_or_are_refused(
+    tokens: list[bytes], pretokens: list[bytes]
+) -> None:
+    ranks = ranks_of(*tokens)
+    vocabulary = Vocabulary.from_ranks(ranks, {})
+    try:
+        vocabulary.check_merges_say_all()
+    except VocabularyError:
+        return
+    by_merges = Vocabulary(vocabulary.tokens, vocabulary.merges, {}, whole_first=True)
+    for pretoken in [*pretokens, *tokens]:
+        assert encoded(by_merges, pretoken) == encoded(vocabulary, pretoken)
+
+
+def test_ranks_that_no_list_of_merges_can_say_are_refused() -> None:
+    # "abc" comes before "ab", so its own bytes never make it, but text that has "ab" can.
+    vocabulary = Vocabulary.from_ranks(ranks_of(b"abc", b"ab"), {})
+    with pytest.raises(
+        VocabularyError, match=r"b'abc' has the rank 256, below one of its parts b'ab'"
+    ):
+        vocabulary.check_merges_say_all()
+    Vocabulary.from_ranks(ranks_of(b"ab", b"abcd"), {}).check_merges_say_all()
+
+
+def test_a_trained_vocabulary_is_ranks_and_its_merges_come_back() -> None:
+    vocabulary = Vocabulary.from_merges(trained.merges(), ["<|x|>"])
+    ranks = vocabulary.ranks()
+    assert list(ranks.values()) == list(range(856))
+    assert merges_of_ranks(ranks) == list(trained.merges())
+    assert Vocabulary.from_ranks(ranks, vocabulary.special_tokens).merges == vocabulary.merges
+
+
+@pytest.mark.parametrize(
+    ("tokens", "merges"),
+    [
+        # The ids are not in the order of the merges.
+        ({256: b"bc", 257: b"ab"}, [(b"a", b"b"), (b"b", b"c")]),
+        # No merge makes "abc".
+        ({256: b"ab", 257: b"abc"}, [(b"a", b"b")]),
+        # Two merges make "abc".
+        (
+            {256: b"ab", 257: b"bc", 258: b"abc"},
+            [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c"), (b"a", b"bc")],
+        ),
+    ],
+)
+def test_a_vocabulary_that_is_not_ranks_says_so(
+    tokens: dict[int, bytes], merges: list[tuple[bytes, bytes]]
+) -> None:
+    with pytest.raises(VocabularyError, match=r"cannot be written as tiktoken ranks"):
+        Vocabulary(BYTES | tokens, merges, {}).ranks()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "merges", "special_tokens", "message"),
+    [
+        ({256: b""}, [], {}, r"token 256 is b'': expected one byte or more"),
+        ({256: "ab"}, [], {}, r"token 256 is 'ab': expected one byte or more, as bytes"),
+        ({-1: b"ab"}, [], {}, r"token b'ab' has the id -1: expected a whole number from 0"),
+        ({"7": b"ab"}, [], {}, r"token b'ab' has the id '7'"),
+        ({2**31: b"ab"}, [], {}, r"token b'ab' has the id 2147483648"),
+        ({256: b"a"}, [], {}, r"token b'a' has two ids, 97 and 256"),
+        ({}, [(b"a", b"bc")], {}, r"merge 0 of b'a' and b'bc': b'bc' is not in the vocabulary"),
+        ({}, [(b"a", b"b")], {}, r"merge 0 of b'a' and b'b': b'ab' is not in the vocabulary"),
+        ({256: b"ab"}, [(b"a", b"b")] * 2, {}, r"merge 1 of b'a' and b'b' stands there twice"),
+        ({}, [], {"": 256}, r"special token '': expected text of one character or more"),
+        ({}, [], {"\ud800": 256}, r"is not valid Unicode: character 0 is a surrogate"),
+        ({}, [], {"<x>": -5}, r"special token '<x>' has the id -5"),
+        ({}, [], {"<x>": 98}, r"special token '<x>' has the id 98, which b'b' has already"),
+        ({}, [], {"<x>": 256, "<y>": 256}, r"'<y>' has the id 256, which '<x>' has already"),
+        ({}, [], {"a": 256}, r"special token 'a' is spelled like the ordinary token b'a'"),
+        ({}, [], {"é": 256}, r"special token 'é' is spelled like the ordinary token b'\\xe9'"),
+        ({256: b"ab"}, [], {"ab": 257}, r"'ab' is spelled like the ordinary token b'ab'"),
+    ],
+)
+def test_contradictions_are_refused(
+    tokens: dict[int, bytes],
+    merges: list[tuple[bytes, bytes]],
+    special_tokens: dict[str, int],
+    message: str,
+) -> None:
+    with pytest.raises(VocabularyError, match=message):
+        Vocabulary(BYTES | tokens, merges, special_tokens)
+
+
+def test_missing_bytes_doubled_names_and_shared_ranks_are_refused() -> None:
+    with pytest.raises(
+        VocabularyError, match=r"2 of the 256 bytes have no token, the first is b'\\n'"
+    ):
+        Vocabulary({b: t for b, t in BYTES.items() if b not in (10, 13)}, [], {})
+    with pytest.raises(VocabularyError, match=r"special token '<x>' is named twice"):
+        Vocabulary.from_merges([], ["<x>", "<x>"])
+    with pytest.raises(VocabularyError, match=r"tokens b'b' and b'ab' share the rank 98"):
+        Vocabulary.from_ranks(ranks_of() | {b"ab": 98}, {})
+
+
+def test_equality_is_of_contents_and_pickling_keeps_it() -> None:
+    vocabulary = Vocabulary.from_merges([(b"a", b"b")], ["<x>"])
+    assert vocabulary.size == 258
+    assert vocabulary.bytes_of_id[256] == b"ab"
+    copy = pickle.loads(pickle.dumps(vocabulary))
+    assert "bytes_of_id" not in vars(copy)
+    assert copy == vocabulary
+    assert copy != Vocabulary.from_merges([(b"a", b"b")], ["<y>"])
+    assert copy != Vocabulary.from_ranks(ranks_of(b"ab"), {"<x>": 257})
+    assert copy != "vocabulary"
+    assert repr(copy) == "Vocabulary(size=258, tokens=257, special_tokens=['<x>'])"
+
+
+@given(st.binary(max_size=40))
+def test_byte_level_spelling_goes_there_and_back(token: bytes) -> None:
+    assert from_byte_level(to_byte_level(token)) == token
+
+
+def test_what_is_not_byte_level_has_no_bytes() -> None:
+    assert [from_byte_level(text) for text in (" ", "a b", "日", "\n", "\xad", "ń")] == [None] * 6
+
+
+# --- special tokens
+# ---------------------------------------------------------------------------------
+
+NAMES = ["<a>", "<a><b>", "<b><c>", ">", "a<", "é>"]
+
+
+def found(data: bytes, names: list[str]) -> list[tuple[int, int, int]]:
+    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
+    matches = list(matcher.find(data, 0, len(data)))
+    assert matcher.occurs_in(data) == bool(matches)
+    assert list(matcher.find(memoryview(data), 0, len(data))) == matches
+    return matches
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(NAMES), unique=True),
+    st.lists(st.sampled_from([*NAMES, "<", "a", "b", "é", "\u0129", "<b>"]), max_size=12).map(
+        "".join
+    ),
+)
+def test_special_tokens_are_found_where_the_reference_finds_them(
+    names: list[str], text: str
+) -> None:
+    data = text.encode()
+    expected = [piece for piece, special in reference.split_special(text, names) if special]
+    matches = found(data, names)
+    assert [data[start:stop].decode() for start, stop, _ in matches] == expected
+    assert [names[token_id] for _, _, token_id in matches] == expected
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(NAMES), unique=True, min_size=1),
+    st.lists(st.sampled_from([*NAMES, "<", "a", "b"]), max_size=8).map("".join),
+    st.lists(st.sampled_from([*NAMES, "<", "a", "b", "c>"]), max_size=4).map("".join),
+)
+def test_what_is_found_before_the_open_place_stays_whatever_comes_next(
+    names: list[str], before: str, after: str
+) -> None:
+    data = before.encode()
+    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
+    now = found(data, names)
+    open_from = matcher.open_from(data, now)
+    later = found(data + after.encode(), names)
+    assert [m for m in now if m[0] < open_from] == [m for m in later if m[0] < open_from]
+    assert all(stop <= open_from for start, stop, _ in later if start < open_from)
+
+
+def test_the_open_place_is_where_a_longer_special_token_may_begin() -> None:
+    matcher = SpecialTokenMatcher({"<|end|>": 0, "<|end|>>": 1})
+    for data, expected in (
+        (b"abc", 3),
+        (b"abc<", 3),
+        (b"ab<|e", 2),
+        (b"<|end|>", 0),
+        (b"<|end|>x", 8),
+    ):
+        assert matcher.open_from(data, list(matcher.find(data, 0, len(data)))) == expected
+
+
+def test_no_special_tokens_are_never_found() -> None:
+    matcher = SpecialTokenMatcher({})
+    assert not matcher.occurs_in(b"any")
+    assert list(matcher.find(b"any", 0, 3)) == []
+    assert matcher.open_from(b"any", []) == 3
+
+
+def test_special_tokens_are_text_not_patterns() -> None:
+    assert found(b"a.b axb [x]*", ["a.b", "[x]*"]) == [(0, 3, 0), (8, 12, 1)]
