@@ -690,15 +690,16 @@ def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
     if isinstance(texts, str):
         raise TypeError("expected a list of texts, found one text: put it in a list")
     texts = texts if isinstance(texts, list) else list(texts)
-    if len(texts) >= _MANY_TEXTS:
+    # pyarrow would take bytes for text, too.
+    if len(texts) >= _MANY_TEXTS and set(map(type, texts)) == {str}:
         import pyarrow
 
         try:
             array = pyarrow.array(texts, pyarrow.large_string())
-        except (pyarrow.ArrowException, UnicodeError, TypeError):
-            # Below, each text says what is wrong with it.
+        except UnicodeError:
+            # Below, the text that has the surrogate says where.
             array = None
-        if array is not None and array.null_count == 0:
+        if array is not None:
             _, ends, data = array.buffers()
             offsets = np.frombuffer(ends, dtype=np.int64)[: len(texts) + 1]
             return np.frombuffer(data, dtype=np.uint8)[: offsets[-1]], offsets

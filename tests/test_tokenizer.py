@@ -1,0 +1,483 @@
+"""The facade: every way to encode gives the ids of the reference, and decodes back."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import nasty_text, nasty_texts
+
+import bpe
+import bpe.tokenizer
+from bpe import Tokenizer, reference
+from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
+from bpe.vocabulary import Vocabulary, to_byte_level
+
+SPECIAL = [
+    "<|endoftext|>",
+    "<|end",
+    "<|",
+    "|>",
+    "<|endoftext|><|endoftext|>",
+    " \n",
+    "x<",
+]
+TOKENIZER = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges(), SPECIAL))
+RANK = reference.rank_by_merges(trained.merges())
+IDS = {token: token_id for token_id, token in TOKENIZER.vocabulary.tokens.items()}
+
+# Nasty text in which special tokens occur whole, in parts, side by side and inside one another.
+special_text = st.lists(
+    st.one_of(
+        nasty_text(4), st.sampled_from(SPECIAL), st.sampled_from(["<", "|", "end", "oftext", ">"])
+    ),
+    max_size=12,
+).map("".join)
+
+
+def expected_ids(text: str, special_tokens: dict[str, int]) -> list[int]:
+    """Encode by the reference alone."""
+    ids: list[int] = []
+    for piece, is_special in reference.split_special(text, special_tokens):
+        if is_special:
+            ids.append(special_tokens[piece])
+            continue
+        for pretoken in reference.split_gpt2(piece):
+            ids += [IDS[token] for token in reference.encode(pretoken.encode(), RANK)]
+    return ids
+
+
+# --- text -> ids
+# ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400)
+@given(special_text)
+def test_encode_is_the_reference_with_special_tokens(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    assert ids == expected_ids(text, TOKENIZER.special_tokens)
+    assert TOKENIZER.decode(ids) == text
+    assert TOKENIZER.count_tokens(text) == len(ids)
+    array = TOKENIZER.encode_to_numpy(text)
+    assert array.dtype == np.uint32
+    assert array.tolist() == ids
+
+
+@settings(max_examples=300)
+@given(special_text)
+def test_encode_ordinary_is_the_reference_without(text: str) -> None:
+    ids = TOKENIZER.encode_ordinary(text)
+    assert ids == expected_ids(text, {})
+    assert ids == TOKENIZER.encode(text, allowed_special=())
+    assert TOKENIZER.decode(ids) == text
+
+
+@settings(max_examples=150)
+@given(special_text, st.lists(st.sampled_from(SPECIAL), unique=True))
+def test_only_allowed_special_tokens_are_recognised(text: str, allowed: list[str]) -> None:
+    special_tokens = {name: TOKENIZER.special_tokens[name] for name in allowed}
+    assert TOKENIZER.encode(text, allowed_special=allowed) == expected_ids(text, special_tokens)
+
+
+@settings(max_examples=200)
+@given(st.lists(special_text, max_size=8), st.booleans())
+def test_a_batch_is_each_of_its_texts(texts: list[str], with_special: bool) -> None:
+    allowed: str | tuple[()] = "all" if with_special else ()
+    expected = [TOKENIZER.encode(text, allowed) for text in texts]
+    assert TOKENIZER.encode_batch(texts, allowed) == expected
+    ids, offsets = TOKENIZER.encode_batch_to_numpy(tuple(texts), allowed)
+    assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
+    assert offsets.tolist() == [0, *np.cumsum([len(part) for part in expected], dtype=int)]
+    assert ids.tolist() == [token_id for part in expected for token_id in part]
+
+
+@settings(max_examples=60)
+@given(nasty_texts(30), st.sampled_from([1, 7, 64, 500]), st.integers(1, 5))
+def test_parts_on_several_threads_give_the_same(
+    texts: list[str], part_bytes: int, n_threads: int
+) -> None:
+    expected = [TOKENIZER.encode(text) for text in texts]
+    whole = TOKENIZER.encode("".join(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_PART_BYTES", part_bytes)
+        patch.setattr(bpe.tokenizer, "_usable_cpus", lambda: n_threads)
+        assert TOKENIZER.encode_batch(texts) == expected
+        assert TOKENIZER.encode("".join(texts)) == whole
+
+
+@settings(max_examples=30)
+@given(nasty_texts(30))
+def test_many_texts_are_joined_as_a_few_are(texts: list[str]) -> None:
+    expected = TOKENIZER.encode_batch(texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_MANY_TEXTS", 0)
+        assert TOKENIZER.encode_batch(texts) == expected
+
+
+def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "<|endoftext|>".join(trained.documents()) * 100
+    assert len(text) > 2 * bpe.tokenizer._PART_BYTES
+    monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 1)
+    alone = TOKENIZER.encode_to_numpy(text)
+    monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 3)
+    np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), alone)
+    assert TOKENIZER.decode(alone) == text
+
+
+def test_empty_text_has_no_ids() -> None:
+    assert TOKENIZER.encode("") == []
+    assert TOKENIZER.encode_batch([]) == []
+    assert TOKENIZER.encode_batch(["", ""]) == [[], []]
+    assert TOKENIZER.encode_batch(["", "<|", "", "|>"]) == [
+        [],
+        TOKENIZER.encode("<|"),
+        [],
+        TOKENIZER.encode("|>"),
+    ]
+    assert list(TOKENIZER.encode_iterable([])) == []
+    assert list(TOKENIZER.encode_iterable(["", ""])) == []
+    assert TOKENIZER.decode([]) == ""
+    assert TOKENIZER.decode(np.array([])) == ""
+
+
+def test_a_special_token_across_two_texts_of_a_batch_is_none() -> None:
+    texts = ["a<|endo", "ftext|>", "<|endoftext", "|>"]
+    assert TOKENIZER.encode_batch(texts) == [TOKENIZER.encode(text) for text in texts]
+
+
+# --- streams
+# ----------------------------------------------------------------------------------------
+
+
+def pieces_of(text: str, seed: int) -> Iterator[str]:
+    choose = random.Random(seed)
+    start = 0
+    while start < len(text):
+        stop = start + choose.choice([0, 1, 1, 2, 3, 10, 100])
+        yield text[start:stop]
+        start = stop
+
+
+@settings(max_examples=300)
+@given(special_text, st.integers(0, 9), st.sampled_from([1, 2, 5, 30]), st.sampled_from([1, 3, 20]))
+def test_a_stream_is_the_whole_however_it_is_cut(
+    text: str, seed: int, stream_bytes: int, look_back: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_STREAM_BYTES", stream_bytes)
+        patch.setattr(bpe.tokenizer, "_STREAM_LOOK_BACK", look_back)
+        assert list(TOKENIZER.encode_iterable(pieces_of(text, seed))) == TOKENIZER.encode(text)
+        assert list(TOKENIZER.encode_iterable(text)) == TOKENIZER.encode(text)
+        ordinary = list(TOKENIZER.encode_iterable(pieces_of(text, seed), allowed_special=()))
+        assert ordinary == TOKENIZER.encode_ordinary(text)
+
+
+def test_a_stream_is_lazy_and_holds_back_little() -> None:
+    line = "All work and no play makes Jack a dull boy.\n"
+    taken = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += len(line)
+            yield line
+
+    ids = TOKENIZER.encode_iterable(lines())
+    assert taken == 0
+    read: list[int] = [next(ids) for _ in range(200_000)]
+    text = TOKENIZER.decode(read)
+    assert text == (line * (len(text) // len(line) + 1))[: len(text)]
+    assert taken - len(text) < 2 * bpe.tokenizer._STREAM_BYTES
+
+
+def test_a_stream_without_a_place_to_cut_is_looked_through_a_few_times_only() -> None:
+    text = "a" * 1_000_000
+    ids = list(TOKENIZER.encode_iterable(text[i : i + 100] for i in range(0, len(text), 100)))
+    assert ids == TOKENIZER.encode(text)
+
+
+# --- ids -> text
+# ------------------------------------------------------------------------------------
+
+
+def test_decode_takes_lists_iterators_and_arrays_of_any_whole_numbers() -> None:
+    text = "naïve <|endoftext|>日本語"
+    ids = TOKENIZER.encode(text)
+    for given_ids in (
+        ids,
+        tuple(ids),
+        iter(ids),
+        *(np.array(ids, d) for d in ("<u2", "<u4", "i8", "u8")),
+    ):
+        assert TOKENIZER.decode(given_ids) == text
+    assert TOKENIZER.decode_bytes(ids) == text.encode()
+
+
+def test_decoding_parts_of_characters_replaces_ignores_or_raises() -> None:
+    ids = [0xE2, 0x82, 97]
+    assert TOKENIZER.decode(ids) == "\ufffda"
+    assert TOKENIZER.decode(ids, errors="ignore") == "a"
+    assert TOKENIZER.decode_bytes(np.array(ids)) == b"\xe2\x82a"
+    with pytest.raises(UnicodeDecodeError):
+        TOKENIZER.decode(ids, errors="strict")
+
+
+@pytest.mark.parametrize("bad", [-1, 50_000, 2**40])
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_ids_without_a_token_are_refused(bad: int, kind: type) -> None:
+    with pytest.raises(
+        EncodingError, match=rf"token id {bad} is not in the vocabulary: expected an id from 0"
+    ):
+        TOKENIZER.decode(kind([97, bad]))
+
+
+def test_ids_in_a_gap_are_refused() -> None:
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    tokenizer = Tokenizer(tokens, [], {"<x>": 300})
+    for ids in ([299], np.array([300, 299])):
+        with pytest.raises(EncodingError, match="token id 299 is not in the vocabulary"):
+            tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("ids", [np.zeros((2, 2), int), np.array([1.0]), np.array(1)])
+def test_arrays_that_are_not_ids_are_refused(ids: np.ndarray) -> None:
+    with pytest.raises(EncodingError, match="expected one dimension of whole numbers"):
+        TOKENIZER.decode(ids)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=50))
+def test_any_ids_decode_alike_from_lists_and_arrays(ids: list[int]) -> None:
+    expected = b"".join(TOKENIZER.vocab[token_id] for token_id in ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_DECODE_IDS", 7)
+        assert TOKENIZER.decode_bytes(ids) == expected
+        assert TOKENIZER.decode_bytes(np.array(ids, dtype=np.int64)) == expected
+
+
+# --- what is refused
+# --------------------------------------------------------------------------------
+
+
+def test_lone_surrogates_are_refused_with_their_place() -> None:
+    for call in (
+        TOKENIZER.encode,
+        TOKENIZER.encode_ordinary,
+        TOKENIZER.count_tokens,
+        lambda text: TOKENIZER.encode_batch(["ok", text]),
+        lambda text: TOKENIZER.encode_batch(["ok"] * 5000 + [text]),
+        lambda text: list(TOKENIZER.encode_iterable([text])),
+    ):
+        with pytest.raises(
+            EncodingError, match=r"character 2 of the text is '\\ud800', a lone surrogate"
+        ):
+            call("ab\ud800")
+
+
+def test_what_is_not_text_is_refused() -> None:
+    for call in (
+        TOKENIZER.encode,
+        lambda x: TOKENIZER.encode_batch([x]),
+        lambda x: TOKENIZER.encode_batch([x] * 5000),
+    ):
+        for value in (None, b"bytes", 5):
+            with pytest.raises(TypeError, match=rf"expected text, found {type(value).__name__}"):
+                call(value)
+    with pytest.raises(TypeError, match="expected a list of texts, found one text"):
+        TOKENIZER.encode_batch("text")
+
+
+def test_unknown_special_tokens_are_refused() -> None:
+    with pytest.raises(
+        VocabularyError, match=r"names '<pad>', which is not a special token.*'<\|endoftext"
+    ):
+        TOKENIZER.encode("a", allowed_special=["<pad>"])
+    with pytest.raises(
+        VocabularyError, match=r"allowed_special is '<\|end': expected 'all' or a coll"
+    ):
+        TOKENIZER.encode("a", allowed_special="<|end")
+    with pytest.raises(VocabularyError, match=r"eos_token '<pad>' is not a special token"):
+        Tokenizer.from_vocabulary(TOKENIZER.vocabulary, eos_token="<pad>")
+    with pytest.raises(VocabularyError, match=r"unknown tie_break 'dice': expected None or one of"):
+        Tokenizer.from_vocabulary(TOKENIZER.vocabulary, tie_break="dice")
+    with pytest.raises(PatternError, match="unknown split pattern 'x'"):
+        Tokenizer.from_vocabulary(TOKENIZER.vocabulary, pattern="x")
+
+
+# --- making one
+# -------------------------------------------------------------------------------------
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+
+
+def test_special_tokens_take_the_ids_that_the_vocabulary_has_for_them() -> None:
+    vocab = BYTES | {256: b"ab", 257: b"<|x|>", 258: b"cd"}
+    tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"c", b"d")], ["<|x|>", "<|new|>"])
+    assert tokenizer.special_tokens == {"<|x|>": 257, "<|new|>": 259}
+    assert tokenizer.vocab == vocab | {259: b"<|new|>"}
+    assert tokenizer.encode("ab<|x|>cd<|new|>") == [256, 257, 258, 259]
+    assert Tokenizer(vocab, tokenizer.merges, {"<|x|>": 257, "<|new|>": 259}) == tokenizer
+
+
+def test_a_special_token_that_spells_a_byte_is_a_token_of_its_own() -> None:
+    tokenizer = Tokenizer(BYTES, [], ["\n"])
+    assert tokenizer.encode("a\nb") == [97, 256, 98]
+    assert tokenizer.encode_ordinary("a\nb") == [97, 10, 98]
+
+
+def test_special_tokens_named_wrongly_are_refused() -> None:
+    with pytest.raises(VocabularyError, match="'<x>' is named twice"):
+        Tokenizer(BYTES, [], ["<x>", "<x>"])
+    with pytest.raises(VocabularyError, match=r"special_tokens is the text '<x>': expected a list"):
+        Tokenizer(BYTES, [], "<x>")
+    with pytest.raises(VocabularyError, match="is not valid Unicode"):
+        Tokenizer(BYTES, [], ["\udc00"])
+
+
+def test_what_it_is_can_be_asked() -> None:
+    assert TOKENIZER.vocab_size == 256 + 600 + len(SPECIAL)
+    assert TOKENIZER.vocab[97] == b"a"
+    assert TOKENIZER.merges == list(trained.merges())
+    assert TOKENIZER.eos_token == "<|endoftext|>"
+    assert TOKENIZER.pattern == "gpt2"
+    assert TOKENIZER.tie_break is None
+    assert TOKENIZER.unicode_version == "16.0.0"
+    assert TOKENIZER.vocabulary.special_tokens == TOKENIZER.special_tokens
+    assert Tokenizer(BYTES, []).eos_token is None
+    assert Tokenizer(BYTES, [], ["</s>"], eos_token="</s>").eos_token == "</s>"
+    assert repr(Tokenizer(BYTES, [], ["</s>"])) == (
+        "Tokenizer(vocab_size=257, pattern='gpt2', special_tokens=['</s>'])"
+    )
+
+
+def test_what_it_gives_away_are_copies() -> None:
+    for copied in (TOKENIZER.vocab, TOKENIZER.special_tokens, TOKENIZER.merges):
+        copied.clear()
+    assert TOKENIZER.vocab
+    assert TOKENIZER.special_tokens
+    assert TOKENIZER.merges
+
+
+def test_files_bring_it_back_and_the_fingerprint_is_of_the_file(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary(
+        TOKENIZER.vocabulary, tie_break="huggingface", eos_token="|>"
+    )
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    again = Tokenizer.from_file(str(path))
+    assert again == tokenizer
+    assert hash(again) == hash(tokenizer)
+    assert again.eos_token == "|>"
+    assert again.tie_break == "huggingface"
+    assert again.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert tokenizer != TOKENIZER
+    assert tokenizer != "tokenizer"
+
+
+def test_copies_and_pickles_carry_no_cache() -> None:
+    TOKENIZER.encode("warm " * 1000)
+    pickled = pickle.dumps(TOKENIZER)
+    assert len(pickled) < 100_000
+    for other in (pickle.loads(pickled), copy.copy(TOKENIZER), copy.deepcopy(TOKENIZER)):
+        assert other == TOKENIZER
+        assert other.encode("naïve <|endoftext|>") == TOKENIZER.encode("naïve <|endoftext|>")
+
+
+def test_gpt2_files(tmp_path: Path) -> None:
+    merges = trained.merges()
+    tokens = [*BYTES.values(), *(left + right for left, right in merges)]
+    vocab = {to_byte_level(token): index for index, token in enumerate(tokens)}
+    (tmp_path / "v.json").write_text(json.dumps(vocab | {"<|endoftext|>": 856}), encoding="utf-8")
+    lines = [" ".join(map(to_byte_level, pair)) for pair in merges]
+    (tmp_path / "m.txt").write_text("#version: 0.2\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    tokenizer = Tokenizer.from_gpt2_files(tmp_path / "v.json", tmp_path / "m.txt")
+    assert tokenizer == Tokenizer.from_vocabulary(Vocabulary.from_merges(merges, ["<|endoftext|>"]))
+    named = Tokenizer.from_gpt2_files(
+        tmp_path / "v.json", tmp_path / "m.txt", ["<|endoftext|>", "<|pad|>"], eos_token="<|pad|>"
+    )
+    assert named.special_tokens == {"<|endoftext|>": 856, "<|pad|>": 857}
+    (tmp_path / "v.json").write_text(json.dumps(vocab | {"日本": 856}), encoding="utf-8")
+    assert Tokenizer.from_gpt2_files(tmp_path / "v.json", tmp_path / "m.txt").special_tokens == {
+        "日本": 856
+    }
+    del vocab["a"]
+    (tmp_path / "v.json").write_text(json.dumps(vocab), encoding="utf-8")
+    with pytest.raises(
+        TokenizerFileError, match=r"v.json with .*m.txt: .* 256 bytes have no token"
+    ):
+        Tokenizer.from_gpt2_files(tmp_path / "v.json", tmp_path / "m.txt")
+
+
+def test_a_file_of_ranks(tmp_path: Path) -> None:
+    ranks = TOKENIZER.vocabulary.ranks()
+    path = tmp_path / "x.tiktoken"
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()]
+    path.write_text("".join(lines))
+    tokenizer = Tokenizer.from_tiktoken(path, pattern="gpt2", special_tokens=SPECIAL)
+    assert tokenizer.special_tokens == TOKENIZER.special_tokens
+    text = trained.documents()[-1]
+    assert tokenizer.encode(text) == TOKENIZER.encode(text)
+    with pytest.raises(PatternError, match="does not say how text is split: pass pattern="):
+        Tokenizer.from_tiktoken(str(path))
+
+
+# --- several threads, and a light import
+# ------------------------------------------------------------
+
+
+def test_one_tokenizer_serves_several_threads() -> None:
+    tokenizer = Tokenizer.from_vocabulary(TOKENIZER.vocabulary)
+    texts = [f"{text} {number}" for number in range(10) for text in trained.documents()]
+    expected = [TOKENIZER.encode(text) for text in texts]
+    got: dict[int, list[list[int]]] = {}
+    start = threading.Barrier(4)
+
+    def encode_all(number: int) -> None:
+        start.wait()
+        got[number] = [tokenizer.encode(text) for text in texts]
+
+    threads = [threading.Thread(target=encode_all, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[number] == expected for number in range(4)] == [True] * 4
+
+
+def test_encoders_share_tables_and_nothing_else() -> None:
+    first, second = TOKENIZER.new_encoder(), TOKENIZER.new_encoder()
+    assert first is not second
+    buffer = np.frombuffer(b"some text", np.uint8)
+    ids, offsets = first.encode(buffer, np.array([0, len(buffer)]))
+    assert ids.tolist() == second.encode(buffer, np.array([0, len(buffer)]))[0].tolist()
+    assert offsets.tolist() == [0, len(ids)]
+
+
+def test_the_public_names_are_there() -> None:
+    assert sorted(bpe.__all__) == sorted(set(bpe.__all__))
+    assert set(bpe.__all__) <= set(dir(bpe))
+    for name in bpe.__all__:
+        assert getattr(bpe, name) is not None
+    with pytest.raises(AttributeError, match="module 'bpe' has no attribute 'nothing'"):
+        bpe.nothing  # noqa: B018
+
+
+def test_importing_bpe_loads_nothing_heavy() -> None:
+    heavy = "numpy numba pyarrow torch tokenizers transformers tiktoken"
+    code = f"import sys, bpe; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
