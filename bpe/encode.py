@@ -51,6 +51,31 @@ def _power_of_two_above(n: int) -> int:
     return 1 << int(n).bit_length()
 
 
+def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+    """(the last bytes of a buffer and zeros behind them, the place where they begin).
+
+    Keys of 16 bytes are loaded from the buffer before that place, and from the copy after it.
+    """
+    start = max(0, len(buffer) - 16)
+    tail = np.zeros(48, np.uint8)
+    tail[: len(buffer) - start] = buffer[start:]
+    return tail, start
+
+
+def group_scratch() -> kernels.Scratch:
+    """Memory for one group of pre-tokens."""
+    n = kernels.GROUP + 66
+    return kernels.Scratch(
+        positions=np.empty(n, np.int64),
+        lows=np.empty(n, np.uint64),
+        highs=np.empty(n, np.uint64),
+        slots=np.empty(n, np.uint64),
+        symbols=np.empty(kernels.QUADRATIC + 1, np.int64),
+        values=np.empty(kernels.QUADRATIC + 1, np.uint64),
+        **_links(64),
+    )
+
+
 def _links(longest: int) -> dict[str, NDArray[Any]]:
     """The arrays of `Scratch` that grow with the longest pre-token."""
     return {
@@ -119,16 +144,7 @@ class Encoder:
             long_ids=np.empty(_ARENA_IDS, np.uint32),
             used=np.zeros(3, np.int64),
         )
-        n = kernels.GROUP + 66
-        self._scratch = kernels.Scratch(
-            positions=np.empty(n, np.int64),
-            lows=np.empty(n, np.uint64),
-            highs=np.empty(n, np.uint64),
-            slots=np.empty(n, np.uint64),
-            symbols=np.empty(kernels.QUADRATIC + 1, np.int64),
-            values=np.empty(kernels.QUADRATIC + 1, np.uint64),
-            **_links(64),
-        )
+        self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
 
     def encode(
@@ -167,9 +183,7 @@ class Encoder:
         if longest > len(scratch.ranks):
             # Not kept: one monstrous pre-token shall not cost memory for ever.
             scratch = scratch._replace(**_links(longest))
-        tail_start = max(0, n - 16)
-        tail = np.zeros(48, np.uint8)
-        tail[: n - tail_start] = buffer[tail_start:]
+        tail, tail_start = padded_tail(buffer)
         documents = kernels.Documents(
             offsets=offsets,
             token_offsets=np.zeros(n_documents + 1, np.int64),

@@ -52,6 +52,12 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
+def stands_across(buffer: Bytes, place: int, needle: bytes) -> bool:
+    """Whether `needle` occurs in `buffer` so that a cut at `place` would be inside it."""
+    reach = len(needle) - 1
+    return needle in buffer[max(0, place - reach) : place + reach].tobytes()
+
+
 class Pretokenizer:
     """Splits UTF-8 into pre-tokens by one of the patterns that have a scanner of their own.
 

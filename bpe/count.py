@@ -1,0 +1,278 @@
+"""Counts of pre-tokens: what training knows of a corpus.
+
+Law: every pre-token of every document is counted once, in 64 bits; the result does not depend on how the corpus
+was cut into batches, nor on who counted which. Memory is proportional to the bytes of the *unique* pre-tokens.
+Text that spells a special token is cut out first: it is never learnt from, and nothing is merged across it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.encode import group_scratch, padded_tail
+from bpe.errors import TokenbinError, TrainingError
+from bpe.kernels import count as kernels
+from bpe.pretokenize import Pretokenizer, find_all, read_only
+
+_FORMAT_VERSION = 1
+# After so many groups the kernel comes back, so that Ctrl-C is seen.
+_GROUPS_PER_CALL = 4096
+
+
+class CountsFileError(TokenbinError, ValueError):
+    """A file of counts cannot be read or is damaged."""
+
+
+class PretokenCounts:
+    """Unique pre-tokens and how often each occurs. Belongs to one thread at a time.
+
+    Args:
+        pattern: name of the split pattern.
+        special_tokens: text to cut out of documents.
+
+    >>> counts = PretokenCounts()
+    >>> text = np.frombuffer(b"low low lower", np.uint8)
+    >>> counts.add(text, np.array([0, len(text)]))
+    >>> list(counts.items())
+    [(b' low', 1), (b' lower', 1), (b'low', 1)]
+    """
+
+    def __init__(self, pattern: str = "gpt2", special_tokens: Sequence[str] = ()) -> None:
+        self.special_tokens = tuple(special_tokens)
+        self._pretokenizer = Pretokenizer(pattern)
+        self._specials = sorted((t.encode() for t in set(special_tokens)), key=len, reverse=True)
+        self._scratch = group_scratch()
+        short, long = np.zeros(4 * 2**14, np.uint64), np.full(4 * 2**13, 2**64 - 1, np.uint64)
+        self._table = kernels.CountTable(
+            short_rows=short,
+            short_counts=short.view(np.int64),
+            long_rows=long,
+            long_counts=long.view(np.int64),
+            arena=np.empty(2**18, np.uint8),
+            used=np.zeros(4, np.int64),
+        )
+
+    @property
+    def pattern(self) -> str:
+        """Name of the split pattern."""
+        return self._pretokenizer.pattern
+
+    @property
+    def total(self) -> int:
+        """Number of pre-tokens counted, each as often as it occurs."""
+        return int(self._table.used[kernels.TOTAL])
+
+    def __len__(self) -> int:
+        """Number of unique pre-tokens."""
+        return int(kernels.measure(self._table)[0])
+
+    def add(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        """Count the pre-tokens of some documents.
+
+        Args:
+            buffer: uint8[n_bytes], well-formed UTF-8.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. A document that is cut where
+                `Pretokenizer.safe_cut` allows it may come in several pieces, each a document here.
+        """
+        spans = self._special_spans(buffer, offsets)
+        if len(spans):
+            # Each occurrence becomes a document of its own. What is counted for it is taken off again: that is
+            # cheaper than a copy of the text without it.
+            offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
+        starts = self._pretokenizer.boundaries(buffer, offsets)
+        tail, tail_start = padded_tail(buffer)
+        cursor = np.array([0, -1], np.int64)
+        source = read_only(buffer)
+        while True:
+            status = kernels.count_pretokens(
+                self._table, self._scratch, source, tail, tail_start, starts, cursor, _GROUPS_PER_CALL
+            )
+            if status == kernels.DONE:
+                break
+            if status != kernels.PAUSED:
+                self._grow(status, len(buffer))
+        if len(spans):
+            found, how_often = np.unique(
+                [bytes(buffer[begin:end]) for begin, end in spans.tolist()], return_counts=True
+            )
+            for special, n in zip(found.tolist(), how_often.tolist(), strict=True):
+                pretokens = self._pretokenizer.split(special)
+                self._add_words(
+                    np.frombuffer(special, np.uint8),
+                    np.cumsum([0, *map(len, pretokens)], dtype=np.int64),
+                    np.full(len(pretokens), -n, np.int64),
+                )
+
+    def _special_spans(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """int64[n, 2]: where special tokens stand, within documents, leftmost first and the longest of those."""
+        by_special = {special: find_all(buffer, special) for special in self._specials}
+        found = {special: places for special, places in by_special.items() if len(places)}
+        if not found:
+            return np.empty((0, 2), np.int64)
+        if len(found) == 1:
+            ((special, begins),) = found.items()
+            ends = begins + len(special)
+            if np.array_equal(
+                np.searchsorted(offsets, begins, "right"), np.searchsorted(offsets, ends, "left")
+            ):
+                return np.stack([begins, ends], axis=1)
+        # Several that may overlap, or one that seems to stand across two documents.
+        either = re.compile(b"|".join(map(re.escape, self._specials)))
+        spans = [
+            (begin + match.start(), begin + match.end())
+            for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            for match in either.finditer(buffer[begin:end].data)
+        ]
+        return np.array(spans, np.int64).reshape(-1, 2)
+
+    def merge(self, other: PretokenCounts) -> None:
+        """Add the counts of another; it must have the same pattern and special tokens.
+
+        Raises:
+            ValueError: it has not.
+        """
+        mine, its = (self.pattern, set(self.special_tokens)), (other.pattern, set(other.special_tokens))
+        if mine != its:
+            raise ValueError(f"counts of {its} cannot be added to counts of {mine}; count both alike")
+        self._add_words(*other.arrays())
+
+    def _add_words(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> None:
+        tail, tail_start = padded_tail(buffer)
+        cursor = np.zeros(1, np.int64)
+        source = read_only(buffer)
+        while True:
+            status = kernels.count_words(
+                self._table, self._scratch, source, tail, tail_start, offsets, counts, cursor
+            )
+            if status == kernels.DONE:
+                return
+            self._grow(status, len(buffer))
+
+    def _grow(self, status: int, n_bytes: int) -> None:
+        table = self._table
+        if status == kernels.GROW_SHORT:
+            short = np.zeros(2 * len(table.short_rows), np.uint64)
+            kernels.move_short(table.short_rows, short)
+            self._table = table._replace(short_rows=short, short_counts=short.view(np.int64))
+        elif status == kernels.GROW_LONG:
+            long = np.empty(2 * len(table.long_rows), np.uint64)
+            kernels.move_long(table.long_rows, long)
+            self._table = table._replace(long_rows=long, long_counts=long.view(np.int64))
+        else:
+            used = int(table.used[kernels.ARENA_USED])
+            # A group has at most as many bytes as the text it comes from.
+            arena = np.empty(max(2 * len(table.arena), used + n_bytes), np.uint8)
+            arena[:used] = table.arena[:used]
+            self._table = table._replace(arena=arena)
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """All pre-tokens, in no particular order.
+
+        Returns:
+            uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and ends; int64[n], the counts.
+        """
+        n, n_bytes = kernels.measure(self._table)
+        buffer = np.empty(n_bytes, np.uint8)
+        offsets, counts = np.empty(n + 1, np.int64), np.empty(n, np.int64)
+        kernels.export(self._table, buffer, offsets, counts)
+        return buffer, offsets, counts
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """(pre-token, count), in the order of the bytes."""
+        buffer, offsets, counts = self.arrays()
+        data, places = buffer.tobytes(), offsets.tolist()
+        words = [data[i:j] for i, j in zip(places[:-1], places[1:], strict=True)]
+        return iter(sorted(zip(words, counts.tolist(), strict=True)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the counts to a file (NumPy's .npz, without pickle), the same bytes for the same counts.
+
+        Raises:
+            OSError: it cannot be written; then nothing is left under this name.
+        """
+        items = list(self.items())
+        settings = {
+            "format_version": _FORMAT_VERSION,
+            "pattern": self.pattern,
+            "special_tokens": sorted(set(self.special_tokens)),
+        }
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with open(partial, "wb") as file:
+                np.savez(
+                    file,
+                    settings=np.frombuffer(json.dumps(settings).encode(), np.uint8),
+                    buffer=np.frombuffer(b"".join(word for word, _ in items), np.uint8),
+                    offsets=np.cumsum([0, *(len(word) for word, _ in items)], dtype=np.int64),
+                    counts=np.array([count for _, count in items], np.int64),
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PretokenCounts:
+        """Read counts that `save` wrote.
+
+        Raises:
+            OSError: the file cannot be read.
+            CountsFileError: it is no file of counts, or it is damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                settings = json.loads(archive["settings"].tobytes())
+                buffer, offsets, counts = archive["buffer"], archive["offsets"], archive["counts"]
+            version = settings["format_version"]
+            pattern, special_tokens = settings["pattern"], settings["special_tokens"]
+        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            raise CountsFileError(
+                f"{os.fspath(path)}: expected a file of pre-token counts, found something else or a damaged one"
+                f" ({error}); count the corpus again"
+            ) from error
+        if version != _FORMAT_VERSION:
+            raise CountsFileError(
+                f"{os.fspath(path)}: expected format version {_FORMAT_VERSION}, found {version!r};"
+                " count the corpus again"
+            )
+        sound = (
+            buffer.dtype == np.uint8
+            and offsets.dtype == counts.dtype == np.int64
+            and buffer.ndim == offsets.ndim == counts.ndim == 1
+            and len(offsets) == len(counts) + 1
+            and offsets[0] == 0
+            and offsets[-1] == len(buffer)
+            and bool(np.all(np.diff(offsets) > 0))
+            and bool(np.all(counts > 0))
+        )
+        if not sound:
+            raise CountsFileError(
+                f"{os.fspath(path)}: its offsets and counts contradict one another; count the corpus again"
+            )
+        loaded = cls(pattern, special_tokens)
+        loaded._add_words(buffer, offsets, counts)
+        return loaded
+
+
+def require_text(counts: PretokenCounts) -> None:
+    """Raise TrainingError if nothing was counted."""
+    if not counts.total:
+        raise TrainingError(
+            "there is no text to train on: every document is empty or consists of special tokens;"
+            " give at least one file with text"
+        )

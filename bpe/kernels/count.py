@@ -1,0 +1,241 @@
+"""Pre-tokens -> counts.
+
+Law: every pre-token is counted exactly once, in 64 bits, whatever its length; tables are grown by the wrapper
+before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see `bpe.kernels.encode`); a longer
+one is a hash, and bytes in an arena that are compared before they are believed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.kernels.encode import (
+    GROUP,
+    compute_keys,
+    hash_bytes,
+    hash_key,
+    same_bytes,
+    take_positions,
+)
+from bpe.kernels.jit import kernel
+
+_NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
+
+SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED, TOTAL = 0, 1, 2, 3
+"""Places in `CountTable.used`."""
+
+
+class CountTable(NamedTuple):
+    """Two hash tables of pre-tokens; every array is modified in place."""
+
+    short_rows: NDArray[np.uint64]  # uint64[4 * n]: key, key, count, unused; free where the key's second word is 0
+    short_counts: NDArray[np.int64]  # int64[4 * n], the same memory, for the counts
+    long_rows: NDArray[np.uint64]  # uint64[4 * n]: hash, place in the arena, length, count; free where hash is _NONE
+    long_counts: NDArray[np.int64]  # int64[4 * n], the same memory
+    arena: NDArray[np.uint8]
+    used: NDArray[np.int64]  # int64[4]: short entries, long entries, bytes of the arena, pre-tokens counted
+
+
+@kernel
+def room(table, n_pretokens, n_bytes):
+    """DONE if so many more pre-tokens of together so many bytes fit at a good load, else what must grow."""
+    if (table.used[SHORT_ENTRIES] + n_pretokens) * 2 > table.short_rows.size // 4:
+        return GROW_SHORT
+    if (table.used[LONG_ENTRIES] + n_pretokens) * 2 > table.long_rows.size // 4:
+        return GROW_LONG
+    if table.used[ARENA_USED] + n_bytes > table.arena.size:
+        return GROW_ARENA
+    return DONE
+
+
+@kernel
+def find_long(rows, arena, hashed, buffer, start, length):
+    """The place in `rows` of a long pre-token, or the free place where it belongs."""
+    mask = rows.size - 1
+    at = np.int64(hashed >> np.uint64(20)) * 4 & mask
+    while rows[at] != _NONE:
+        if rows[at] == hashed and np.int64(rows[at + 2]) == length:
+            if same_bytes(arena, np.int64(rows[at + 1]), buffer, start, length):
+                break
+        at = (at + 4) & mask
+    return at
+
+
+@kernel
+def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, first_weight):
+    """Count the pre-tokens between `scratch.positions`; there must be room.
+
+    Args:
+        table, scratch: modified in place.
+        buffer, tail, tail_start: see `bpe.kernels.encode.compute_keys`.
+        n_pretokens: how many.
+        weights: int64[n], what each counts for; int64[0]: one.
+        first_weight: index of the first one's weight.
+    """
+    rows = table.short_rows
+    mask = np.uint64(rows.size - 1)
+    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
+    weight = np.int64(1)
+    for i in range(n_pretokens):
+        if weights.size:
+            weight = weights[first_weight + i]
+        slot = scratch.slots[i]
+        if slot != _NONE:
+            low, high = scratch.lows[i], scratch.highs[i]
+            while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
+                slot + np.uint64(1)
+            ] != np.uint64(0):
+                slot = (slot + np.uint64(4)) & mask
+            if rows[slot + np.uint64(1)] == np.uint64(0):
+                rows[slot] = low
+                rows[slot + np.uint64(1)] = high
+                rows[slot + np.uint64(2)] = np.uint64(0)
+                table.used[SHORT_ENTRIES] += 1
+            table.short_counts[slot + np.uint64(2)] += weight
+        else:
+            start = scratch.positions[i]
+            length = scratch.positions[i + 1] - start
+            hashed = hash_bytes(buffer, start, start + length)
+            at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
+            if table.long_rows[at] == _NONE:
+                place = table.used[ARENA_USED]
+                for j in range(length):
+                    table.arena[place + j] = buffer[start + j]
+                table.used[ARENA_USED] += length
+                table.long_rows[at] = hashed
+                table.long_rows[at + 1] = np.uint64(place)
+                table.long_rows[at + 2] = np.uint64(length)
+                table.long_rows[at + 3] = np.uint64(0)
+                table.used[LONG_ENTRIES] += 1
+            table.long_counts[at + 3] += weight
+
+
+@kernel
+def count_pretokens(table, scratch, buffer, tail, tail_start, starts, cursor, most):
+    """Count pre-tokens from where `cursor` stands until the text or `most` groups are done, or a table is full.
+
+    Args:
+        starts, cursor: see `bpe.kernels.encode.take_positions`.
+
+    Returns:
+        DONE, PAUSED, or what must grow before the next call.
+    """
+    no_weights = table.used[:0]
+    while cursor[0] < starts.size:
+        if most == 0:
+            return PAUSED
+        most -= 1
+        before = (cursor[0], cursor[1])
+        n_pretokens = take_positions(starts, cursor, scratch.positions) - 1
+        if n_pretokens > 0:
+            n_bytes = scratch.positions[n_pretokens] - scratch.positions[0]
+            status = room(table, n_pretokens, n_bytes)
+            if status != DONE:
+                cursor[0], cursor[1] = before
+                return status
+            count_group(table, scratch, buffer, tail, tail_start, n_pretokens, no_weights, 0)
+            table.used[TOTAL] += n_pretokens
+    return DONE
+
+
+@kernel
+def count_words(table, scratch, buffer, tail, tail_start, offsets, weights, cursor):
+    """Count given pre-tokens with given weights, from `cursor[0]` on, until a table is full.
+
+    Args:
+        offsets: int64[n + 1]; weights: int64[n]; cursor: int64[1], modified in place.
+
+    Returns:
+        DONE, or what must grow before the next call.
+    """
+    n = weights.size
+    while cursor[0] < n:
+        first = cursor[0]
+        n_pretokens = min(np.int64(GROUP), n - first)
+        status = room(table, n_pretokens, offsets[first + n_pretokens] - offsets[first])
+        if status != DONE:
+            return status
+        for i in range(n_pretokens + 1):
+            scratch.positions[i] = offsets[first + i]
+        count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, first)
+        for i in range(n_pretokens):
+            table.used[TOTAL] += weights[first + i]
+        cursor[0] = first + n_pretokens
+    return DONE
+
+
+@kernel
+def move_short(old, new):
+    """Put all entries of one table of short pre-tokens into a larger, empty one."""
+    mask = np.uint64(new.size - 1)
+    for at in range(0, old.size, 4):
+        if old[at + 1] != np.uint64(0):
+            slot = ((hash_key(old[at], old[at + 1]) >> np.uint64(32)) << np.uint64(3)) & mask
+            while new[slot + np.uint64(1)] != np.uint64(0):
+                slot = (slot + np.uint64(4)) & mask
+            for j in range(3):
+                new[np.int64(slot) + j] = old[at + j]
+
+
+@kernel
+def move_long(old, new):
+    """Put all entries of one table of long pre-tokens into a larger one; `new` is filled here."""
+    new[:] = _NONE
+    mask = new.size - 1
+    for at in range(0, old.size, 4):
+        if old[at] != _NONE:
+            slot = np.int64(old[at] >> np.uint64(20)) * 4 & mask
+            while new[slot] != _NONE:
+                slot = (slot + 4) & mask
+            for j in range(4):
+                new[slot + j] = old[at + j]
+
+
+@kernel
+def measure(table):
+    """(number of pre-tokens, number of their bytes) whose count is not 0."""
+    n, n_bytes = 0, 0
+    for at in range(0, table.short_rows.size, 4):
+        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
+            n += 1
+            n_bytes += np.int64(table.short_rows[at + 1] >> np.uint64(56))
+    for at in range(0, table.long_rows.size, 4):
+        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
+            n += 1
+            n_bytes += np.int64(table.long_rows[at + 2])
+    return n, n_bytes
+
+
+@kernel
+def export(table, out_bytes, out_offsets, out_counts):
+    """Write out all pre-tokens whose count is not 0, in the order of the tables.
+
+    Args:
+        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1]; out_counts: int64[n], as `measure` says; replaced.
+    """
+    n, place = 0, 0
+    out_offsets[0] = 0
+    for at in range(0, table.short_rows.size, 4):
+        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
+            length = np.int64(table.short_rows[at + 1] >> np.uint64(56))
+            for j in range(length):
+                word = table.short_rows[at + (j >> 3)]
+                out_bytes[place + j] = (word >> np.uint64(8 * (j & 7))) & np.uint64(255)
+            place += length
+            out_counts[n] = table.short_counts[at + 2]
+            n += 1
+            out_offsets[n] = place
+    for at in range(0, table.long_rows.size, 4):
+        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
+            begin = np.int64(table.long_rows[at + 1])
+            length = np.int64(table.long_rows[at + 2])
+            for j in range(length):
+                out_bytes[place + j] = table.arena[begin + j]
+            place += length
+            out_counts[n] = table.long_counts[at + 3]
+            n += 1
+            out_offsets[n] = place

@@ -1,0 +1,380 @@
+"""Counts of pre-tokens -> tokenizer.
+
+Law: the merges are those of `reference.train`, for both tie-breaks, whatever the number of threads that counted and
+the order in which they did.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.count import PretokenCounts, require_text
+from bpe.errors import EncodingError, TrainingError
+from bpe.kernels import merge as kernels
+from bpe.patterns import pattern_name
+from bpe.pretokenize import Pretokenizer, stands_across
+from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, Pair
+from bpe.tokenizer import Tokenizer
+from bpe.vocabulary import Vocabulary
+
+_logger = logging.getLogger("bpe")
+
+# A file is cut into parts of about this size, each counted by one thread.
+_PART_BYTES = 1 << 22
+# The kernel comes back after so many places (some tens of milliseconds), so that Ctrl-C is seen.
+_PLACES_PER_CALL = 1 << 21
+# Positions are 32 bits; the first 256 are the bytes themselves.
+_MAX_POSITIONS = 2**31 - 1
+
+
+def train_from_counts(
+    counts: PretokenCounts,
+    vocab_size: int,
+    *,
+    special_tokens: Sequence[str] = (),
+    tie_break: str = "greatest-bytes",
+    min_frequency: int = 2,
+    max_token_length: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tokenizer:
+    """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
+
+    Args:
+        counts: what the corpus holds; not changed.
+        vocab_size: number of ids in all: 256 bytes, merges, special tokens.
+        special_tokens: get the last ids, in this order.
+        tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
+        min_frequency: pairs that occur less often are not merged.
+        max_token_length: in bytes, inclusive; None: no limit.
+        progress: called with (merges made, merges wanted) every now and then.
+
+    Returns:
+        The tokenizer. If training stopped early its vocabulary is smaller, which is logged.
+
+    Raises:
+        TrainingError: arguments that make no sense together, no text, or too many unique pre-tokens.
+    """
+    special_tokens = list(special_tokens)
+    _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
+    require_text(counts)
+    n_wanted = vocab_size - 256 - len(special_tokens)
+    merges = _learn(counts, n_wanted, tie_break, min_frequency, max_token_length, progress)
+    if len(merges) < n_wanted:
+        _logger.warning(
+            "training stopped early: no pair occurs %d times after %d merges, so the vocabulary has %d tokens"
+            " instead of %d; give more text or a smaller vocab_size",
+            max(min_frequency, 1),
+            len(merges),
+            256 + len(merges) + len(special_tokens),
+            vocab_size,
+        )
+    vocabulary = Vocabulary.from_merges(merges, special_tokens)
+    return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
+
+
+def _check_arguments(
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    tie_break: str,
+    min_frequency: int,
+    max_token_length: int | None,
+) -> None:
+    if tie_break not in TIE_BREAKS:
+        known = ", ".join(map(repr, TIE_BREAKS))
+        raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
+    twice = sorted({token for token in special_tokens if special_tokens.count(token) > 1})
+    if twice:
+        raise TrainingError(f"special token {twice[0]!r} is given twice; give each one once")
+    if "" in special_tokens:
+        raise TrainingError("a special token is empty; it would be found everywhere: leave it out")
+    least = 256 + len(special_tokens)
+    if vocab_size < least:
+        raise TrainingError(
+            f"vocab_size {vocab_size:,} is too small: 256 bytes and {len(special_tokens)} special tokens"
+            f" need at least {least:,}"
+        )
+    if min_frequency < 0:
+        raise TrainingError(f"min_frequency is {min_frequency}; expected 0 or more")
+    if max_token_length is not None and max_token_length < 1:
+        raise TrainingError(f"max_token_length is {max_token_length}; expected at least 1 byte")
+
+
+def _learn(
+    counts: PretokenCounts,
+    n_wanted: int,
+    tie_break: str,
+    min_frequency: int,
+    max_token_length: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[Pair]:
+    by_bytes = tie_break == "greatest-bytes"
+    buffer, offsets, word_counts = counts.arrays()
+    n_positions = 256 + len(buffer)
+    if n_positions > _MAX_POSITIONS:
+        raise TrainingError(
+            f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
+            f" {n_positions * 28 / 2**30:,.0f} GiB; at most {_MAX_POSITIONS:,} bytes are possible:"
+            " train on a sample of the text"
+        )
+    text = np.concatenate([np.arange(256, dtype=np.uint8), buffer])
+    words = kernels.Words(text, offsets + 256, word_counts)
+    del buffer, offsets
+    least = max(min_frequency, 1)
+    longest = 2**31 - 1 if max_token_length is None else max_token_length
+
+    n_symbols = 256 + n_wanted
+    symbols = kernels.Symbols(
+        lengths=np.ones(n_symbols, np.int32),
+        places=np.full(n_symbols, -1, np.int64),
+        order=_order(n_symbols, by_bytes),
+        pair_before=np.full(n_symbols, -1, np.int32),
+        pair_after=np.full(n_symbols, -1, np.int32),
+        merges=np.zeros(2 * n_wanted, np.int32),
+    )
+    symbols.places[:256] = np.arange(256)
+
+    code_counts, occurrences = np.zeros(65536, np.int64), np.zeros(65536, np.int64)
+    kernels.count_byte_pairs(words, code_counts, occurrences)
+    codes = np.flatnonzero((code_counts >= least) & (longest >= 2))
+    pair_of_code = np.full(65536, -1, np.int32)
+    pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
+    pairs = _pairs(max(2**17, 2 * len(codes)))
+    pairs.left[: len(codes)] = codes >> 8
+    pairs.right[: len(codes)] = codes & 255
+    pairs.counts[: len(codes)] = code_counts[codes]
+    places_of_codes = np.cumsum(np.concatenate([[0], occurrences[codes]]))
+    pairs.first_place[: len(codes)] = places_of_codes[:-1]
+    most_places = 2 * int(occurrences[codes].max(initial=0)) + 1
+    state = kernels.MergeState(
+        rows=np.zeros(4 * n_positions, np.int32),
+        places=np.empty(3 * n_positions, np.int32),
+        new_pairs=np.empty(most_places, np.int32),
+        new_places=np.empty(most_places, np.int32),
+        used=np.array([len(codes), 0, 0, places_of_codes[-1]], np.int64),
+    )
+    state.rows[kernels.WORD : 4 * 256 : 4] = -1
+    kernels.fill_rows(words, symbols, pairs, state, pair_of_code)
+    while True:
+        status = kernels.merge_steps(
+            words, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
+        )
+        n_merges = int(state.used[kernels.N_MERGES])
+        if progress is not None:
+            progress(n_merges, n_wanted)
+        if status == kernels.FINISHED:
+            break
+        if status == kernels.GROW_PAIRS:
+            pairs = _grown(pairs)
+    tokens = [bytes([byte]) for byte in range(256)]
+    merges = []
+    for left, right in symbols.merges[: 2 * n_merges].reshape(-1, 2).tolist():
+        merges.append((tokens[left], tokens[right]))
+        tokens.append(tokens[left] + tokens[right])
+    return merges
+
+
+def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
+    """See `kernels.Symbols.order`."""
+    if by_bytes:
+        # Those of merges are filled in as they are made.
+        order = np.zeros(n_symbols, np.uint64)
+        order[:256] = np.arange(256, dtype=np.uint64) << np.uint64(56)
+        return order
+    numbers = np.arange(n_symbols, dtype=np.uint64)
+    numbers[:256] = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
+    # The least number comes first there, the greatest here.
+    return np.uint64(2**32) - numbers
+
+
+def _pairs(capacity: int) -> kernels.Pairs:
+    return kernels.Pairs(
+        left=np.empty(capacity, np.int32),
+        right=np.empty(capacity, np.int32),
+        counts=np.empty(capacity, np.int64),
+        first_place=np.empty(capacity, np.int64),
+        n_places=np.zeros(capacity, np.int32),
+        queue=np.empty(capacity, np.int32),
+        queue_counts=np.empty(capacity, np.int64),
+    )
+
+
+def _grown(pairs: kernels.Pairs) -> kernels.Pairs:
+    larger = _pairs(2 * len(pairs.left))
+    for old, new in zip(pairs, larger, strict=True):
+        new[: len(old)] = old
+    return larger
+
+
+def train_bpe(
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]],
+    vocab_size: int,
+    special_tokens: Sequence[str] = (),
+    *,
+    pattern: str = "gpt2",
+    tie_break: str = "greatest-bytes",
+    min_frequency: int = 2,
+    max_token_length: int | None = None,
+    workers: int | None = None,
+) -> Tokenizer:
+    """Train a tokenizer on files or on texts.
+
+    Args:
+        input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which special tokens
+            separate documents. Or an iterable of str: the documents themselves.
+        vocab_size: number of ids in all: 256 bytes, merges, special tokens.
+        special_tokens: get the last ids; what they spell is not learnt from.
+        pattern: the split pattern, by name or exact text.
+        tie_break, min_frequency, max_token_length: see `train_from_counts`.
+        workers: threads that count; None: one for each processor. The result does not depend on it.
+
+    Raises:
+        OSError: a file cannot be read.
+        EncodingError: a file is not UTF-8, or a text holds lone surrogates.
+        TrainingError: see `train_from_counts`; or the texts look like names of files.
+        PatternError: the pattern is not known.
+    """
+    special_tokens = list(special_tokens)
+    _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
+    if workers is None:
+        workers = os.cpu_count() or 1
+    if workers < 1:
+        raise TrainingError(f"workers is {workers}; expected at least 1")
+    name = pattern_name(pattern)
+    counting = _Counting(name, special_tokens)
+    counting.run(_parts(input, name, special_tokens), workers)
+    return train_from_counts(
+        counting.total(),
+        vocab_size,
+        special_tokens=special_tokens,
+        tie_break=tie_break,
+        min_frequency=min_frequency,
+        max_token_length=max_token_length,
+    )
+
+
+class _Counting:
+    """Threads that count parts, each into one of as many `PretokenCounts` as there are threads."""
+
+    def __init__(self, pattern: str, special_tokens: Sequence[str]) -> None:
+        self._new = lambda: PretokenCounts(pattern, special_tokens)
+        self._idle: list[PretokenCounts] = []
+        self._lock = Lock()
+
+    def _count(self, part: _Part) -> None:
+        with self._lock:
+            counts = self._idle.pop() if self._idle else self._new()
+        try:
+            counts.add(*part)
+        finally:
+            with self._lock:
+                self._idle.append(counts)
+
+    def run(self, parts: Iterator[_Part], workers: int) -> None:
+        if workers == 1:
+            for part in parts:
+                self._count(part)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            pending = []
+            for part in parts:
+                pending.append(pool.submit(self._count, part))
+                # Bounded: parts of documents are copies.
+                if len(pending) > 2 * workers:
+                    pending.pop(0).result()
+            for future in pending:
+                future.result()
+
+    def total(self) -> PretokenCounts:
+        total = self._idle.pop() if self._idle else self._new()
+        for counts in self._idle:
+            total.merge(counts)
+        return total
+
+
+_Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def _parts(
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]],
+    pattern: str,
+    special_tokens: Sequence[str],
+) -> Iterator[_Part]:
+    if isinstance(input, str | os.PathLike):
+        yield from _parts_of_file(Path(input), Pretokenizer(pattern), special_tokens)
+        return
+    texts: list[str] = []
+    size = n_texts = n_existing = 0
+    name = ""
+    for item in input:
+        if isinstance(item, os.PathLike):
+            yield from _parts_of_file(Path(item), Pretokenizer(pattern), special_tokens)
+            continue
+        n_texts += 1
+        name = item
+        # One text that names no file is enough: the rest need not be asked.
+        if n_existing == n_texts - 1:
+            n_existing += os.path.isfile(item)
+        texts.append(item)
+        size += len(item)
+        if size >= _PART_BYTES:
+            yield _part_of_texts(texts)
+            texts, size = [], 0
+    if n_texts and n_existing == n_texts:
+        raise TrainingError(
+            f"every one of the {n_texts} texts is the name of an existing file, {name!r} for one; to train on"
+            " files pass pathlib.Path objects, to train on these very texts add one that names no file"
+        )
+    if texts:
+        yield _part_of_texts(texts)
+
+
+def _part_of_texts(texts: list[str]) -> _Part:
+    encoded = []
+    for text in texts:
+        try:
+            encoded.append(text.encode())
+        except UnicodeEncodeError as error:
+            raise EncodingError(
+                f"a text holds the lone surrogate U+{ord(text[error.start]):04X} at position {error.start};"
+                " it is not valid Unicode: remove it, or decode the text with errors='replace'"
+            ) from error
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def _parts_of_file(
+    path: Path, pretokenizer: Pretokenizer, special_tokens: Sequence[str]
+) -> Iterator[_Part]:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    text = np.frombuffer(mapped, np.uint8)
+    start = 0
+    while start < size:
+        stop = min(start + _PART_BYTES, size)
+        while stop < size:
+            stop = pretokenizer.safe_cut(text, stop, size)
+            if not any(stands_across(text, stop, token.encode()) for token in special_tokens):
+                break
+            stop += 1
+        part = text[start:stop]
+        try:
+            str(part.data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise EncodingError(
+                f"{path}: not UTF-8 at byte {start + error.start:,} (found 0x{part[error.start]:02X}: {error.reason});"
+                " convert the file to UTF-8"
+            ) from error
+        yield part, np.array([0, len(part)])
+        start = stop
