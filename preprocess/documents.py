@@ -11,7 +11,7 @@ The shape is Arrow's: one buffer of bytes and the offsets between documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -88,6 +88,15 @@ class DocumentBatch:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def n_ended(self) -> int:
+        """Number of documents that end in this batch: the first so many."""
+        return len(self) - self.continued
+
+    def without_text(self) -> DocumentBatch:
+        """What the batch says of its documents, without their text."""
+        return replace(self, buffer=self.buffer[:0].copy())
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
         """The documents that a mask `bool[n_documents]` chooses; copied unless that is all."""

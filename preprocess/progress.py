@@ -132,9 +132,7 @@ def line_of(stage: Stage, seconds: float) -> str:
     """
     rate = stage.done / seconds if seconds > 0 else 0.0
     left = (
-        f"about {_duration((stage.total - stage.done) / rate)} left"
-        if rate
-        else "time left unknown"
+        f"about {duration((stage.total - stage.done) / rate)} left" if rate else "time left unknown"
     )
     percent = f"{stage.done / stage.total:.0%}".replace("%", " %") if stage.total else "100 %"
     if stage.unit == "B":
@@ -148,12 +146,19 @@ def line_of(stage: Stage, seconds: float) -> str:
     )
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> [duration(seconds) for seconds in (0.25, 59, 61, 7300)]
+    ['0.2 s', '59 s', '1 min 1 s', '2 h 2 min']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{minutes} min {whole_seconds} s" if minutes else f"{whole_seconds} s"
 
 
 def anonymous_memory() -> int:

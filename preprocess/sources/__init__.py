@@ -60,7 +60,7 @@ class WorkUnit(Protocol):
         """The bytes of the source that it stands for: uint8[n_bytes], for the source's digest.
 
         Raises:
-            CorpusError: The source changed since it was found.
+            CorpusError: The source changed since it was found, so what was read may be damaged.
         """
 
 

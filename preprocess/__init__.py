@@ -1,0 +1,55 @@
+"""Text in, memory-mapped tokens out: build token files from a corpus, and sample batches from them.
+
+    from preprocess import build, get_batch, open_tokens
+
+    result = build(train=["train.txt"], val=["val.txt"], out="data")
+    train = open_tokens("data/train.bin")
+    inputs, targets = get_batch(train, batch_size=8, context_length=256)
+
+Law: `import preprocess` loads nothing heavy. Public names are imported when they are first used
+(PEP 562). This package owns files, formats, workers and the command; `bpe` knows none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from preprocess.documents import CorpusError
+    from preprocess.pipeline import BuildResult, build
+    from preprocess.sampling import get_batch
+    from preprocess.token_file import TokenFile, TokenFileError, open_tokens
+
+__all__ = [
+    "BuildResult",
+    "CorpusError",
+    "TokenFile",
+    "TokenFileError",
+    "build",
+    "get_batch",
+    "open_tokens",
+]
+
+# No module has the name of something public: importing it would put the module in that place.
+_MODULE_OF = {
+    "BuildResult": "preprocess.pipeline",
+    "CorpusError": "preprocess.documents",
+    "TokenFile": "preprocess.token_file",
+    "TokenFileError": "preprocess.token_file",
+    "build": "preprocess.pipeline",
+    "get_batch": "preprocess.sampling",
+    "open_tokens": "preprocess.token_file",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,573 @@
+"""The command `tokenbin`, which is `python -m preprocess` too.
+
+Law: this module parses and prints, everything else is done by functions that a program can call.
+Whatever is refused on purpose is one line on stderr: `tokenbin: error: ...`; `--debug` adds the
+traceback.
+
+    exit code 0     done
+              1     failed
+              2     wrong usage
+              130   interrupted by SIGINT (Ctrl-C)
+              143   terminated by SIGTERM
+
+Nothing heavy is imported here: `tokenbin --help` has to be instant.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from bpe.errors import TokenbinError
+
+if TYPE_CHECKING:
+    from preprocess.progress import Progress
+
+# Every option may be spelled with underscores as well.
+_CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+}
+_LISTS = ("--train", "--train-file", "--val", "--val-file")
+
+app = typer.Typer(
+    name="tokenbin",
+    help="Text in, memory-mapped tokens out: train a byte-level BPE, encode a corpus, look at it.",
+    epilog="Options without a command mean build. 'tokenbin COMMAND --help' says more.",
+    context_settings=_CONTEXT,
+    add_completion=False,
+    # rich takes longer to load than everything else together.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. As KeyboardInterrupt it is no Exception, so nothing takes it for one."""
+
+
+# --- options that several commands have
+# ------------------------------------------------------------
+
+_SourcePaths = Annotated[
+    list[Path], typer.Argument(metavar="PATH...", help="Text files and directories.")
+]
+_TokenizerFile = Annotated[
+    Path, typer.Option("--tokenizer", "--tokenizer-path", help="The tokenizer.json to encode with.")
+]
+_VocabSize = Annotated[
+    int | None,
+    typer.Option(help="Bytes, merges and special tokens together.", show_default="32000"),
+]
+_Pattern = Annotated[str | None, typer.Option(help="The split pattern.", show_default="gpt2")]
+_SpecialTokens = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--special-token",
+        metavar="TEXT",
+        help="A further special token of the new tokenizer; may be repeated.",
+    ),
+]
+_TieBreak = Annotated[
+    str | None,
+    typer.Option(
+        metavar="greatest-bytes|huggingface",
+        help="Which of equally frequent pairs is merged first.",
+        show_default="greatest-bytes",
+    ),
+]
+_MinFrequency = Annotated[
+    int | None, typer.Option(help="Pairs that occur less often are not merged.", show_default="2")
+]
+_EndOfText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The special token behind every document.",
+        show_default="the tokenizer's, else <|endoftext|>",
+    ),
+]
+_BeginOfText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="The special token before every document.", show_default="none"
+    ),
+]
+_Separator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What stands between documents in text files; '' makes every file one document.",
+        show_default="<|endoftext|>",
+    ),
+]
+_OnInvalidUtf8 = Annotated[
+    str | None,
+    typer.Option(
+        metavar="error|replace|skip",
+        help="Text that is not UTF-8: stop, put U+FFFD there, or leave the document out.",
+        show_default="error",
+    ),
+]
+_UnitSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Bytes that a worker takes at a time, as 64KiB; never changes the outputs.",
+        show_default="4MiB",
+    ),
+]
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads; 1 works in the main thread; never changes the outputs.",
+        show_default="one per processor",
+    ),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
+_LogFile = Annotated[
+    Path | None, typer.Option("--log-file", help="Append everything that is said to this file.")
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"tokenbin {version('tokenbin')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+# --- commands
+# --------------------------------------------------------------------------------------
+
+
+@app.command()
+def build(
+    ctx: typer.Context,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--train",
+            "--train-file",
+            metavar="PATH...",
+            help="Text files and directories.",
+            show_default="text that every Python ships with",
+        ),
+    ] = None,
+    val: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--val",
+            "--val-file",
+            metavar="PATH...",
+            help="The same for validation.",
+            show_default="documents taken out of train",
+        ),
+    ] = None,
+    val_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the train documents that becomes validation without --val; 0: no"
+            " validation file.",
+            show_default="0.01",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "--output-dir", help="Directory for the outputs.", show_default="data"
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="NAME gives NAME_train.bin and so on.", show_default="none"),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            "--tokenizer-path",
+            help="A tokenizer.json to use instead of training one.",
+        ),
+    ] = None,
+    vocab_size: _VocabSize = None,
+    pattern: _Pattern = None,
+    special_tokens: _SpecialTokens = None,
+    tie_break: _TieBreak = None,
+    min_frequency: _MinFrequency = None,
+    end_of_text: _EndOfText = None,
+    begin_of_text: _BeginOfText = None,
+    separator: _Separator = None,
+    on_invalid_utf8: _OnInvalidUtf8 = None,
+    unit_size: _UnitSize = None,
+    workers: _Workers = None,
+    overwrite: _Overwrite = False,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Train a tokenizer (unless one is given) and encode train and validation text."""
+    from preprocess import pipeline
+
+    with _told(ctx) as told:
+        result = pipeline.build(progress=told.progress, **_given(ctx))
+        told.say(result.lines)
+
+
+@app.command()
+def train(
+    ctx: typer.Context,
+    paths: _SourcePaths,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default="tokenizer.json")
+    ] = None,
+    vocab_size: _VocabSize = None,
+    pattern: _Pattern = None,
+    special_tokens: _SpecialTokens = None,
+    tie_break: _TieBreak = None,
+    min_frequency: _MinFrequency = None,
+    end_of_text: _EndOfText = None,
+    begin_of_text: _BeginOfText = None,
+    separator: _Separator = None,
+    on_invalid_utf8: _OnInvalidUtf8 = None,
+    unit_size: _UnitSize = None,
+    workers: _Workers = None,
+    overwrite: _Overwrite = False,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Train a tokenizer on text."""
+    from preprocess import pipeline
+
+    with _told(ctx) as told:
+        _, lines = pipeline.train(progress=told.progress, **_given(ctx))
+        told.say(lines)
+
+
+@app.command()
+def encode(
+    ctx: typer.Context,
+    paths: _SourcePaths,
+    tokenizer: _TokenizerFile,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .bin to write; its .docs and .json land beside it.", show_default="train.bin"
+        ),
+    ] = None,
+    end_of_text: _EndOfText = None,
+    begin_of_text: _BeginOfText = None,
+    separator: _Separator = None,
+    on_invalid_utf8: _OnInvalidUtf8 = None,
+    unit_size: _UnitSize = None,
+    workers: _Workers = None,
+    overwrite: _Overwrite = False,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Encode text into one token file."""
+    from preprocess import pipeline
+
+    with _told(ctx) as told:
+        result = pipeline.encode(progress=told.progress, **_given(ctx))
+        told.say(result.lines)
+
+
+@app.command()
+def count(
+    ctx: typer.Context,
+    paths: _SourcePaths,
+    tokenizer: _TokenizerFile,
+    separator: _Separator = None,
+    on_invalid_utf8: _OnInvalidUtf8 = None,
+    unit_size: _UnitSize = None,
+    workers: _Workers = None,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Count the documents, bytes and tokens of text; writes nothing."""
+    from preprocess import pipeline
+    from preprocess.report import in_words, left_out_lines, table
+
+    with _told(ctx) as told:
+        report = pipeline.count(progress=told.progress, **_given(ctx))
+        counted = [(source.name, counts) for source, counts in report.sources]
+        rows = [["tokens", "documents", "bytes", "file"]]
+        for name, counts in [*counted, ("total", report.total())]:
+            numbers = (counts.tokens, counts.documents, counts.bytes)
+            rows.append([*(f"{number:,}" for number in numbers), name])
+        _print(table(rows))
+        told.say([in_words(report.total()), *left_out_lines(report.left_out)])
+
+
+@app.command()
+def decode(
+    ctx: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="FILE.bin", help="The token file.")],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            "--tokenizer-path",
+            help="The tokenizer that it was built with.",
+            show_default="tokenizer.json beside it",
+        ),
+    ] = None,
+    start: Annotated[int, typer.Option(min=0, help="The first token.")] = 0,
+    count: Annotated[
+        int | None, typer.Option(min=0, help="How many tokens.", show_default="all")
+    ] = None,
+    debug: _Debug = False,
+) -> None:
+    """Print the text of a token file, special tokens included."""
+    from preprocess.inspect import decoded
+
+    with _told(ctx):
+        for piece in decoded(path, tokenizer, start, count):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+@app.command()
+def inspect(
+    ctx: typer.Context,
+    path: Annotated[
+        Path, typer.Argument(help="A .bin, a tokenizer.json, or a directory of outputs.")
+    ],
+    debug: _Debug = False,
+) -> None:
+    """Say what a token file, a tokenizer or a directory of outputs is."""
+    from preprocess.inspect import description
+
+    with _told(ctx):
+        _print(description(path))
+
+
+@app.command()
+def verify(
+    ctx: typer.Context,
+    path: Annotated[Path, typer.Argument(help="A directory of outputs, or one .bin.")],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            "--tokenizer-path",
+            help="The tokenizer that it was built with.",
+            show_default="tokenizer.json beside it",
+        ),
+    ] = None,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Check token files against their manifests; exit code 1 if something is wrong."""
+    from preprocess.verify import verified
+
+    with _told(ctx) as told:
+        findings = verified(path, tokenizer, told.progress)
+        _print(finding.line() for finding in findings)
+        if not all(finding.sound for finding in findings):
+            raise typer.Exit(1)
+
+
+# --- how commands are run
+# --------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and leave with its exit code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        arguments: What stands behind `tokenbin`.
+    """
+    if not arguments:
+        run(["--help"])
+        return 2
+    debug = "--debug" in arguments
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = app(args=with_command(arguments), prog_name="tokenbin", standalone_mode=False)
+        return code or 0
+    except _UsageError as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "tokenbin"
+        message: str = error.format_message()  # type: ignore[attr-defined]
+        return _failed(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help", 2)
+    except TokenbinError as error:
+        if debug:
+            raise
+        from preprocess.config import SettingsError
+
+        return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not fail once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, MemoryError) as error:
+        if debug:
+            raise
+        return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted; what was not finished is removed", 130)
+    except Terminated:
+        return _failed("terminated; what was not finished is removed", 143)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def with_command(arguments: list[str]) -> list[str]:
+    """Put the command word there if it is missing, and repeat an option for each value in a list.
+
+    >>> with_command(["--train_file", "a.txt", "b.txt", "--workers", "2"])
+    ['build', '--train_file', 'a.txt', '--train_file', 'b.txt', '--workers', '2']
+    """
+    first = arguments[0] if arguments else ""
+    if first.startswith("-") and first not in ("-h", "--help", "--version"):
+        arguments = ["build", *arguments]
+    if arguments[:1] != ["build"]:
+        return arguments
+    expanded: list[str] = []
+    option = ""
+    n_values = 0
+    for argument in arguments:
+        if argument.startswith("-"):
+            option, n_values = argument, 0
+        elif option.replace("_", "-") in _LISTS:
+            n_values += 1
+            if n_values > 1:
+                expanded.append(option)
+        expanded.append(argument)
+    return expanded
+
+
+def _terminate(signal_number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _failed(message: str, code: int) -> int:
+    # One line, whatever a file name may hold.
+    print(f"tokenbin: error: {' '.join(message.splitlines())}", file=sys.stderr)
+    return code
+
+
+def _print(lines: Iterator[str] | Sequence[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+_SAYING = ("debug", "quiet", "log_file")
+
+
+def _given(ctx: typer.Context) -> dict[str, Any]:
+    """The settings that the user gave; the others have their defaults in `preprocess.config`."""
+    return {
+        name: value
+        for name, value in ctx.params.items()
+        if value not in (None, [], ()) and name not in _SAYING
+    }
+
+
+class _Told:
+    """Where a command's words go."""
+
+    def __init__(self, progress: Progress, quiet: bool, logger: logging.Logger) -> None:
+        self.progress = progress
+        self._quiet = quiet
+        self._logger = logger
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Print the closing lines, and put them in the log file."""
+        for line in lines:
+            if not self._quiet:
+                print(line)
+            self._logger.info("%s", line, extra={"only_file": True})
+
+
+@contextmanager
+def _told(ctx: typer.Context) -> Iterator[_Told]:
+    """Connect the loggers of both packages to stderr and the log file while a command runs."""
+    from preprocess.progress import Progress
+    from preprocess.progress import logger as own
+
+    quiet = bool(ctx.params.get("quiet"))
+    log_file = ctx.params.get("log_file")
+    handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
+    if log_file is not None:
+        try:
+            to_file = logging.FileHandler(log_file, encoding="utf-8")
+        except OSError as error:
+            raise _log_file_error(log_file, error) from error
+        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handlers.append(to_file)
+    loggers = [own, logging.getLogger("bpe")]
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        for handler in handlers:
+            logger.addHandler(handler)
+    show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
+    try:
+        yield _Told(Progress(show), quiet, own)  # type: ignore[arg-type]
+    except BaseException as error:
+        if log_file is not None:
+            own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
+        raise
+    finally:
+        for logger in loggers:
+            for handler in handlers:
+                logger.removeHandler(handler)
+        for handler in handlers:
+            handler.close()
+
+
+class _OnStderr(logging.Handler):
+    """Prints what is said, above a bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "only_file", False):
+            return
+        line = f"tokenbin: {record.getMessage()}"
+        if "tqdm" in sys.modules:
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr)
+
+
+def _log_file_error(path: Path, error: OSError) -> TokenbinError:
+    from preprocess.outputs import OutputError
+
+    return OutputError(
+        f"{path}: no log can be written there: {error.strerror}; choose another file"
+    )

@@ -1,0 +1,164 @@
+"""What a file is: token files, tokenizers and directories of outputs, in words.
+
+Law: nothing is changed, and a file is only called what it was checked to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bpe.errors import TokenbinError, TokenizerFileError
+from preprocess.outputs import TOKENIZER_FILE
+from preprocess.report import tokenizer_in_words
+from preprocess.token_file import FORMAT, PARTIAL, TokenFile, TokenFileError, open_tokens
+
+if TYPE_CHECKING:
+    from bpe import Tokenizer
+
+_SAMPLE_TOKENS = 64
+_TOKENS_AT_A_TIME = 1 << 20
+
+
+def tokenizer_of(path: Path, given: Path | None) -> Tokenizer:
+    """The tokenizer of a token file: the one given, else tokenizer.json beside it.
+
+    Raises:
+        TokenizerFileError: There is none, or it cannot be read.
+    """
+    from bpe import Tokenizer
+
+    beside = path.parent / TOKENIZER_FILE
+    if given is None and not beside.exists():
+        raise TokenizerFileError(
+            f"{path}: there is no {TOKENIZER_FILE} beside it; name the tokenizer that it was built"
+            " with (--tokenizer)"
+        )
+    return Tokenizer.from_file(given or beside)
+
+
+def decoded(
+    path: Path, tokenizer_path: Path | None = None, start: int = 0, count: int | None = None
+) -> Iterator[bytes]:
+    """The text of tokens [start, start + count) of a token file, piece by piece.
+
+    A piece may end inside a character; joined they are what the tokens say.
+
+    Raises:
+        TokenFileError: The token file is not sound, was built with another tokenizer, or is too
+            short.
+        TokenizerFileError: There is no tokenizer, or it cannot be read.
+    """
+    tokenizer = tokenizer_of(path, tokenizer_path)
+    file = open_tokens(path, tokenizer=tokenizer)
+    if start > len(file):
+        raise TokenFileError(
+            f"{file.path}: has {len(file):,} tokens, so none begins at {start:,}; choose a smaller"
+            " start (--start)"
+        )
+    stop = len(file) if count is None else min(start + count, len(file))
+    for place in range(start, stop, _TOKENS_AT_A_TIME):
+        yield tokenizer.decode_bytes(file[place : min(place + _TOKENS_AT_A_TIME, stop)])
+
+
+def description(path: Path) -> list[str]:
+    """Lines about a .bin, a tokenizer.json or a directory of outputs.
+
+    Raises:
+        TokenbinError: There is no such file, or it is none of these, or it is damaged.
+    """
+    from bpe import Tokenizer
+
+    if path.is_dir():
+        return _of_directory(path)
+    if not path.exists():
+        raise TokenFileError(f"{path}: no such file or directory; check the path")
+    if path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path)):
+        return _of_token_file(open_tokens(path))
+    if path.suffix == ".json":
+        return _of_tokenizer(path, Tokenizer.from_file(path))
+    raise TokenFileError(
+        f"{path}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
+    )
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a .json calls itself a manifest; whether it is a good one is another question."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, OSError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def manifests_in(directory: Path) -> list[Path]:
+    """The manifests in a directory, sorted by name."""
+    return [path for path in sorted(directory.glob("*.json")) if is_manifest(path)]
+
+
+def _of_directory(directory: Path) -> list[str]:
+    from bpe import Tokenizer
+
+    lines: list[str] = []
+    tokenizer_path = directory / TOKENIZER_FILE
+    if tokenizer_path.exists():
+        lines += _of_tokenizer(tokenizer_path, Tokenizer.from_file(tokenizer_path))
+    for path in manifests_in(directory):
+        lines += _of_token_file(open_tokens(path))
+    lines += [f"{path}: not finished" for path in sorted(directory.glob(f"*{PARTIAL}"))]
+    if not lines:
+        raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
+    return lines
+
+
+def _of_tokenizer(path: Path, tokenizer: Tokenizer) -> list[str]:
+    ordinary = tokenizer.vocabulary.tokens
+    longest = max(ordinary.values(), key=len)
+    return [
+        f"{path}: byte-level BPE, {tokenizer_in_words(tokenizer)}",
+        f"  pattern {tokenizer.pattern}, Unicode {tokenizer.unicode_version}, ties"
+        f" {tokenizer.tie_break or 'not known'}, end of text {tokenizer.eos_token or 'not known'}",
+        f"  longest token: {len(longest)} bytes, {longest[:80].decode('utf-8', 'replace')!r}",
+        f"  fingerprint {tokenizer.fingerprint}",
+    ]
+
+
+def _of_token_file(file: TokenFile) -> list[str]:
+    manifest = file.manifest
+    lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)
+    used = np.zeros(file.vocab_size, np.bool_)
+    for place in range(0, len(file), _TOKENS_AT_A_TIME):
+        ids = file[place : place + _TOKENS_AT_A_TIME]
+        used[ids[ids < file.vocab_size]] = True
+    lines = [
+        f"{file.path}: {file.n_tokens:,} tokens ({file.dtype.name}), {file.n_documents:,}"
+        " documents",
+        f"  {manifest.n_bytes:,} bytes of text, {manifest.n_bytes / max(file.n_tokens, 1):.2f} to"
+        " the token",
+        f"  vocabulary {file.vocab_size:,}, of which {int(used.sum()):,} occur; end of text"
+        f" {manifest.end_of_text_id}, begin of text {manifest.begin_of_text_id}",
+        f"  sources: {_sources(manifest.sources)}",
+    ]
+    if len(lengths):
+        lines.append(
+            f"  tokens per document: {lengths.mean():,.1f} on average, {lengths.min():,} to"
+            f" {lengths.max():,}, median {np.median(lengths):,.0f}"
+        )
+    try:
+        tokenizer = tokenizer_of(file.path, None)
+        open_tokens(file.path, tokenizer=tokenizer)
+    except TokenbinError as error:
+        return [*lines, f"  no sample, for its tokenizer is not beside it: {error}"]
+    sample = tokenizer.decode_bytes(file[:_SAMPLE_TOKENS]).decode("utf-8", "replace")
+    return [*lines, f"  begins: {sample!r}"]
+
+
+def _sources(sources: tuple[object, ...]) -> str:
+    named = [str(source["name"]) for source in sources[:3] if isinstance(source, dict)]
+    more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
+    return f"{', '.join(map(os.fspath, named))}{more}"
