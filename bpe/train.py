@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from bpe.count import PretokenCounts, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.kernels import merge as kernels
 from bpe.patterns import pattern_name
-from bpe.pretokenize import Pretokenizer, stands_across
+from bpe.pretokenize import Pretokenizer, is_utf8, stands_across
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, Pair
 from bpe.tokenizer import Tokenizer
 from bpe.vocabulary import Vocabulary
@@ -270,10 +271,12 @@ class _Counting:
         self._lock = Lock()
 
     def _count(self, part: _Part) -> None:
+        if part.unchecked:
+            _check_utf8(part.buffer, *part.unchecked)
         with self._lock:
             counts = self._idle.pop() if self._idle else self._new()
         try:
-            counts.add(*part)
+            counts.add(part.buffer, part.offsets)
         finally:
             with self._lock:
                 self._idle.append(counts)
@@ -300,7 +303,12 @@ class _Counting:
         return total
 
 
-_Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
+class _Part(NamedTuple):
+    """Some text to count, and, where it has not been checked to be UTF-8, the place in a file that it comes from."""
+
+    buffer: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    unchecked: tuple[Path, int] | None
 
 
 def _parts(
@@ -348,7 +356,7 @@ def _part_of_texts(texts: list[str]) -> _Part:
                 " it is not valid Unicode: remove it, or decode the text with errors='replace'"
             ) from error
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+    return _Part(np.frombuffer(b"".join(encoded), np.uint8), offsets, None)
 
 
 def _parts_of_file(
@@ -369,12 +377,17 @@ def _parts_of_file(
                 break
             stop += 1
         part = text[start:stop]
-        try:
-            str(part.data, "utf-8")
-        except UnicodeDecodeError as error:
-            raise EncodingError(
-                f"{path}: not UTF-8 at byte {start + error.start:,} (found 0x{part[error.start]:02X}: {error.reason});"
-                " convert the file to UTF-8"
-            ) from error
-        yield part, np.array([0, len(part)])
+        yield _Part(part, np.array([0, len(part)]), (path, start))
         start = stop
+
+
+def _check_utf8(part: NDArray[np.uint8], path: Path, start: int) -> None:
+    if is_utf8(part):
+        return
+    try:
+        str(part.data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise EncodingError(
+            f"{path}: not UTF-8 at byte {start + error.start:,}"
+            f" (found 0x{part[error.start]:02X}: {error.reason}); convert the file to UTF-8"
+        ) from error

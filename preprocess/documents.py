@@ -108,22 +108,6 @@ class DocumentBatch:
         return DocumentBatch(buffer, offsets, continues, continued)
 
 
-def is_utf8(buffer: Bytes) -> bool:
-    """Whether `uint8[n_bytes]` is well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong).
-
-    Arrow checks it at gigabytes per second and without the GIL.
-    """
-    import pyarrow as pa
-
-    offsets = pa.py_buffer(np.array([0, len(buffer)], np.int64))
-    text = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(buffer))
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
     r"""Put U+FFFD in the place of every maximal sequence that is not UTF-8, and count them.
 
@@ -226,6 +210,8 @@ def prepare(
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
     """
+    from bpe.pretokenize import is_utf8
+
     not_empty = ends > starts
     n_empty = len(starts) - int(not_empty.sum())
     if n_empty:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bpe.pretokenize import is_utf8
 from preprocess.documents import (
     DocumentBatch,
     InValidation,
     LookAlikes,
     between,
     gather,
-    is_utf8,
     replace_invalid,
 )
 

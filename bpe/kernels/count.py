@@ -76,16 +76,18 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
         weights: int64[n], what each counts for; int64[0]: one.
         first_weight: index of the first one's weight.
     """
-    rows = table.short_rows
+    rows, counts = table.short_rows, table.short_counts
+    positions, slots = scratch.positions, scratch.slots
+    lows, highs = scratch.lows, scratch.highs
     mask = np.uint64(rows.size - 1)
     compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
     weight = np.int64(1)
     for i in range(n_pretokens):
         if weights.size:
             weight = weights[first_weight + i]
-        slot = scratch.slots[i]
+        slot = slots[i]
         if slot != _NONE:
-            low, high = scratch.lows[i], scratch.highs[i]
+            low, high = lows[i], highs[i]
             while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
                 slot + np.uint64(1)
             ] != np.uint64(0):
@@ -95,10 +97,10 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
                 rows[slot + np.uint64(1)] = high
                 rows[slot + np.uint64(2)] = np.uint64(0)
                 table.used[SHORT_ENTRIES] += 1
-            table.short_counts[slot + np.uint64(2)] += weight
+            counts[slot + np.uint64(2)] += weight
         else:
-            start = scratch.positions[i]
-            length = scratch.positions[i + 1] - start
+            start = positions[i]
+            length = positions[i + 1] - start
             hashed = hash_bytes(buffer, start, start + length)
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
             if table.long_rows[at] == _NONE:

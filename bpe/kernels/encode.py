@@ -505,9 +505,11 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
         rows: the cache's rows.
     """
     mask = np.uint64(rows.size // 8 - 1)
+    positions, slots = scratch.positions, scratch.slots
+    lows, highs = scratch.lows, scratch.highs
     for i in range(n_pretokens):
-        at = scratch.positions[i]
-        length = scratch.positions[i + 1] - at
+        at = positions[i]
+        length = positions[i + 1] - at
         if length <= SHORT:
             if at < tail_start:
                 low = load_u64(buffer, at)
@@ -519,11 +521,11 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
             high = (high & HIGH_MASKS[length]) | (np.uint64(length) << np.uint64(56))
             slot = ((hash_key(low, high) >> np.uint64(32)) & mask) << np.uint64(3)
             prefetch(rows, slot)
-            scratch.lows[i] = low
-            scratch.highs[i] = high
-            scratch.slots[i] = slot
+            lows[i] = low
+            highs[i] = high
+            slots[i] = slot
         else:
-            scratch.slots[i] = _NONE
+            slots[i] = _NONE
 
 
 @kernel
@@ -564,22 +566,25 @@ def encode_pretokens(
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
+    # Local names: taking an array out of a tuple inside the loop made it slower by half.
     rows = cache.rows
+    positions, slots = scratch.positions, scratch.slots
+    lows, highs = scratch.lows, scratch.highs
     document = cursor[2]
     last = documents.offsets.size - 1
     document_end = documents.offsets[min(document + 1, last)]
     while most > 0 and cursor[0] < starts.size:
         most -= 1
-        n_pretokens = take_positions(starts, cursor, scratch.positions) - 1
+        n_pretokens = take_positions(starts, cursor, positions) - 1
         compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
         i = 0
         while i < n_pretokens:
             # Words that are in the cache, one after the other; everything rare leaves this loop.
-            while i < n_pretokens and scratch.positions[i] < document_end:
-                slot = scratch.slots[i]
+            while i < n_pretokens and positions[i] < document_end:
+                slot = slots[i]
                 if slot == _NONE:
                     break
-                low, high = scratch.lows[i], scratch.highs[i]
+                low, high = lows[i], highs[i]
                 # Which row it is cannot be predicted: choose without a branch, then ask whether it was right.
                 first = (rows[slot] ^ low) | (rows[slot + np.uint64(1)] ^ high)
                 at = slot if first == np.uint64(0) else slot + np.uint64(4)
@@ -594,11 +599,11 @@ def encode_pretokens(
                 i += 1
             if i == n_pretokens:
                 break
-            start, stop = scratch.positions[i], scratch.positions[i + 1]
+            start, stop = positions[i], positions[i + 1]
             if start >= document_end:
                 document, n_ids = close_documents(documents, document, start, ids, n_ids)
                 document_end = documents.offsets[min(document + 1, last)]
-            elif scratch.slots[i] == _NONE:
+            elif slots[i] == _NONE:
                 n_ids = encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids)
                 i += 1
             else:

@@ -37,7 +37,6 @@ from preprocess.documents import (
     InValidation,
     Reading,
     between,
-    is_utf8,
     prepare,
     replace_invalid,
 )
@@ -236,6 +235,8 @@ class TextSource:
 
     def _decide(self, mapped: Bytes, cuts: list[int]) -> tuple[bool | None, bool]:
         """(in_validation, skipped) of a document, of which one part is looked at at a time."""
+        from bpe.pretokenize import is_utf8
+
         reading = self.reading
         in_validation = InValidation(reading.validation_fraction)
         for start, stop in pairwise(cuts):
