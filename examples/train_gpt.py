@@ -1,0 +1,365 @@
+"""Train a small GPT on the token files of `tokenbin build`, on a CPU in a minute or two.
+
+    python examples/train_gpt.py --data data
+    python examples/train_gpt.py --config settings.toml --max-iters 2000
+
+Every setting is an option, and a key of the configuration file (TOML or JSON); options win. The
+state is saved with every report, and the same command continues from there: it prints the same
+losses as a run that was never stopped.
+
+Losses are in nats per token. Bits per byte, which compare between tokenizers, are made from them
+with the counts of the manifest: loss / ln 2 * n_tokens / n_bytes, where n_bytes counts the UTF-8
+bytes of the documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gpt import GPT, GPTShape
+
+from bpe import Tokenizer
+from bpe.errors import TokenbinError
+from preprocess import TokenFile, get_batch, open_tokens
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of. Each field is an option and a key of the configuration file."""
+
+    data: str = "data"  # directory with tokenizer.json and the token files
+    name: str = ""  # NAME of NAME_train.bin and NAME_val.bin; none: train.bin and val.bin
+    checkpoint: str = "checkpoints/gpt.pt"  # where the state is saved and continued from
+    batch_size: int = 16  # windows in a step
+    context_length: int = 128  # tokens in a window
+    n_layers: int = 4
+    n_heads: int = 4
+    width: int = 128  # features of a token
+    learning_rate: float = 4e-3  # at its highest; it warms up and then falls to 0
+    weight_decay: float = 0.1  # of matrices other than the embedding
+    max_iters: int = 600  # steps
+    report_every: int = 50  # steps between reports; the state is saved with each
+    validation_windows: int = 160  # windows that the validation loss is measured on
+    sample_tokens: int = 200  # length of the text written at the end
+    seed: int = 0
+    device: str = ""  # cpu, cuda, mps, ...; none: cuda where there is one, else cpu
+    wandb_project: str = ""  # log to Weights & Biases as well, under this project
+
+
+# These do not change what is learnt, so a run may be continued with others.
+NOT_LEARNT_FROM = {"checkpoint", "sample_tokens", "wandb_project"}
+
+
+class ExampleError(Exception):
+    """The run cannot go on, for a reason that the message tells."""
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
+    """Settings from options, over those of --config, over defaults; and whether to start anew."""
+    parser = argparse.ArgumentParser(
+        description="Train a small GPT on the token files of `tokenbin build`.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same settings")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="start anew even if there is a saved state"
+    )
+    for field in fields(Settings):
+        option = "--" + field.name.replace("_", "-")
+        parser.add_argument(option, type=type(field.default), default=field.default, help=" ")
+    chosen = parser.parse_args(arguments)
+    if chosen.config:
+        try:
+            parser.set_defaults(**read_config(Path(chosen.config)))
+        except ExampleError as error:
+            parser.error(str(error))
+        chosen = parser.parse_args(arguments)
+    return Settings(
+        **{field.name: getattr(chosen, field.name) for field in fields(Settings)}
+    ), bool(chosen.overwrite)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML or JSON file.
+
+    Raises:
+        ExampleError: It cannot be read, or has a key or a value that is no setting.
+    """
+    try:
+        text = path.read_text("utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ExampleError(f"{path}: cannot be read as TOML (.toml) or JSON: {error}") from error
+    kinds = {field.name: type(field.default) for field in fields(Settings)}
+    if not isinstance(values, dict) or not values.keys() <= kinds.keys():
+        unknown = sorted(values.keys() - kinds.keys()) if isinstance(values, dict) else values
+        raise ExampleError(f"{path}: {unknown} are no settings; there are {', '.join(kinds)}")
+    for key, value in values.items():
+        if kinds[key] is float and type(value) is int:
+            values[key] = float(value)
+        elif type(value) is not kinds[key]:
+            raise ExampleError(f"{path}: {key} should be {kinds[key].__name__}; got {value!r}")
+    return values
+
+
+def bits_per_byte(loss: float, file: TokenFile) -> float:
+    """A loss in nats per token of this file, in bits per byte of its text."""
+    return loss / math.log(2) * file.n_tokens / max(1, file.manifest.n_bytes)
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Nats per token that a model without context cannot get below; counts is int64[vocab_size]."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def learning_rate_share(step: int, max_iters: int) -> float:
+    """The share of the highest learning rate in a step: warm up, hold, fall to 0."""
+    warm_up = min(1.0, (step + 1) / min(30, max_iters))
+    return warm_up * min(1.0, (max_iters - step) / (0.6 * max_iters))
+
+
+class Run:
+    """A model, its optimizer and its random numbers, at some step; all of it saved and restored."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        data = Path(settings.data)
+        prefix = f"{settings.name}_" if settings.name else ""
+        self.tokenizer = Tokenizer.from_file(data / "tokenizer.json")
+        self.train, self.validation = (
+            open_tokens(data / f"{prefix}{split}.bin", tokenizer=self.tokenizer)
+            for split in ("train", "val")
+        )
+        self.counts = np.bincount(self.train.tokens, minlength=self.train.vocab_size)
+        ranks = np.empty(self.train.vocab_size, np.int64)
+        ranks[np.argsort(-self.counts, kind="stable")] = np.arange(self.train.vocab_size)
+        torch.manual_seed(settings.seed)
+        shape = GPTShape(
+            self.train.vocab_size,
+            settings.context_length,
+            settings.n_layers,
+            settings.n_heads,
+            settings.width,
+        )
+        self.model = GPT(shape, torch.from_numpy(ranks)).to(self.device)
+        embedding = [self.model.embedding.weight]
+        others = [p for name, p in self.model.named_parameters() if name != "embedding.weight"]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": embedding, "weight_decay": 0.0},
+                {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+                {"params": [p for p in others if p.ndim >= 2]},
+            ],
+            lr=settings.learning_rate,
+            betas=(0.9, 0.95),
+            weight_decay=settings.weight_decay,
+        )
+        self.rng = np.random.default_rng(settings.seed)
+        self.step = 0
+
+    def advance(self) -> float:
+        """Take one step; the loss of its batch, in nats per token."""
+        settings = self.settings
+        share = learning_rate_share(self.step, settings.max_iters)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * share
+        inputs, targets = get_batch(
+            self.train, settings.batch_size, settings.context_length, self.device, rng=self.rng
+        )
+        loss = self.model(inputs, targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Mean loss over the same windows of the validation file every time, in nats per token."""
+        settings = self.settings
+        length = min(settings.context_length, self.validation.n_tokens - 1)
+        rng = np.random.default_rng(0)
+        losses, left = 0.0, settings.validation_windows
+        while left > 0:
+            size = min(left, settings.batch_size)
+            batch = get_batch(self.validation, size, length, self.device, rng=rng)
+            losses += size * float(self.model(*batch))
+            left -= size
+        return losses / settings.validation_windows
+
+    def sample(self) -> str:
+        """Text that the model writes from the start of a document."""
+        ids: list[int] = []
+        end_of_text = self.train.manifest.end_of_text_id
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        for token in self.model.generate(
+            [end_of_text], temperature=0.8, top_k=50, generator=generator
+        ):
+            if len(ids) == self.settings.sample_tokens or token == end_of_text:
+                break
+            ids.append(token)
+        return self.tokenizer.decode(ids)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a saved state to be continued."""
+        settings = asdict(self.settings) | {"device": self.device}
+        learnt_from = {k: v for k, v in settings.items() if k not in NOT_LEARNT_FROM}
+        for split, file in (("train.bin", self.train), ("val.bin", self.validation)):
+            manifest = file.manifest.to_json().encode()
+            learnt_from[f"contents of {split}"] = hashlib.sha256(manifest).hexdigest()[:16]
+        # The place does not matter where the contents are the same.
+        del learnt_from["data"], learnt_from["name"]
+        return learnt_from
+
+    def save(self) -> None:
+        """Write the state, under its final name only once it is complete."""
+        path = Path(self.settings.checkpoint)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        state = {
+            "identity": self.identity(),
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "numpy_rng": json.dumps(self.rng.bit_generator.state),
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if self.device.startswith("cuda") else [],
+        }
+        with open(partial, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+    def restore(self) -> None:
+        """Continue from the saved state.
+
+        Raises:
+            ExampleError: It is not a state, or one of other settings or data.
+        """
+        path = Path(self.settings.checkpoint)
+        try:
+            # weights_only: a checkpoint from a stranger cannot run code.
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            saved = state["identity"]
+        except Exception as error:
+            raise ExampleError(
+                f"{path}: cannot be read as a saved state ({error}); remove it or choose another "
+                "--checkpoint"
+            ) from error
+        wanted = self.identity()
+        differ = [key for key in wanted if saved.get(key) != wanted[key]]
+        if differ:
+            changes = "; ".join(f"{key} was {saved.get(key)}, is {wanted[key]}" for key in differ)
+            raise ExampleError(
+                f"{path}: saved by a run with other settings ({changes}): continue it with its "
+                "own, start anew with --overwrite, or choose another --checkpoint"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.bit_generator.state = json.loads(state["numpy_rng"])
+        torch.set_rng_state(state["torch_rng"])
+        if state["cuda_rng"]:
+            torch.cuda.set_rng_state_all(state["cuda_rng"])
+        self.step = state["step"]
+
+
+def start_wandb(run: Run) -> Any:
+    """A Weights & Biases run, or None if none was asked for."""
+    if not run.settings.wandb_project:
+        return None
+    try:
+        import wandb
+    except ImportError as error:
+        raise ExampleError(
+            "--wandb-project needs Weights & Biases: pip install wandb, or leave the option out"
+        ) from error
+    return wandb.init(project=run.settings.wandb_project, config=asdict(run.settings))
+
+
+def train(settings: Settings, *, overwrite: bool) -> None:
+    """Train to the end, from the start or the saved state, and print a sample of text."""
+    run = Run(settings)
+    n_weights = sum(weights.numel() for weights in run.model.parameters())
+    print(
+        f"{n_weights / 1e6:.1f} million weights, {run.train.n_tokens:,} tokens to train on, "
+        f"{run.validation.n_tokens:,} to validate on, on {run.device}"
+    )
+    for split, counts, file in (
+        ("train", run.counts, run.train),
+        ("val", np.bincount(run.validation.tokens), run.validation),
+    ):
+        entropy = unigram_entropy(counts)
+        print(
+            f"unigram entropy of {split}: {entropy:.4f} nats per token, "
+            f"{bits_per_byte(entropy, file):.4f} bits per byte"
+        )
+    if Path(settings.checkpoint).exists() and not overwrite:
+        run.restore()
+        print(f"continued from step {run.step} of {settings.checkpoint}")
+    wandb_run = start_wandb(run)
+    losses: list[float] = []
+    began = time.perf_counter()
+    while run.step < settings.max_iters:
+        losses.append(run.advance())
+        if run.step % settings.report_every and run.step < settings.max_iters:
+            continue
+        measured = {"train": sum(losses) / len(losses), "val": run.validation_loss()}
+        run.save()
+        seconds = time.perf_counter() - began
+        rate = len(losses) * settings.batch_size * settings.context_length / seconds
+        per_byte = {
+            "train": bits_per_byte(measured["train"], run.train),
+            "val": bits_per_byte(measured["val"], run.validation),
+        }
+        print(
+            f"step {run.step}/{settings.max_iters}: "
+            + ", ".join(
+                f"{k} loss {measured[k]:.4f} ({per_byte[k]:.4f} bits/byte)" for k in per_byte
+            )
+            + f", {rate:,.0f} tokens/s",
+            flush=True,
+        )
+        if wandb_run is not None:
+            values = {f"{k}/loss": v for k, v in measured.items()}
+            values |= {f"{k}/bits_per_byte": v for k, v in per_byte.items()}
+            wandb_run.log(values, step=run.step)
+        losses = []
+        began = time.perf_counter()
+    if wandb_run is not None:
+        wandb_run.finish()
+    print(f"\na sample:\n{run.sample()}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    settings, overwrite = parse_arguments(arguments)
+    try:
+        train(settings, overwrite=overwrite)
+    except (ExampleError, TokenbinError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command continues from the last report", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""The training loop of examples/: it learns, continues exactly, and says what is wrong."""
+
+import json
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TEXT = "".join(f"{i} plus {i} is {2 * i}, and one more is {2 * i + 1}.\n" for i in range(900))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A built corpus: two documents to train on, one to validate on, 400 tokens."""
+    from bpe import train_bpe
+    from preprocess.token_file import TokenFileWriter
+
+    directory = tmp_path_factory.mktemp("data")
+    tokenizer = train_bpe([TEXT], vocab_size=400, special_tokens=["<|endoftext|>"])
+    tokenizer.save(directory / "tokenizer.json")
+    end_of_text = tokenizer.special_tokens["<|endoftext|>"]
+    half = len(TEXT) // 2
+    for split, documents in (
+        ("train", [TEXT[:half], TEXT[half:]]),
+        ("val", [TEXT[half // 2 : half]]),
+    ):
+        with TokenFileWriter(directory, split, vocab_size=tokenizer.vocab_size) as writer:
+            for document in documents:
+                ids = [*tokenizer.encode_ordinary(document), end_of_text]
+                writer.append(np.array(ids), np.array([len(ids)]))
+            writer.finish(
+                end_of_text_id=end_of_text,
+                n_bytes=sum(len(document) for document in documents),
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                pattern="gpt2",
+                unicode_version=tokenizer.unicode_version,
+                sources=[],
+            )
+            writer.commit()
+    return directory
+
+
+@pytest.fixture
+def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    torch.set_num_threads(1)  # such small matrices gain nothing from more
+    import train_gpt
+
+    return train_gpt
+
+
+@pytest.fixture
+def options(data: Path, tmp_path: Path) -> list[str]:
+    """A model that takes milliseconds a step."""
+    settings = {
+        "data": data,
+        "checkpoint": tmp_path / "state" / "gpt.pt",
+        "batch-size": 8,
+        "context-length": 16,
+        "n-layers": 1,
+        "n-heads": 2,
+        "width": 16,
+        "max-iters": 40,
+        "report-every": 10,
+        "validation-windows": 12,
+        "sample-tokens": 20,
+    }
+    return [f"--{key}={value}" for key, value in settings.items()]
+
+
+def reports(text: str) -> list[str]:
+    """The lines of a run's output that report losses, without the rate."""
+    return re.findall(r"^(step .*), [\d,]+ tokens/s$", text, re.MULTILINE)
+
+
+def test_it_learns_and_writes(
+    train_gpt: ModuleType, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_gpt.main([*options, "--max-iters=150", "--report-every=50"]) == 0
+    text = capsys.readouterr().out
+    entropy = float(re.findall(r"unigram entropy of val: ([\d.]+) nats", text)[0])
+    found = re.findall(
+        r"step (\d+)/150: train loss [\d.]+ .*, val loss ([\d.]+) \(([\d.]+) b", text
+    )
+    assert [step for step, _, _ in found] == ["50", "100", "150"]
+    assert float(found[-1][1]) < 0.8 * entropy
+    assert len(text.split("a sample:\n")[1].split()) > 3
+
+
+def test_bits_per_byte_come_from_the_manifest(train_gpt: ModuleType, data: Path) -> None:
+    from preprocess import open_tokens
+
+    file = open_tokens(data / "val.bin")
+    per_token = 3.0 / np.log(2)
+    assert train_gpt.bits_per_byte(3.0, file) == pytest.approx(
+        per_token * file.n_tokens / len(TEXT[len(TEXT) // 4 : len(TEXT) // 2])
+    )
+
+
+def test_unigram_entropy_by_hand(train_gpt: ModuleType) -> None:
+    assert train_gpt.unigram_entropy(np.array([2, 0, 1, 1])) == pytest.approx(1.5 * np.log(2))
+
+
+def test_stopped_and_continued_is_the_same_run(
+    train_gpt: ModuleType,
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train_gpt.main([*options, f"--checkpoint={tmp_path / 'whole.pt'}"])
+    whole = capsys.readouterr().out
+    advance = train_gpt.Run.advance
+
+    def interrupted(run: Any) -> float:
+        if run.step == 27:
+            raise KeyboardInterrupt
+        return float(advance(run))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_gpt.Run, "advance", interrupted)
+        assert train_gpt.main(options) == 130
+    first = capsys.readouterr()
+    assert "the same command continues" in first.err
+    assert train_gpt.main(options) == 0
+    second = capsys.readouterr().out
+    assert "continued from step 20 of" in second
+    assert reports(first.out) + reports(second) == reports(whole)
+    assert second.split("a sample:")[1] == whole.split("a sample:")[1]
+
+
+def test_killed_and_continued_is_the_same_run(options: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "train_gpt.py"), *options]
+    environment = {"PYTHONPATH": str(EXAMPLES.parent), "PATH": "", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [*command, f"--checkpoint={tmp_path / 'whole.pt'}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    whole = reports(run.stdout)
+    assert len(whole) == 4
+    seen = []
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen += reports(line)
+            if len(seen) == 2:
+                process.send_signal(signal.SIGKILL)
+                break
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # The kill may come after further reports: what the second run prints goes on from the saved
+    # one.
+    second = reports(run.stdout)
+    assert second
+    assert second == whole[-len(second) :]
+    assert seen == whole[:2]
+
+
+def test_finished_run_writes_its_sample_again(
+    train_gpt: ModuleType, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_gpt.main(options)
+    first = capsys.readouterr().out
+    train_gpt.main(options)
+    second = capsys.readouterr().out
+    assert not reports(second)
+    assert second.split("a sample:")[1] == first.split("a sample:")[1]
+
+
+def test_state_of_other_settings_is_not_continued(
+    train_gpt: ModuleType, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_gpt.main(options)
+    assert train_gpt.main([*options, "--learning-rate=0.1"]) == 1
+    message = r"gpt\.pt: saved by a run with other settings \(learning_rate was 0\.004, is 0\.1\)"
+    assert re.search(message, capsys.readouterr().err)
+    assert train_gpt.main([*options, "--learning-rate=0.1", "--overwrite"]) == 0
+
+
+def test_damaged_state_is_refused(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_gpt.main(options)
+    path = tmp_path / "state" / "gpt.pt"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert train_gpt.main(options) == 1
+    assert re.search(r"gpt\.pt: cannot be read as a saved state", capsys.readouterr().err)
+
+
+class Bomb:
+    """Unpickling it writes a file: what a checkpoint from a stranger could do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (Path(self.path), "boom")
+
+
+def test_state_from_a_stranger_runs_no_code(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state" / "gpt.pt"
+    path.parent.mkdir()
+    with open(path, "wb") as file:
+        torch.save({"identity": Bomb(tmp_path / "boom")}, file)
+    assert train_gpt.main(options) == 1
+    assert "cannot be read as a saved state" in capsys.readouterr().err
+    assert not (tmp_path / "boom").exists()
+    path.write_bytes(pickle.dumps(Bomb(tmp_path / "boom")))
+    assert train_gpt.main(options) == 1
+    assert not (tmp_path / "boom").exists()
+
+
+def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("batch_size = 4\nlearning_rate = 1\nmax_iters = 7\n")
+    (tmp_path / "a.json").write_text('{"batch_size": 4, "learning_rate": 1, "max_iters": 7}')
+    for name in ("a.toml", "a.json"):
+        settings, overwrite = train_gpt.parse_arguments(
+            [f"--config={tmp_path / name}", "--max-iters=9", "--overwrite"]
+        )
+        assert (settings.batch_size, settings.learning_rate, settings.max_iters) == (4, 1.0, 9)
+        assert settings.width == train_gpt.Settings().width
+        assert overwrite
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch_sise = 4", r"\['batch_sise'\] are no settings; there are data, name,"),
+        ("batch_size = '4'", r"batch_size should be int; got '4'"),
+        ("batch_size =", "cannot be read as TOML"),
+    ],
+)
+def test_configuration_file_that_is_not_right(
+    train_gpt: ModuleType, tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(train_gpt.ExampleError, match=message):
+        train_gpt.read_config(path)
+    with pytest.raises(SystemExit) as stopped:
+        train_gpt.main([f"--config={path}"])
+    assert stopped.value.code == 2
+
+
+def test_data_that_is_not_built(
+    train_gpt: ModuleType, options: list[str], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_gpt.main([*options, "--name=other"]) == 1
+    assert re.search(r"other_train\.bin: there is no such file; build it", capsys.readouterr().err)
+
+
+def test_directory_without_a_tokenizer(
+    train_gpt: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_gpt.main([f"--data={tmp_path}"]) == 1
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+def test_tokenizer_of_other_data_is_refused(
+    train_gpt: ModuleType,
+    options: list[str],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from bpe import train_bpe
+
+    for name in ("train", "val"):
+        for suffix in ("bin", "docs", "json"):
+            (tmp_path / f"{name}.{suffix}").write_bytes((data / f"{name}.{suffix}").read_bytes())
+    train_bpe([TEXT], vocab_size=399, special_tokens=["<|endoftext|>"]).save(
+        tmp_path / "tokenizer.json"
+    )
+    assert train_gpt.main([*options, f"--data={tmp_path}"]) == 1
+    assert re.search(r"train\.bin: built with the tokenizer", capsys.readouterr().err)
+
+
+def test_weights_and_biases_is_logged_to_if_asked(
+    train_gpt: ModuleType,
+    options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    assert train_gpt.main([*options, "--wandb-project=p"]) == 1
+    assert "pip install wandb" in capsys.readouterr().err
+    logged: dict[int, dict[str, float]] = {}
+    fake = ModuleType("wandb")
+    fake.init = lambda **_: fake  # type: ignore[attr-defined]
+    fake.log = lambda values, step: logged.update({step: values})  # type: ignore[attr-defined]
+    fake.finish = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    assert train_gpt.main([*options, "--wandb-project=p", "--overwrite"]) == 0
+    assert list(logged) == [10, 20, 30, 40]
+    assert json.dumps(sorted(logged[10])) == json.dumps(
+        ["train/bits_per_byte", "train/loss", "val/bits_per_byte", "val/loss"]
+    )
