@@ -45,15 +45,21 @@ help:
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter; TORCH="torch --index-url URL" where PyTorch comes from.'
 
+build_options = --out '$(OUT)' \
+  $(call each,--train,$(TRAIN)) \
+  $(call each,--val,$(VAL)) \
+  $(if $(TOKENIZER),--tokenizer '$(TOKENIZER)') \
+  $(if $(VOCAB_SIZE),--vocab-size '$(VOCAB_SIZE)') \
+  $(if $(WORKERS),--workers '$(WORKERS)') \
+  $(if $(NAME),--name '$(NAME)')
+
 preprocess: $(core)
-	$(run) -m preprocess build --out '$(OUT)' $(call each,--train,$(TRAIN)) $(call each,--val,$(VAL)) \
-	  $(if $(TOKENIZER),--tokenizer '$(TOKENIZER)') $(if $(VOCAB_SIZE),--vocab-size $(VOCAB_SIZE)) \
-	  $(if $(WORKERS),--workers $(WORKERS)) $(if $(NAME),--name '$(NAME)') $(ARGS)
+	$(run) -m preprocess build $(strip $(build_options) $(ARGS))
 
 # ARGS are the training loop's here: the corpus is built with its defaults, if it is not there.
 train: $(torch)
 	@test -e '$(OUT)/$(prefix)train.json' || $(MAKE) preprocess ARGS=
-	$(run) examples/train_gpt.py --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS)
+	$(run) examples/train_gpt.py $(strip --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS))
 
 test: $(dev)
 	$(run) -m pytest $(ARGS)
