@@ -52,8 +52,18 @@ app = typer.Typer(
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-class Terminated(BaseException):
-    """SIGTERM arrived. As KeyboardInterrupt it is no Exception, so nothing takes it for one."""
+class Stopped(BaseException):
+    """A signal asks us to end. As KeyboardInterrupt it is no Exception: nothing takes it for one.
+
+    It stands for SIGINT, too, because typer turns KeyboardInterrupt into an exit without a word.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number))
+        self.number = number
 
 
 # --- options that several commands have
@@ -415,7 +425,13 @@ def run(arguments: list[str]) -> int:
         run(["--help"])
         return 2
     debug = "--debug" in arguments
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # A process that was started in the background ignores SIGINT, and shall go on doing so.
+    stopping = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, _stop) for number in stopping}
     try:
         code = app(args=with_command(arguments), prog_name="tokenbin", standalone_mode=False)
         return code or 0
@@ -438,12 +454,13 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
-    except (KeyboardInterrupt, typer.Abort):
-        return _failed("interrupted; what was not finished is removed", 130)
-    except Terminated:
-        return _failed("terminated; what was not finished is removed", 143)
+    except Stopped as stopped:
+        return _failed(
+            f"stopped ({stopped}); what was not finished is removed", 128 + stopped.number
+        )
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def with_command(arguments: list[str]) -> list[str]:
@@ -471,8 +488,8 @@ def with_command(arguments: list[str]) -> list[str]:
     return expanded
 
 
-def _terminate(signal_number: int, frame: FrameType | None) -> None:
-    raise Terminated
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
 
 
 def _failed(message: str, code: int) -> int:

@@ -120,7 +120,7 @@ class TrainSettings(ReadSettings):
     end_of_text: SpecialToken | None = None
     begin_of_text: SpecialToken | None = None
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes"
-    min_frequency: Annotated[int, Field(ge=1)] = 2
+    min_frequency: Annotated[int, Field(ge=0)] = 2
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -249,4 +249,5 @@ def _sentence(details: Any) -> str:
         return f"{name}: is required"
     if details["type"] in ("too_short", "string_too_short"):
         message = "should not be empty"
-    return f"{name}: {message}; got {details['input']!r}"
+    found = details["input"]
+    return f"{name}: {message}; got {str(found) if isinstance(found, Path) else found!r}"

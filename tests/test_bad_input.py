@@ -1,0 +1,355 @@
+"""Everything that is refused: its own message, its exit code, and nothing under a final name."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpe.errors import TokenbinError
+from preprocess import build, pipeline
+from preprocess.cli import run
+from preprocess.config import BuildSettings, SettingsError, checked
+from preprocess.documents import CorpusError
+from preprocess.outputs import OutputError
+from preprocess.token_file import TokenFileError
+
+END = "<|endoftext|>"
+TEXT = END.join(f"document {i} of many, and some more words" for i in range(40))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def tokenizer(text: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    pipeline.train(paths=text, out=path, vocab_size=280, workers=1)
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 1) -> str:
+    """Run the command; it must fail with one line, which is returned without its prefix."""
+    capsys.readouterr()
+    assert run([str(argument) for argument in arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    prefix = "tokenbin: error: "
+    *before, line = captured.err.splitlines()
+    assert line.startswith(prefix)
+    # What is said before it is that kernels are compiled, or that training stopped early.
+    assert not any(line.startswith(prefix) for line in before)
+    return line.removeprefix(prefix)
+
+
+@pytest.mark.parametrize("option", ["--train", "--val"])
+def test_missing_file(capsys: Any, tmp_path: Path, text: Path, out: Path, option: str) -> None:
+    missing = tmp_path / "none.txt"
+    message = refused(capsys, "--train", text, "--val", text, option, missing, "--out", out)
+    assert message == f"{missing}: no such file or directory; check the path"
+    assert not out.exists()
+
+
+def test_directory_without_text(capsys: Any, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "empty" / ".git").mkdir(parents=True)
+    (tmp_path / "empty" / ".git" / "x.txt").write_text("x")
+    message = refused(capsys, "--train", tmp_path / "empty", "--out", out)
+    assert "no text file in this directory or below it" in message
+
+
+def test_empty_file(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    message = refused(capsys, "--train", tmp_path / "empty.txt", "--out", out)
+    assert message.startswith("empty.txt: empty (0 bytes), so there is no text for train")
+    message = refused(capsys, "--train", text, "--val", tmp_path / "empty.txt", "--out", out)
+    assert message.startswith("empty.txt: empty (0 bytes), so there is no text for val")
+    assert not out.exists()
+    # Among others it is only an empty document.
+    result = build(train=[tmp_path / "empty.txt", text], val=text, out=out, vocab_size=260)
+    assert result.stats["empty_documents"] == 1
+
+
+def test_no_training_text(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
+    (tmp_path / "only.txt").write_text(END * 5)
+    for options in (["--val", text], []):
+        message = refused(capsys, "--train", tmp_path / "only.txt", "--out", out, *options)
+        assert message.startswith(
+            "only.txt: no document for train: 6 are empty and 0 are not UTF-8"
+        )
+    assert list(out.iterdir()) == []
+
+
+def test_only_special_tokens_to_train_on(capsys: Any, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "only.txt").write_text("<|pad|>")
+    options = ["--train", tmp_path / "only.txt", "--val-fraction", "0", "--out", out]
+    message = refused(capsys, *options, "--special-token", "<|pad|>")
+    assert "there is no text to train on" in message
+
+
+def test_invalid_utf8(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(("x" * 70_000 + " caf\xe9").encode("latin-1"))
+    for options in (["--train", text, "--val", path], ["--train", path, "--val", text]):
+        message = refused(capsys, *options, "--out", out, "--unit-size", "1000")
+        assert message.startswith(f"{path}: byte 70,004: not valid UTF-8 (0xe9: unexpected end")
+        assert "--on-invalid-utf8 replace" in message
+    assert list(out.iterdir()) == []
+
+
+def test_every_document_skipped(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"\xff<|endoftext|>\xfe")
+    options = ["--train", tmp_path / "bad.txt", "--val", text, "--out", out]
+    message = refused(capsys, *options, "--on-invalid-utf8", "skip")
+    assert message.startswith("bad.txt: no document for train: 0 are empty and 2 are not UTF-8")
+
+
+def test_vocabulary_too_small(capsys: Any, text: Path, out: Path) -> None:
+    options = ["--train", text, "--out", out, "--special-token", "<|pad|>"]
+    message = refused(capsys, *options, "--vocab-size", "257", code=2)
+    assert message == (
+        "vocab_size 257 is too small: 256 bytes and 2 special tokens need at least 258"
+    )
+    assert run([str(o) for o in [*options, "--val", text, "--vocab-size", "258"]]) == 0
+
+
+def test_corpus_too_small_for_the_vocabulary(capsys: Any, text: Path, out: Path) -> None:
+    assert run(["--train", str(text), "--val", str(text), "--out", str(out), "--quiet"]) == 0
+    assert "tokenbin: training stopped early: no pair occurs 2 times" in capsys.readouterr().err
+    assert (out / "train.bin").exists()
+
+
+@pytest.mark.parametrize("tokenizer_is_given", [False, True])
+def test_validation_without_documents(
+    capsys: Any, tmp_path: Path, text: Path, out: Path, tokenizer: Path, tokenizer_is_given: bool
+) -> None:
+    options = ["--train", text, "--out", out, "--val-fraction", "0.0001"]
+    options += ["--tokenizer", tokenizer] if tokenizer_is_given else []
+    message = refused(capsys, *options)
+    assert message.startswith(
+        "val would have no documents: of the 40 in text.txt none falls to it;"
+    )
+    assert all(word in message for word in ("--val)", "--val-fraction", "--separator"))
+    assert list(out.iterdir()) == []
+    (tmp_path / "separators").write_text(END)
+    message = refused(capsys, *options[:4], "--val", tmp_path / "separators")
+    assert message.startswith("separators: no document for val: 2 are empty")
+    message = refused(capsys, "--train", text, "--out", out, "--val-fraction", "0.999999")
+    assert message.startswith("train would have no documents: of the 40 in text.txt")
+
+
+def test_duplicate_special_tokens(capsys: Any, text: Path, out: Path) -> None:
+    twice = ["--special-token", "<|pad|>"] * 2
+    message = refused(capsys, "--train", text, "--out", out, *twice, code=2)
+    assert message.startswith("special_tokens: should name each token once, and '<|pad|>' is there")
+    message = refused(capsys, "--train", text, "--out", out, "--special-token", "", code=2)
+    assert message == "special_tokens.0: should not be empty; got ''"
+
+
+@pytest.mark.parametrize("option", ["--end-of-text", "--begin-of-text"])
+def test_a_special_token_that_the_tokenizer_lacks(
+    capsys: Any, text: Path, out: Path, tokenizer: Path, option: str
+) -> None:
+    message = refused(
+        capsys, "--train", text, "--tokenizer", tokenizer, "--out", out, option, "</s>"
+    )
+    assert message == (
+        f"the tokenizer has no special token '</s>'; choose one that it has ({option}):"
+        " '<|endoftext|>'"
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "it is empty"),
+        ('{"model": {"type": "BPE", "vocab": {"a', "it is truncated"),
+        ("hello", "not JSON"),
+        ('{"model": {"type": "WordPiece", "vocab": {}}}', "model.type is 'WordPiece'"),
+        ("[1]", "expected an object"),
+    ],
+)
+def test_tokenizer_files_of_no_use(
+    capsys: Any, tmp_path: Path, text: Path, out: Path, content: str, expected: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    message = refused(capsys, "--train", text, "--tokenizer", path, "--out", out)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    path.unlink()
+    assert "No such file" in refused(capsys, "encode", text, "--tokenizer", path)
+
+
+def test_output_directory_that_is_none(capsys: Any, text: Path) -> None:
+    message = refused(capsys, "--train", text, "--out", text / "below")
+    assert message == f"{text}/below: {text} is not a directory; choose another output directory"
+
+
+def test_output_directory_not_writable(
+    capsys: Any, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Permissions do not bind the superuser, whom tests may run as.
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    message = refused(capsys, "--train", text, "--out", out)
+    assert message.startswith(f"{out}: {out.parent} cannot be written to by this user")
+
+
+def test_output_directory_that_fails_later(text: Path) -> None:
+    with pytest.raises(OutputError, match=r"/proc/none: could not be written: .*choose another"):
+        build(train=text, val=text, out="/proc/none", vocab_size=260)
+
+
+class _FullDisk(io.FileIO):
+    """A file on a disk that has no space after so many bytes, over all files."""
+
+    left = 0
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if size > _FullDisk.left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _FullDisk.left -= size
+        return super().write(data)
+
+
+def error_of_build(options: dict[str, Any]) -> TokenbinError | None:
+    try:
+        build(**options)
+    except TokenbinError as error:
+        return error
+    return None
+
+
+def test_no_space_left(
+    text: Path, out: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a write fails: an error that names a file, and nothing under a final name."""
+    whole = len(TEXT) * 8
+    ordinary_open = builtins.open
+
+    def open_on_full_disk(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        if ".partial" not in str(file) or "w" not in mode:
+            return ordinary_open(file, mode, *rest, **options)
+        raw = _FullDisk(file, "w")
+        if "b" in mode:
+            return raw
+        return io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+
+    options: dict[str, Any] = {"train": text, "val": text, "unit_size": 300, "out": out}
+    n_errors = 0
+    for space in range(0, whole, 397):
+        _FullDisk.left = space
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "open", open_on_full_disk)
+            error = error_of_build(options | {"tokenizer": tokenizer, "workers": 1})
+        if error is None:
+            break
+        n_errors += 1
+        assert "No space left on device" in str(error)
+        assert str(out) in str(error)
+        assert list(out.iterdir()) == []
+    assert n_errors > 5
+    assert (out / "val.json").exists()
+
+
+def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
+    message = refused(capsys, "--train", text, "--out", out, "--pattern", "gpt5", code=2)
+    assert message.startswith(
+        "pattern: unknown split pattern 'gpt5': expected one of the names 'gpt2'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--workers", "0", "workers: should be greater than or equal to 1; got 0"),
+        (
+            "--unit-size",
+            "4XB",
+            "unit_size: should be a number of bytes such as 65536, 64KiB or 4MiB;",
+        ),
+        ("--unit-size", "0", "unit_size: should be greater than or equal to 1; got '0'"),
+        ("--val-fraction", "1", "val_fraction: should be less than 1; got 1.0"),
+        (
+            "--tie-break",
+            "coin",
+            "tie_break: should be 'greatest-bytes' or 'huggingface'; got 'coin'",
+        ),
+        (
+            "--on-invalid-utf8",
+            "x",
+            "on_invalid_utf8: should be 'error', 'replace' or 'skip'; got 'x'",
+        ),
+        ("--name", "a/b", "name: should be the beginning of a file name, without a directory; got"),
+        ("--min-frequency", "-1", "min_frequency: should be greater than or equal to 0; got -1"),
+        ("--workers", "two", "invalid value for '--workers': "),
+        ("--nonsense", "1", "no such option: --nonsense"),
+    ],
+)
+def test_settings_of_no_use(
+    capsys: Any, text: Path, option: str, value: str, expected: str
+) -> None:
+    assert refused(capsys, "--train", text, option, value, code=2).startswith(expected)
+
+
+def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
+    options = ["--train", text, "--val", text, "--val-fraction", "0.1"]
+    message = refused(capsys, *options, code=2)
+    assert message.startswith("val and val_fraction were both given")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"nonsense": 1}, "nonsense: there is no such setting"),
+        ({"separator": "\ud800"}, "separator: should be valid Unicode"),
+    ],
+)
+def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SettingsError, match=expected):
+        checked(BuildSettings, options)
+
+
+def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenizer: Path) -> None:
+    options = ["encode", text, "--tokenizer", tokenizer, "--out", "data"]
+    message = refused(capsys, *options, code=2)
+    assert message == "out: should be the name of a .bin file; got 'data'"
+
+
+def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path) -> None:
+    before = tokenizer.read_bytes()
+    message = refused(capsys, "train", text, "--out", tokenizer)
+    assert message == f"{tokenizer}: exists; choose another name, or replace it (--overwrite)"
+    assert tokenizer.read_bytes() == before
+    assert run(["train", str(text), "--out", str(tokenizer), "--overwrite"]) == 0
+    assert tokenizer.read_bytes() != before
+
+
+def test_a_log_file_that_cannot_be_written(capsys: Any, text: Path) -> None:
+    message = refused(capsys, "--train", text, "--log-file", text / "log")
+    assert message.startswith(f"{text}/log: no log can be written there: Not a directory")
+
+
+def test_every_error_says_its_kind() -> None:
+    for kind in (CorpusError, OutputError, SettingsError, TokenFileError):
+        assert issubclass(kind, TokenbinError)
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError):
+        run(["--train", str(tmp_path / "none"), "--debug"])

@@ -1,0 +1,275 @@
+"""The command as its users start it: spellings, help, exit codes, signals, streams."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import preprocess
+from bpe import Tokenizer
+from preprocess.cli import run, with_command
+from preprocess.progress import Progress, logger
+
+ROOT = Path(preprocess.__file__).parents[1]
+COMMAND = [sys.executable, "-m", "preprocess"]
+TEXT = "<|endoftext|>".join(f"document {i} of many, and some more words" for i in range(400))
+COMMANDS = ["build", "train", "encode", "decode", "count", "inspect", "verify"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def start(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+def test_every_command_in_turn(text: Path, tmp_path: Path, capsys: Any) -> None:
+    tokenizer, out = tmp_path / "own" / "tokenizer.json", tmp_path / "own" / "x.bin"
+    assert run(["train", str(text), "--out", str(tokenizer), "--vocab-size", "290"]) == 0
+    assert (
+        "tokenizer.json: 290 tokens (33 merges), special: <|endoftext|>" in capsys.readouterr().out
+    )
+    assert run(["encode", str(text), "--tokenizer", str(tokenizer), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "x: 400 documents, " in printed
+    assert "bytes per token" in printed
+    assert "peak memory" in printed
+    assert run(["count", str(text), str(text), "--tokenizer", str(tokenizer)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[:4]] == ["file", "text.txt", "text.txt", "total"]
+    n_bytes = len(TEXT) - 399 * len("<|endoftext|>")
+    assert lines[1].split()[1:3] == ["400", f"{n_bytes:,}"]
+    assert run(["inspect", str(out)]) == 0
+    assert "400 documents" in capsys.readouterr().out
+    assert run(["inspect", str(tokenizer)]) == 0
+    assert "290 tokens" in capsys.readouterr().out
+    assert run(["verify", str(out.parent)]) == 0
+    assert capsys.readouterr().out.count("ok ") == 6
+    out.write_bytes(b"\1\0" * (out.stat().st_size // 2))
+    assert run(["verify", str(out)]) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+
+
+def test_decode_prints_the_text(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    assert run(["--train", str(text), "--val", str(text), "--out", str(out), "--quiet"]) == 0
+    done = start("decode", out / "train.bin")
+    assert done.stdout == TEXT + "<|endoftext|>"
+    first = start("decode", out / "train.bin", "--start", 1, "--count", 3).stdout
+    assert 0 < len(first) < 40
+    assert first in TEXT
+    # Whoever reads may stop early.
+    with subprocess.Popen(
+        [*COMMAND, "decode", str(out / "train.bin")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [
+            "--train_file",
+            "{text}",
+            "--val_file",
+            "{text}",
+            "--output_dir",
+            "{out}",
+            "--vocab_size",
+            "280",
+        ],
+        [
+            "build",
+            "--train",
+            "{text}",
+            "{text}",
+            "--val",
+            "{text}",
+            "--out",
+            "{out}",
+            "--vocab-size",
+            "280",
+        ],
+        ["--train-file={text}", "--val_file={text}", "--output-dir={out}", "--vocab_size=280"],
+    ],
+)
+def test_every_spelling(arguments: list[str], text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run([argument.format(text=text, out=out) for argument in arguments]) == 0
+    assert Tokenizer.from_file(out / "tokenizer.json").vocab_size == 280
+    for number, spelling in enumerate(["--tokenizer_path", "--tokenizer-path", "--tokenizer"]):
+        name = ["--name", f"again{number}"]
+        files = ["--train", str(text), "--val", str(text), "--out", str(out)]
+        assert run([spelling, str(out / "tokenizer.json"), *files, *name]) == 0
+        assert (out / f"again{number}_val.bin").exists()
+
+
+def test_lists_belong_to_their_option() -> None:
+    given = ["--train", "a", "b", "--val", "c", "d", "e", "--out", "x"]
+    assert with_command(given) == [
+        "build", "--train", "a", "--train", "b",
+        "--val", "c", "--val", "d", "--val", "e", "--out", "x",
+    ]  # fmt: skip
+    for unchanged in (["encode", "a", "b"], ["--help"], ["--version"], []):
+        assert with_command(unchanged) == unchanged
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: Any) -> None:
+    assert run([command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Usage: tokenbin {command}" in printed
+    assert "Options:" in printed
+
+
+def test_help_names_every_command(capsys: Any) -> None:
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n  {command} " in printed for command in COMMANDS)
+    assert run([]) == 2
+    assert capsys.readouterr().out == printed
+
+
+def test_help_is_light() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = start("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    # The bar is 0.3 s on an idle machine.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    listed = "import sys; sys.argv = ['tokenbin', '--help']\n"
+    listed += "try:\n    from preprocess.cli import main; main()\n"
+    listed += "except SystemExit:\n    print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", listed],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    heavy = {"numpy", "numba", "pyarrow", "pydantic", "tqdm", "torch", "tiktoken", "rich", "xxhash"}
+    assert not heavy.intersection(modules)
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    done = start("bild")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tokenbin: error: no such command 'bild'")
+    assert "see tokenbin --help" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_is_one_line_and_a_traceback_with_debug(tmp_path: Path) -> None:
+    done = start("--train", tmp_path / "none.txt", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    expected = f"tokenbin: error: {tmp_path}/none.txt: no such file or directory; check the path\n"
+    assert done.stderr == expected
+    done = start("--train", tmp_path / "none.txt", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "CorpusError" in done.stderr
+
+
+def test_quiet_says_nothing_and_the_log_file_gets_everything(text: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = ["--train", text, "--val", text, "--vocab-size", 280, "--workers", 1]
+    done = start(*options, "--out", tmp_path / "a", "--quiet", "--log-file", log)
+    assert (done.returncode, done.stdout) == (0, "")
+    # On a machine's first run it is said that kernels are compiled.
+    assert all("compil" in line for line in done.stderr.splitlines())
+    assert "train: 400 documents" in log.read_text()
+    done = start("--train", tmp_path / "none", "--log-file", log)
+    assert done.returncode == 1
+    assert "CorpusError: " in log.read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_signals_end_a_build_promptly(
+    tmp_path: Path, number: signal.Signals, code: int, workers: int
+) -> None:
+    text, out, tokenizer = tmp_path / "text.txt", tmp_path / "out", tmp_path / "tokenizer.json"
+    text.write_text(TEXT)
+    assert run(["train", str(text), "--out", str(tokenizer), "--vocab-size", "280"]) == 0
+    with open(text, "w") as file:
+        for _ in range(8000):
+            file.write(TEXT)
+    options = ["--train", text, "--val", text, "--out", out, "--workers", workers]
+    with subprocess.Popen(
+        [*COMMAND, *map(str, options), "--tokenizer", str(tokenizer)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        partial = out / "train.bin.partial"
+        while not (partial.exists() and partial.stat().st_size) and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        sent = time.monotonic()
+        _, stderr = process.communicate(timeout=60)
+        took = time.monotonic() - sent
+    assert process.returncode == code
+    assert stderr.splitlines()[-1].endswith("what was not finished is removed")
+    assert "Traceback" not in stderr
+    assert list(out.iterdir()) == []
+    assert took < 10
+
+
+def test_one_line_every_30_seconds(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+    seconds = 0.0
+    progress = Progress("lines", clock=lambda: seconds)
+    caplog.set_level("INFO", logger=logger.name)
+    with progress.stage("encoding", 1000) as stage:
+        for _ in range(100):
+            seconds += 1.0
+            stage.advance(10)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert lines[0] == "encoding: 30 %, 0.0 of 0.0 MB, 0.0 MB/s, about 1 min 10 s left"
+    assert progress.stages[0].seconds == 100.0
+    assert capsys.readouterr().err == ""
+
+
+def test_bars_show_rate_and_time_left(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 0.0)
+    progress = Progress("bars", stream=sys.stderr)
+    with progress.stage("encoding", 2_000_000) as stage:
+        stage.advance(2_000_000)
+    shown = capsys.readouterr().err
+    assert "encoding: 100%" in shown
+    assert "2.00M/2.00M" in shown
+    assert "B/s" in shown
+    with progress.stage("quick", 10) as stage:
+        monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 1.0)
+        stage.advance(10)
+    assert not caplog.records

@@ -1,0 +1,89 @@
+"""`inspect` and `decode`: what is in a file, in words and as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bpe.errors import TokenizerFileError
+from preprocess import build
+from preprocess.inspect import decoded, description
+from preprocess.token_file import TokenFileError
+
+TEXT = "<|endoftext|>".join(f"document {i} of many: naïve 日本語" for i in range(30))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("inspect")
+    (root / "text.txt").write_text(TEXT)
+    build(train=root / "text.txt", val=root / "text.txt", out=root / "data", vocab_size=280)
+    return root / "data"
+
+
+def test_a_token_file_decodes_to_its_text(data: Path) -> None:
+    assert b"".join(decoded(data / "train.bin")).decode() == TEXT + "<|endoftext|>"
+
+
+def test_a_part_is_decoded(data: Path) -> None:
+    whole = b"".join(decoded(data / "train.bin"))
+    parts = [b"".join(decoded(data / "train.bin", None, start, 7)) for start in range(0, 399, 7)]
+    assert whole.startswith(b"".join(parts))
+    assert len(b"".join(parts)) > 399
+    assert b"".join(decoded(data / "train.bin", data / "tokenizer.json", 0, 0)) == b""
+    with pytest.raises(TokenFileError, match="so none begins at 999,999"):
+        list(decoded(data / "train.bin", None, 999_999))
+
+
+def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
+    for name in ("train.bin", "train.docs", "train.json"):
+        (tmp_path / name).write_bytes((data / name).read_bytes())
+    with pytest.raises(TokenizerFileError, match=r"no tokenizer\.json beside it"):
+        list(decoded(tmp_path / "train.bin"))
+    (tmp_path / "text").write_text("other " * 50)
+    build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=260)
+    with pytest.raises(TokenFileError, match="built with the tokenizer"):
+        list(decoded(data / "train.bin", tmp_path / "other" / "tokenizer.json"))
+
+
+def test_a_directory_is_described(data: Path) -> None:
+    text = "\n".join(description(data))
+    assert "tokenizer.json: byte-level BPE, 280 tokens (23 merges), special: <|endoftext|>" in text
+    assert "30 documents" in text
+    assert "sources: text.txt" in text
+    assert "begins: 'document 0 of many: naïve 日本語" in text
+    assert "not finished" not in text
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.json", "val.bin"])
+def test_a_token_file_is_described(data: Path, name: str) -> None:
+    lines = description(data / name)
+    assert lines[0].endswith("30 documents")
+    assert any("of which" in line and "occur" in line for line in lines)
+
+
+def test_a_tokenizer_is_described(data: Path) -> None:
+    lines = description(data / "tokenizer.json")
+    assert any("pattern gpt2, Unicode 16.0.0, ties greatest-bytes" in line for line in lines)
+
+
+def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.bin.partial").write_bytes(b"")
+    assert description(tmp_path) == [f"{tmp_path / 'train.bin.partial'}: not finished"]
+
+
+def test_a_token_file_without_its_tokenizer_has_no_sample(data: Path, tmp_path: Path) -> None:
+    for name in ("train.bin", "train.docs", "train.json"):
+        (tmp_path / name).write_bytes((data / name).read_bytes())
+    assert any("no sample" in line for line in description(tmp_path / "train.bin"))
+
+
+def test_anything_else_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TokenFileError, match="no such file or directory"):
+        description(tmp_path / "none.bin")
+    with pytest.raises(TokenFileError, match="no tokenizer and no token file"):
+        description(tmp_path)
+    (tmp_path / "text.txt").write_text("text")
+    with pytest.raises(TokenFileError, match="is expected"):
+        description(tmp_path / "text.txt")
