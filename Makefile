@@ -83,30 +83,30 @@ clean:
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'tokenbin needs Python 3.11 or newer, and $(PYTHON) is not: name one with make PYTHON=python3.12' >&2; exit 1; }
-	$(PYTHON) -m venv '$(VENV)' || \
+	@$(PYTHON) -m venv '$(VENV)' || \
 	  { rm -rf '$(VENV)'; echo 'no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 
 install = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	@echo 'setting up $(VENV) (once)' >&2
-	$(install) --editable .
+	@$(install) --editable .
 	@touch '$@'
 
 $(VENV)/.dev: $(VENV)/.core
-	$(install) --editable '.[dev]'
+	@$(install) --editable '.[dev]'
 	@touch '$@'
 
 # PyTorch goes first and by itself, so that the build which TORCH asks for is the one that stays.
 $(VENV)/.torch: $(VENV)/.core
-	$(install) $(TORCH)
-	$(install) --editable '.[torch]'
+	@$(install) $(TORCH)
+	@$(install) --editable '.[torch]'
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	$(install) --editable '.[dev,torch,hf]'
+	@$(install) --editable '.[dev,torch,hf]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core
-	$(install) --editable '.[bench]'
+	@$(install) --editable '.[bench]'
 	@touch '$@'
