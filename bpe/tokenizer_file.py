@@ -338,12 +338,13 @@ def _check_byte_level(path: Path, value: dict[str, object], name: str, *, use_re
 
 
 def _check_post_processor(path: Path, value: object) -> None:
-    # A ByteLevel post-processor only moves offsets, every other adds tokens.
-    if value is not None and not (isinstance(value, dict) and value.get("type") == "ByteLevel"):
-        kind = value.get("type") if isinstance(value, dict) else value
-        _refuse(
-            path, f"post_processor is {kind!r}", "expected null or ByteLevel, which add no tokens"
-        )
+    kind = value.get("type") if isinstance(value, dict) else value
+    # ByteLevel only moves offsets; transformers 5 writes a template of nothing but the text.
+    only_the_text = [{"Sequence": {"id": "A", "type_id": 0}}]
+    if kind == "TemplateProcessing" and isinstance(value, dict):
+        _expect(path, "post_processor.single", value.get("single"), only_the_text)
+    elif kind not in (None, "ByteLevel"):
+        _refuse(path, f"post_processor is {_dumps(kind)}", "expected null or ByteLevel")
 
 
 def _check_decoder(path: Path, value: object) -> None:

@@ -61,8 +61,7 @@ def expected_ids(text: str, special_tokens: dict[str, int]) -> list[int]:
     return ids
 
 
-# --- text -> ids
-# ------------------------------------------------------------------------------------
+# --- text -> ids ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=400)
@@ -159,8 +158,7 @@ def test_a_special_token_across_two_texts_of_a_batch_is_none() -> None:
     assert TOKENIZER.encode_batch(texts) == [TOKENIZER.encode(text) for text in texts]
 
 
-# --- streams
-# ----------------------------------------------------------------------------------------
+# --- streams -------------------------------------------------------------------------------------
 
 
 def pieces_of(text: str, seed: int) -> Iterator[str]:
@@ -210,8 +208,7 @@ def test_a_stream_without_a_place_to_cut_is_looked_through_a_few_times_only() ->
     assert ids == TOKENIZER.encode(text)
 
 
-# --- ids -> text
-# ------------------------------------------------------------------------------------
+# --- ids -> text ---------------------------------------------------------------------------------
 
 
 def test_decode_takes_lists_iterators_and_arrays_of_any_whole_numbers() -> None:
@@ -269,8 +266,7 @@ def test_any_ids_decode_alike_from_lists_and_arrays(ids: list[int]) -> None:
         assert TOKENIZER.decode_bytes(np.array(ids, dtype=np.int64)) == expected
 
 
-# --- what is refused
-# --------------------------------------------------------------------------------
+# --- what is refused -----------------------------------------------------------------------------
 
 
 def test_lone_surrogates_are_refused_with_their_place() -> None:
@@ -318,8 +314,7 @@ def test_unknown_special_tokens_are_refused() -> None:
         Tokenizer.from_vocabulary(TOKENIZER.vocabulary, pattern="x")
 
 
-# --- making one
-# -------------------------------------------------------------------------------------
+# --- making one ----------------------------------------------------------------------------------
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 
@@ -435,8 +430,7 @@ def test_a_file_of_ranks(tmp_path: Path) -> None:
         Tokenizer.from_tiktoken(str(path))
 
 
-# --- several threads, and a light import
-# ------------------------------------------------------------
+# --- several threads, and a light import ---------------------------------------------------------
 
 
 def test_one_tokenizer_serves_several_threads() -> None:

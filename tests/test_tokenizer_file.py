@@ -35,8 +35,7 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-# --- ours
-# -------------------------------------------------------------------------------------------
+# --- ours ----------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_read_again(saved: Path) -> None:
@@ -125,8 +124,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     assert tokenizer_file.load(saved) == PARTS
 
 
-# --- Hugging Face's
-# ---------------------------------------------------------------------------------
+# --- Hugging Face's ------------------------------------------------------------------------------
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -258,7 +256,12 @@ def added(**changes: object) -> dict[str, object]:
             },
             r"pre_tokenizer: unknown split pattern '\\\\w\+'",
         ),
-        ({"post_processor": {"type": "TemplateProcessing"}}, r"post_processor is 'TemplateProc"),
+        ({"post_processor": {"type": "RobertaProcessing"}}, r"post_processor is \"RobertaProc"),
+        ({"post_processor": 5}, r"post_processor is 5: expected null or ByteLevel"),
+        (
+            {"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {}}]}},
+            r"the setting post_processor.single is \[\{\"SpecialToken",
+        ),
         ({"decoder": None}, r"decoder is None: expected ByteLevel"),
         ({"decoder": {"type": "Metaspace"}}, r"decoder is 'Metaspace'"),
         ({"model__type": "Unigram"}, r"model.type is 'Unigram': expected 'BPE'"),
@@ -313,8 +316,7 @@ def test_a_vocabulary_that_lacks_bytes_names_the_file(tmp_path: Path) -> None:
         tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
 
 
-# --- damage
-# -----------------------------------------------------------------------------------------
+# --- damage --------------------------------------------------------------------------------------
 
 
 def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path) -> None:
@@ -380,8 +382,7 @@ def test_their_configurations_may_hold_an_object(saved: Path) -> None:
     assert tokenizer_file.load(saved).eos_token == "<|endoftext|>"
 
 
-# --- vocab.json and merges.txt
-# ----------------------------------------------------------------------
+# --- vocab.json and merges.txt -------------------------------------------------------------------
 
 
 def gpt2_files(directory: Path, header: str, ending: str = "\n") -> tuple[Path, Path]:
@@ -427,8 +428,7 @@ def test_two_tokens_of_one_id_are_refused(tmp_path: Path) -> None:
         tokenizer_file.load_gpt2_files(write(tmp_path / "v", {"a": 1, "b": 1}), merges_path)
 
 
-# --- tiktoken
-# ---------------------------------------------------------------------------------------
+# --- tiktoken ------------------------------------------------------------------------------------
 
 
 def test_ranks_are_read(tmp_path: Path) -> None:
@@ -456,8 +456,7 @@ def test_what_is_not_ranks_is_refused(text: str, message: str, tmp_path: Path) -
         tokenizer_file.load_tiktoken_ranks(path)
 
 
-# --- anything
-# ---------------------------------------------------------------------------------------
+# --- anything ------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)

@@ -234,8 +234,7 @@ def test_what_is_not_byte_level_has_no_bytes() -> None:
     assert [from_byte_level(text) for text in (" ", "a b", "日", "\n", "\xad", "ń")] == [None] * 6
 
 
-# --- special tokens
-# ---------------------------------------------------------------------------------
+# --- special tokens ------------------------------------------------------------------------------
 
 NAMES = ["<a>", "<a><b>", "<b><c>", ">", "a<", "é>"]
 

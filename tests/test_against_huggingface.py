@@ -1,0 +1,257 @@
+"""Against Hugging Face: it loads our file with the same ids, and learns the same merges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import nasty_text, nasty_texts
+
+from bpe import Tokenizer, reference
+from bpe.errors import TokenizerFileError
+from bpe.vocabulary import Vocabulary, from_byte_level
+
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
+
+SPECIAL = ["<|endoftext|>", "<|end", "<|", "<|endoftext|><|endoftext|>", " \n", "x<", "日本"]
+OURS = Tokenizer.from_vocabulary(
+    Vocabulary.from_merges(trained.merges("huggingface"), SPECIAL), tie_break="huggingface"
+)
+
+special_text = st.lists(
+    st.one_of(nasty_text(4), st.sampled_from([*SPECIAL, "<", "|", "end", "oftext", ">"])),
+    max_size=12,
+).map("".join)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "tokenizer.json"
+    OURS.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def theirs(saved: Path) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(saved))
+
+
+@pytest.fixture(scope="module")
+def ignoring() -> tokenizers.Tokenizer:
+    theirs = OURS.to_huggingface()
+    theirs.encode_special_tokens = True
+    return theirs
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=500)
+@given(nasty_texts())
+def test_nasty_text(theirs: tokenizers.Tokenizer, texts: list[str]) -> None:
+    expected = [theirs.encode(text).ids for text in texts]
+    assert OURS.encode_batch(texts) == expected
+    assert theirs.decode_batch(expected, skip_special_tokens=False) == texts
+
+
+@settings(max_examples=300)
+@given(special_text)
+def test_special_tokens_are_recognised_alike(theirs: tokenizers.Tokenizer, text: str) -> None:
+    ids = theirs.encode(text).ids
+    assert OURS.encode(text) == ids
+    assert theirs.decode(ids, skip_special_tokens=False) == text == OURS.decode(ids)
+
+
+@settings(max_examples=150)
+@given(special_text)
+def test_and_ignored_alike(ignoring: tokenizers.Tokenizer, text: str) -> None:
+    assert OURS.encode_ordinary(text) == ignoring.encode(text).ids
+
+
+def test_every_code_point_side_by_side_and_between_letters_digits_and_spaces(
+    theirs: tokenizers.Tokenizer,
+) -> None:
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    texts = []
+    for first in range(0, len(characters), 1 << 10):
+        part = characters[first : first + (1 << 10)]
+        texts += [joint.join(part) for joint in ("", "a", "1", " ")]
+    # The fast form leaves out the offsets, and most of the time.
+    for text, encoding in zip(texts, theirs.encode_batch_fast(texts), strict=True):
+        assert OURS.encode(text) == encoding.ids
+
+
+def test_a_long_run_of_spaces_where_tiktoken_fails(theirs: tokenizers.Tokenizer) -> None:
+    text = " " * 1_000_000 + "x"
+    ids = OURS.encode(text)
+    assert ids == theirs.encode(text).ids
+    assert OURS.decode(ids) == text
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_tokenizers_knows_what_we_wrote(theirs: tokenizers.Tokenizer) -> None:
+    assert theirs.get_vocab_size() == OURS.vocab_size
+    added = theirs.get_added_tokens_decoder()
+    assert {token.content: token_id for token_id, token in added.items()} == OURS.special_tokens
+    assert all(token.special for token in added.values())
+    for key, token_id in theirs.get_vocab().items():
+        if token_id not in added:
+            assert from_byte_level(key) == OURS.vocab[token_id]
+
+
+def test_special_tokens_keep_ids_that_leave_gaps(tmp_path: Path) -> None:
+    base = Vocabulary.from_merges(trained.merges("huggingface"))
+    special = {"<|late|>": 5000, "<|early|>": 2000}
+    ours = Tokenizer.from_vocabulary(Vocabulary(base.tokens, base.merges, special))
+    ours.save(tmp_path / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "a<|late|>b<|early|>c"
+    assert theirs.encode(text).ids == ours.encode(text)
+    assert {5000, 2000} < set(ours.encode(text))
+    assert theirs.decode(ours.encode(text), skip_special_tokens=False) == text
+
+
+def test_what_tokenizers_saves_again_is_the_same_tokenizer(
+    theirs: tokenizers.Tokenizer, tmp_path: Path
+) -> None:
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    again = Tokenizer.from_file(tmp_path / "tokenizer.json")
+    assert again.vocabulary == OURS.vocabulary
+    assert again.pattern == OURS.pattern
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
+    ),
+    st.lists(st.text("abc ", max_size=30), max_size=10),
+)
+def test_ranks_written_as_merges_encode_the_same(tokens: list[bytes], texts: list[str]) -> None:
+    # Parts before wholes, or there may be no merges that say the same.
+    tokens = sorted(tokens, key=len)
+    ranks = {token: rank for rank, token in enumerate([*(bytes([b]) for b in range(256)), *tokens])}
+    ours = Tokenizer.from_vocabulary(Vocabulary.from_ranks(ranks, {"<|x|>": 1000}))
+    theirs = ours.to_huggingface()
+    texts += [token.decode() for token in tokens] + ["".join(texts)]
+    assert ours.encode_batch(texts) == [theirs.encode(text).ids for text in texts]
+
+
+def test_transformers_loads_the_file_alone(saved: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(saved))
+    assert len(theirs) == OURS.vocab_size
+    for text in [*trained.documents(), "a<|endoftext|>b<|end x<日本", "\u3000 \n x"]:
+        ids = theirs(text)["input_ids"]
+        assert ids == OURS.encode(text)
+        assert theirs.decode(ids) == text
+
+
+def test_transformers_loads_the_directory_with_its_special_tokens(saved: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(saved.parent))
+    assert theirs.eos_token == "<|endoftext|>"
+    assert theirs.eos_token_id == OURS.special_tokens["<|endoftext|>"]
+    assert set(theirs.all_special_tokens) == set(SPECIAL)
+    assert set(theirs.all_special_ids) == set(OURS.special_tokens.values())
+    for text in [*trained.documents(), "a<|endoftext|>b<|end x<日本", "\u3000 \n x ?"]:
+        ids = theirs(text)["input_ids"]
+        assert ids == OURS.encode(text)
+        assert theirs.decode(ids) == text
+
+
+def test_what_transformers_saves_is_read(saved: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    transformers.AutoTokenizer.from_pretrained(str(saved.parent)).save_pretrained(str(tmp_path))
+    again = Tokenizer.from_file(tmp_path / "tokenizer.json")
+    assert again.vocabulary == OURS.vocabulary
+    assert again.eos_token == "<|endoftext|>"
+
+
+def bpe_of_theirs(**options: object) -> tokenizers.Tokenizer:
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(**options))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder = tokenizers.decoders.ByteLevel()
+    return theirs
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_their_own_files_are_read(ignore_merges: bool, tmp_path: Path) -> None:
+    theirs = bpe_of_theirs(ignore_merges=ignore_merges)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<pad>", "<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    theirs.train_from_iterator(trained.documents(), trainer)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.from_file(tmp_path / "tokenizer.json")
+    assert ours.special_tokens == {"<pad>": 0, "<|endoftext|>": 1}
+    for text in [*trained.documents(), "a<pad><|endoftext|> b"]:
+        assert ours.encode(text) == theirs.encode(text).ids
+
+
+def test_their_file_without_some_bytes_is_refused(tmp_path: Path) -> None:
+    theirs = bpe_of_theirs()
+    theirs.train_from_iterator(["abc"], tokenizers.trainers.BpeTrainer(show_progress=False))
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerFileError, match="of the 256 bytes have no token"):
+        Tokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_the_settings_that_we_leave_out_have_the_values_that_we_think(saved: Path) -> None:
+    # A file that says nothing of a setting means their default, which we must know.
+    value = json.loads(saved.read_text(encoding="utf-8"))
+    for key in ("dropout", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges"):
+        del value["model"][key]
+    del value["pre_tokenizer"]["use_regex"], value["truncation"], value["padding"]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(value))
+    text = trained.documents()[-1]
+    assert theirs.encode(text).ids == OURS.encode(text)
+    path = saved.with_name("sparse.json")
+    path.write_text(json.dumps(value), encoding="utf-8")
+    assert Tokenizer.from_file(path).encode(text) == theirs.encode(text).ids
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def their_merges(
+    documents: list[str], vocab_size: int, min_frequency: int = 2
+) -> list[tuple[bytes, bytes]]:
+    theirs = bpe_of_theirs()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    theirs.train_from_iterator(documents, trainer)
+    merges = json.loads(theirs.to_str())["model"]["merges"]
+    return [(from_byte_level(left), from_byte_level(right)) for left, right in merges]
+
+
+def test_their_trainer_learns_what_the_reference_learns() -> None:
+    assert their_merges(trained.documents(), 256 + 600) == list(trained.merges("huggingface"))
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text("ab c\n1é", max_size=40), min_size=1, max_size=8), st.integers(1, 3))
+def test_on_small_corpora_as_well(documents: list[str], min_frequency: int) -> None:
+    learnt = reference.train(
+        documents, 256 + 60, tie_break="huggingface", min_frequency=min_frequency
+    )
+    assert learnt == their_merges(documents, 256 + 60, min_frequency)
+
+
+def test_equality_needs_their_tie_break() -> None:
+    documents = ["ab ab cd cd"]
+    assert their_merges(documents, 257) == [(b"a", b"b")]
+    assert reference.train(documents, 257, tie_break="greatest-bytes") == [(b"c", b"d")]
