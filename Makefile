@@ -30,6 +30,8 @@ prefix := $(if $(NAME),$(NAME)_)
 # $(call each,--train,a b) is `--train 'a' --train 'b'`. One path that exists with its spaces stays whole.
 each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreach path,$(2),$(1) '$(path)')))
 
+# pip must not run twice at once in one environment.
+.NOTPARALLEL:
 .PHONY: help preprocess train test test-all lint bench clean
 
 help:
