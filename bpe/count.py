@@ -1,8 +1,11 @@
 """Counts of pre-tokens: what training knows of a corpus.
 
-Law: every pre-token of every document is counted once, in 64 bits; the result does not depend on how the corpus
-was cut into batches, nor on who counted which. Memory is proportional to the bytes of the *unique* pre-tokens.
-Text that spells a special token is cut out first: it is never learnt from, and nothing is merged across it.
+Law: every pre-token of every document is counted once, in 64 bits; the result does not depend on
+how the corpus
+was cut into batches, nor on who counted which. Memory is proportional to the bytes of the *unique*
+pre-tokens.
+Text that spells a special token is cut out first: it is never learnt from, and nothing is merged
+across it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,12 +83,14 @@ class PretokenCounts:
 
         Args:
             buffer: uint8[n_bytes], well-formed UTF-8.
-            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. A document that is cut where
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. A document that is cut
+                where
                 `Pretokenizer.safe_cut` allows it may come in several pieces, each a document here.
         """
         spans = self._special_spans(buffer, offsets)
         if len(spans):
-            # Each occurrence becomes a document of its own. What is counted for it is taken off again: that is
+            # Each occurrence becomes a document of its own. What is counted for it is taken off
+            # again: that is
             # cheaper than a copy of the text without it.
             offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
         starts = self._pretokenizer.boundaries(buffer, offsets)
@@ -93,7 +99,14 @@ class PretokenCounts:
         source = read_only(buffer)
         while True:
             status = kernels.count_pretokens(
-                self._table, self._scratch, source, tail, tail_start, starts, cursor, _GROUPS_PER_CALL
+                self._table,
+                self._scratch,
+                source,
+                tail,
+                tail_start,
+                starts,
+                cursor,
+                _GROUPS_PER_CALL,
             )
             if status == kernels.DONE:
                 break
@@ -114,7 +127,11 @@ class PretokenCounts:
     def _special_spans(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """int64[n, 2]: where special tokens stand, within documents, leftmost first and the longest of those."""
+        """Where special tokens stand within documents: leftmost first, the longest of those.
+
+        Returns:
+            int64[n, 2], the first byte and the end of each.
+        """
         by_special = {special: find_all(buffer, special) for special in self._specials}
         found = {special: places for special, places in by_special.items() if len(places)}
         if not found:
@@ -141,9 +158,14 @@ class PretokenCounts:
         Raises:
             ValueError: it has not.
         """
-        mine, its = (self.pattern, set(self.special_tokens)), (other.pattern, set(other.special_tokens))
+        mine, its = (
+            (self.pattern, set(self.special_tokens)),
+            (other.pattern, set(other.special_tokens)),
+        )
         if mine != its:
-            raise ValueError(f"counts of {its} cannot be added to counts of {mine}; count both alike")
+            raise ValueError(
+                f"counts of {its} cannot be added to counts of {mine}; count both alike"
+            )
         self._add_words(*other.arrays())
 
     def _add_words(
@@ -181,7 +203,8 @@ class PretokenCounts:
         """All pre-tokens, in no particular order.
 
         Returns:
-            uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and ends; int64[n], the counts.
+            uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and
+            ends; int64[n], the counts.
         """
         n, n_bytes = kernels.measure(self._table)
         buffer = np.empty(n_bytes, np.uint8)
@@ -193,11 +216,13 @@ class PretokenCounts:
         """(pre-token, count), in the order of the bytes."""
         buffer, offsets, counts = self.arrays()
         data, places = buffer.tobytes(), offsets.tolist()
-        words = [data[i:j] for i, j in zip(places[:-1], places[1:], strict=True)]
+        words = [data[i:j] for i, j in pairwise(places)]
         return iter(sorted(zip(words, counts.tolist(), strict=True)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the counts to a file (NumPy's .npz, without pickle), the same bytes for the same counts.
+        """Write the counts to a file, the same bytes for the same counts.
+
+        The format is NumPy's .npz, without pickle.
 
         Raises:
             OSError: it cannot be written; then nothing is left under this name.
@@ -235,15 +260,15 @@ class PretokenCounts:
             CountsFileError: it is no file of counts, or it is damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 settings = json.loads(archive["settings"].tobytes())
                 buffer, offsets, counts = archive["buffer"], archive["offsets"], archive["counts"]
             version = settings["format_version"]
             pattern, special_tokens = settings["pattern"], settings["special_tokens"]
         except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
             raise CountsFileError(
-                f"{os.fspath(path)}: expected a file of pre-token counts, found something else or a damaged one"
-                f" ({error}); count the corpus again"
+                f"{os.fspath(path)}: expected a file of pre-token counts,"
+                f" found something else or a damaged one ({error}); count the corpus again"
             ) from error
         if version != _FORMAT_VERSION:
             raise CountsFileError(
@@ -262,7 +287,8 @@ class PretokenCounts:
         )
         if not sound:
             raise CountsFileError(
-                f"{os.fspath(path)}: its offsets and counts contradict one another; count the corpus again"
+                f"{os.fspath(path)}: its offsets and counts contradict one another;"
+                " count the corpus again"
             )
         loaded = cls(pattern, special_tokens)
         loaded._add_words(buffer, offsets, counts)

@@ -1,14 +1,17 @@
 """The encoder: text as bytes and offsets in, token ids and offsets out.
 
-Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that was encoded
+Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that
+was encoded
 before changes them. Special tokens play no part here: text that spells one is text.
 
-    EncoderTables   what a vocabulary and a pattern are to the kernels; made once, shared by all threads
+    EncoderTables   what a vocabulary and a pattern are to the kernels; made once, shared by all
+    threads
     Encoder         the tables and a private cache of words; one for each thread
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 # Three bits of the last id in a row of the cache hold the number of ids.
 MAX_ID = 2**29 - 1
 
-_BUCKETS = 2**19  # of 64 bytes: 32 MiB for each encoder, of which only what is used becomes resident
+_BUCKETS = (
+    2**19
+)  # of 64 bytes: 32 MiB for each encoder, of which only what is used becomes resident
 _LONG_ROWS = 2**14
 _ARENA_BYTES = 2**22
 _ARENA_IDS = 2**20
@@ -36,14 +41,12 @@ _KEPT_IDS = 2**24
 
 
 def _zeroed_words(n_words: int) -> NDArray[np.uint64]:
-    """uint64[n_words] of zeros on huge pages where there are any: a random access then costs no page walk."""
+    """uint64[n_words] of zeros, on huge pages where there are any: they save page walks."""
     memory = mmap.mmap(-1, n_words * 8)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        # A system built without huge pages refuses; small ones give the same result.
+        with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            # A kernel built without huge pages refuses; small ones give the same result.
-            pass
     return np.frombuffer(memory, np.uint64)
 
 
@@ -100,7 +103,8 @@ class EncoderTables:
     def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
         if vocabulary.size > MAX_ID + 1:
             raise VocabularyError(
-                f"the largest token id is {vocabulary.size - 1:,}; the encoder takes ids up to {MAX_ID:,}"
+                f"the largest token id is {vocabulary.size - 1:,};"
+                f" the encoder takes ids up to {MAX_ID:,}"
             )
         self.pretokenizer = Pretokenizer(pattern)
         lefts, rights, ranks, merged_ids = vocabulary.pair_table()
@@ -127,7 +131,8 @@ class EncoderTables:
 class Encoder:
     """Encodes documents; keeps a bounded cache of words it has seen.
 
-    An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between kernels, so that
+    An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between
+    kernels, so that
     several encoders on several threads run side by side.
 
     Args:
@@ -160,7 +165,8 @@ class Encoder:
         """The ids of all documents, one after the other.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8. What is not has some ids, but no particular ones.
+            buffer: uint8[n_bytes], well-formed UTF-8. What is not has some ids, but no particular
+                ones.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
             prefix_id: put before every document, -1 for nothing.
@@ -169,7 +175,8 @@ class Encoder:
             continued: the last document goes on in a later call: no suffix for it.
 
         Returns:
-            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and end.
+            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
+            end.
         """
         n = len(buffer)
         n_documents = len(offsets) - 1

@@ -1,14 +1,17 @@
 """The exceptions that both packages raise on purpose.
 
 Law: every refusal is a `TokenbinError` whose message names the file or argument, what was expected,
-what was found and what to do. Those that say "this value is wrong" are `ValueError`s as well, so that
+what was found and what to do. Those that say "this value is wrong" are `ValueError`s as well, so
+that
 code which knows nothing of tokenbin can catch them.
 
     TokenbinError
-    +-- TokenizerFileError   a tokenizer file that cannot be read, is damaged or asks for what is not implemented
+    +-- TokenizerFileError   a tokenizer file that cannot be read, is damaged or asks for what is
+    not implemented
     +-- VocabularyError      tokens, merges and special tokens that contradict one another
     +-- PatternError         a split pattern that is not known
-    +-- TrainingError        training that cannot start: no text, a vocabulary size that is too small, ...
+    +-- TrainingError        training that cannot start: no text, a vocabulary size that is too
+    small, ...
     +-- EncodingError        text that is not valid Unicode; ids outside the vocabulary
 
 The package `preprocess` adds its own, each in the module that raises it.
@@ -20,7 +23,7 @@ class TokenbinError(Exception):
 
 
 class TokenizerFileError(TokenbinError, ValueError):
-    """A tokenizer file cannot be read, is damaged, or asks for something that is not implemented."""
+    """A tokenizer file cannot be read, is damaged, or asks for what is not implemented."""
 
 
 class VocabularyError(TokenbinError, ValueError):

@@ -1,11 +1,15 @@
 """From the name of a pattern to its scanner.
 
-Law: a `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever the
-length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the buffer only where
+Law: a `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever
+the
+length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the
+buffer only where
 it has them, the last bytes from a padded copy.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +20,22 @@ from bpe.unicode_classes import class_table
 
 Bytes = NDArray[np.uint8]
 
-# A block of 64 bytes is read together with the 3 bytes behind it, which its last character may have.
+# A block of 64 bytes is read together with the 3 bytes behind it, which its last character may
+# have.
 _BLOCK_NEEDS = 67
 
 _SCANNERS = {"gpt2": (split.split_gpt2, split.safe_cut_gpt2)}
 
 
 def read_only(array: Bytes) -> Bytes:
-    """A read-only view: kernels are compiled for that type alone, whether memory is mapped or ours."""
+    """A read-only view: kernels are compiled for that type alone."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
-    """Where `needle` occurs in `buffer`, from left to right, occurrences not overlapping (as `bytes.split`).
+    """Where `needle` occurs in `buffer`: leftmost first, not overlapping, as `bytes.split`.
 
     Args:
         buffer: uint8[n_bytes].
@@ -94,10 +99,12 @@ class Pretokenizer:
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
-            offsets: int64[n_documents + 1], document d is `buffer[offsets[d] : offsets[d + 1]]`; from 0 to n_bytes.
+            offsets: int64[n_documents + 1], document d is `buffer[offsets[d] : offsets[d + 1]]`;
+                from 0 to n_bytes.
 
         Returns:
-            uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a pre-token, and
+            uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a
+            pre-token, and
             for i = n_bytes.
         """
         n = len(buffer)
@@ -112,17 +119,19 @@ class Pretokenizer:
         tail_start = max(0, whole - 2) * 64
         tail = np.zeros((starts.size + 2) * 64 - tail_start, np.uint8)
         tail[: n - tail_start] = buffer[tail_start:]
-        self._split(read_only(tail), tail_start, n, self._classes, starts, whole, starts.size + 1, state)
+        self._split(
+            read_only(tail), tail_start, n, self._classes, starts, whole, starts.size + 1, state
+        )
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
         """The pre-tokens of one document; joined they are the document."""
         starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
         places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
-        return [data[i:j] for i, j in zip(places[:-1], places[1:], strict=True)]
+        return [data[i:j] for i, j in pairwise(places)]
 
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
-        """The first place p, position <= p < stop, where cutting the text changes no pre-token; else `stop`.
+        """The first place from `position` on where cutting changes no pre-token; else `stop`.
 
         Args:
             buffer: uint8[>= stop].

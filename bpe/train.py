@@ -1,6 +1,7 @@
 """Counts of pre-tokens -> tokenizer.
 
-Law: the merges are those of `reference.train`, for both tie-breaks, whatever the number of threads that counted and
+Law: the merges are those of `reference.train`, for both tie-breaks, whatever the number of threads
+that counted and
 the order in which they did.
 """
 
@@ -62,7 +63,8 @@ def train_from_counts(
         The tokenizer. If training stopped early its vocabulary is smaller, which is logged.
 
     Raises:
-        TrainingError: arguments that make no sense together, no text, or too many unique pre-tokens.
+        TrainingError: arguments that make no sense together, no text, or too many unique
+            pre-tokens.
     """
     special_tokens = list(special_tokens)
     _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
@@ -71,8 +73,8 @@ def train_from_counts(
     merges = _learn(counts, n_wanted, tie_break, min_frequency, max_token_length, progress)
     if len(merges) < n_wanted:
         _logger.warning(
-            "training stopped early: no pair occurs %d times after %d merges, so the vocabulary has %d tokens"
-            " instead of %d; give more text or a smaller vocab_size",
+            "training stopped early: no pair occurs %d times after %d merges, so the"
+            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
             max(min_frequency, 1),
             len(merges),
             256 + len(merges) + len(special_tokens),
@@ -100,8 +102,8 @@ def _check_arguments(
     least = 256 + len(special_tokens)
     if vocab_size < least:
         raise TrainingError(
-            f"vocab_size {vocab_size:,} is too small: 256 bytes and {len(special_tokens)} special tokens"
-            f" need at least {least:,}"
+            f"vocab_size {vocab_size:,} is too small: 256 bytes and"
+            f" {len(special_tokens)} special tokens need at least {least:,}"
         )
     if min_frequency < 0:
         raise TrainingError(f"min_frequency is {min_frequency}; expected 0 or more")
@@ -209,10 +211,7 @@ def _pairs(capacity: int) -> kernels.Pairs:
 
 
 def _grown(pairs: kernels.Pairs) -> kernels.Pairs:
-    larger = _pairs(2 * len(pairs.left))
-    for old, new in zip(pairs, larger, strict=True):
-        new[: len(old)] = old
-    return larger
+    return kernels.Pairs(*(np.concatenate([array, np.zeros_like(array)]) for array in pairs))
 
 
 def train_bpe(
@@ -229,12 +228,15 @@ def train_bpe(
     """Train a tokenizer on files or on texts.
 
     Args:
-        input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which special tokens
+        input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which
+            special tokens
             separate documents. Or an iterable of str: the documents themselves.
         vocab_size: number of ids in all: 256 bytes, merges, special tokens.
         special_tokens: get the last ids; what they spell is not learnt from.
         pattern: the split pattern, by name or exact text.
-        tie_break, min_frequency, max_token_length: see `train_from_counts`.
+        tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
+        min_frequency: pairs that occur less often are not merged.
+        max_token_length: in bytes, inclusive; None: no limit.
         workers: threads that count; None: one for each processor. The result does not depend on it.
 
     Raises:
@@ -266,9 +268,13 @@ class _Counting:
     """Threads that count parts, each into one of as many `PretokenCounts` as there are threads."""
 
     def __init__(self, pattern: str, special_tokens: Sequence[str]) -> None:
-        self._new = lambda: PretokenCounts(pattern, special_tokens)
+        self._pattern = pattern
+        self._special_tokens = special_tokens
         self._idle: list[PretokenCounts] = []
         self._lock = Lock()
+
+    def _new(self) -> PretokenCounts:
+        return PretokenCounts(self._pattern, self._special_tokens)
 
     def _count(self, part: _Part) -> None:
         if part.unchecked:
@@ -304,7 +310,7 @@ class _Counting:
 
 
 class _Part(NamedTuple):
-    """Some text to count, and, where it has not been checked to be UTF-8, the place in a file that it comes from."""
+    """Some text to count; where it may not be UTF-8, the file and the place it comes from."""
 
     buffer: NDArray[np.uint8]
     offsets: NDArray[np.int64]
@@ -338,8 +344,9 @@ def _parts(
             texts, size = [], 0
     if n_texts and n_existing == n_texts:
         raise TrainingError(
-            f"every one of the {n_texts} texts is the name of an existing file, {name!r} for one; to train on"
-            " files pass pathlib.Path objects, to train on these very texts add one that names no file"
+            f"every one of the {n_texts} texts is the name of an existing file, {name!r}"
+            " for one; to train on files pass pathlib.Path objects, to train on these very texts"
+            " add one that names no file"
         )
     if texts:
         yield _part_of_texts(texts)
@@ -352,8 +359,9 @@ def _part_of_texts(texts: list[str]) -> _Part:
             encoded.append(text.encode())
         except UnicodeEncodeError as error:
             raise EncodingError(
-                f"a text holds the lone surrogate U+{ord(text[error.start]):04X} at position {error.start};"
-                " it is not valid Unicode: remove it, or decode the text with errors='replace'"
+                f"a text holds the lone surrogate U+{ord(text[error.start]):04X} at"
+                f" position {error.start}; it is not valid Unicode: remove it, or decode the text"
+                " with errors='replace'"
             ) from error
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     return _Part(np.frombuffer(b"".join(encoded), np.uint8), offsets, None)

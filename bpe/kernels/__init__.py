@@ -1,7 +1,8 @@
 """Every compiled function of the tokenizer, under the names they have in `bpe.reference`.
 
 Law: kernels see only flat arrays and integers. They allocate nothing and raise nothing
-(they return a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation switched off
+(they return a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation switched
+off
 (`NUMBA_DISABLE_JIT=1`) the same arrays as with it.
 
     jit       how they are compiled, cached and announced
@@ -12,5 +13,6 @@ Law: kernels see only flat arrays and integers. They allocate nothing and raise 
     merge     counts -> merges
     encode    pre-tokens -> token ids
 
-This package imports numba, which takes half a second; nothing imports it before there is work to do.
+This package imports numba, which takes half a second; nothing imports it before there is work to
+do.
 """

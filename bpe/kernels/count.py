@@ -1,7 +1,9 @@
 """Pre-tokens -> counts.
 
-Law: every pre-token is counted exactly once, in 64 bits, whatever its length; tables are grown by the wrapper
-before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see `bpe.kernels.encode`); a longer
+Law: every pre-token is counted exactly once, in 64 bits, whatever its length; tables are grown by
+the wrapper
+before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
+`bpe.kernels.encode`); a longer
 one is a hash, and bytes in an arena that are compared before they are believed.
 """
 
@@ -32,17 +34,20 @@ SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED, TOTAL = 0, 1, 2, 3
 class CountTable(NamedTuple):
     """Two hash tables of pre-tokens; every array is modified in place."""
 
-    short_rows: NDArray[np.uint64]  # uint64[4 * n]: key, key, count, unused; free where the key's second word is 0
+    # uint64[4 * n]: key, key, count, unused; free where the key's second word is 0
+    short_rows: NDArray[np.uint64]
     short_counts: NDArray[np.int64]  # int64[4 * n], the same memory, for the counts
-    long_rows: NDArray[np.uint64]  # uint64[4 * n]: hash, place in the arena, length, count; free where hash is _NONE
+    # uint64[4 * n]: hash, place in the arena, length, count; free where hash is _NONE
+    long_rows: NDArray[np.uint64]
     long_counts: NDArray[np.int64]  # int64[4 * n], the same memory
     arena: NDArray[np.uint8]
-    used: NDArray[np.int64]  # int64[4]: short entries, long entries, bytes of the arena, pre-tokens counted
+    # int64[4]: short entries, long entries, bytes of the arena, pre-tokens counted
+    used: NDArray[np.int64]
 
 
 @kernel
 def room(table, n_pretokens, n_bytes):
-    """DONE if so many more pre-tokens of together so many bytes fit at a good load, else what must grow."""
+    """DONE if so many more pre-tokens and bytes fit at a good load, else what must grow."""
     if (table.used[SHORT_ENTRIES] + n_pretokens) * 2 > table.short_rows.size // 4:
         return GROW_SHORT
     if (table.used[LONG_ENTRIES] + n_pretokens) * 2 > table.long_rows.size // 4:
@@ -58,9 +63,12 @@ def find_long(rows, arena, hashed, buffer, start, length):
     mask = rows.size - 1
     at = np.int64(hashed >> np.uint64(20)) * 4 & mask
     while rows[at] != _NONE:
-        if rows[at] == hashed and np.int64(rows[at + 2]) == length:
-            if same_bytes(arena, np.int64(rows[at + 1]), buffer, start, length):
-                break
+        if (
+            rows[at] == hashed
+            and np.int64(rows[at + 2]) == length
+            and same_bytes(arena, np.int64(rows[at + 1]), buffer, start, length)
+        ):
+            break
         at = (at + 4) & mask
     return at
 
@@ -118,7 +126,7 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
 
 @kernel
 def count_pretokens(table, scratch, buffer, tail, tail_start, starts, cursor, most):
-    """Count pre-tokens from where `cursor` stands until the text or `most` groups are done, or a table is full.
+    """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
 
     Args:
         starts, cursor: see `bpe.kernels.encode.take_positions`.
@@ -217,7 +225,8 @@ def export(table, out_bytes, out_offsets, out_counts):
     """Write out all pre-tokens whose count is not 0, in the order of the tables.
 
     Args:
-        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1]; out_counts: int64[n], as `measure` says; replaced.
+        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1]; out_counts: int64[n], as `measure`
+            says; replaced.
     """
     n, place = 0, 0
     out_offsets[0] = 0

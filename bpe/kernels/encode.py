@@ -1,14 +1,20 @@
 """Pre-tokens -> token ids: look-up in a cache of words, and merging where it misses.
 
-Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never the
-result. The cache is bounded: rows are overwritten, and the arenas of long pre-tokens are emptied when full.
+Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
+the
+result. The cache is bounded: rows are overwritten, and the arenas of long pre-tokens are emptied
+when full.
 
-A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of the
-cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache line. Pre-tokens are
-handled in groups of about a thousand, in two passes: keys first, with a prefetch of each bucket, then look-ups.
+A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of
+the
+cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache line.
+Pre-tokens are
+handled in groups of about a thousand, in two passes: keys first, with a prefetch of each bucket,
+then look-ups.
 A pass that did both waited for memory at every word and was three times slower.
 
-A pair of tokens is looked up as `rank << 32 | merged id`, so that the smallest value *is* the next merge.
+A pair of tokens is looked up as `rank << 32 | merged id`, so that the smallest value *is* the next
+merge.
 """
 
 from __future__ import annotations
@@ -19,7 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import leading_zeros, load_u64, multiply, prefetch, store_two_u32, trailing_zeros
+from bpe.kernels.machine import (
+    leading_zeros,
+    load_u64,
+    multiply,
+    prefetch,
+    store_two_u32,
+    trailing_zeros,
+)
 
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 256  # pre-tokens whose keys are computed before the first is looked up
@@ -37,7 +50,8 @@ class Tables(NamedTuple):
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
     byte_pairs: NDArray[np.uint64]  # uint64[65536], value of the pair of bytes (a, b) at a << 8 | b
     pairs: NDArray[np.uint64]  # uint64[2 * capacity], open addressing: key `a << 32 | b`, value
-    whole: NDArray[np.uint64]  # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
+    # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
+    whole: NDArray[np.uint64]
     whole_bytes: NDArray[np.uint8]  # uint8, the bytes of the tokens of `whole`, one after the other
     whole_offsets: NDArray[np.int64]  # int64[n + 1]
     whole_ids: NDArray[np.int32]  # int32[n]
@@ -46,11 +60,14 @@ class Tables(NamedTuple):
 class Cache(NamedTuple):
     """What one thread remembers; every array is modified in place."""
 
-    rows: NDArray[np.uint64]  # uint64[8 * n_buckets]: key, key, ids 0 and 1, ids 2 and 3 with their number on top
-    long_rows: NDArray[np.uint64]  # uint64[4 * n]: hash, place in long_bytes, length, place in long_ids << 32 | number
+    # uint64[8 * n_buckets]: key, key, ids 0 and 1, ids 2 and 3 with their number on top
+    rows: NDArray[np.uint64]
+    # uint64[4 * n]: hash, place in long_bytes, length, place in long_ids << 32 | number
+    long_rows: NDArray[np.uint64]
     long_bytes: NDArray[np.uint8]
     long_ids: NDArray[np.uint32]
-    used: NDArray[np.int64]  # int64[3]: bytes and ids used of the arenas, and how often they were emptied
+    # int64[3]: bytes and ids used of the arenas, and how often they were emptied
+    used: NDArray[np.int64]
 
 
 class Documents(NamedTuple):
@@ -58,7 +75,8 @@ class Documents(NamedTuple):
 
     offsets: NDArray[np.int64]  # int64[n_documents + 1], of bytes
     token_offsets: NDArray[np.int64]  # int64[n_documents + 1], of ids; replaced
-    around: NDArray[np.int64]  # int64[3]: id before and after each (-1: none), 1 if the last one goes on elsewhere
+    # int64[3]: id before and after each (-1: none), 1 if the last one goes on elsewhere
+    around: NDArray[np.int64]
 
 
 class Scratch(NamedTuple):
@@ -67,7 +85,8 @@ class Scratch(NamedTuple):
     positions: NDArray[np.int64]  # int64[GROUP + 66]
     lows: NDArray[np.uint64]  # uint64[GROUP + 66], first word of the key
     highs: NDArray[np.uint64]  # uint64[GROUP + 66], second word
-    slots: NDArray[np.uint64]  # uint64[GROUP + 66], place of the bucket; _NONE: the pre-token is long
+    # uint64[GROUP + 66], place of the bucket; _NONE: the pre-token is long
+    slots: NDArray[np.uint64]
     symbols: NDArray[np.int64]  # int64[QUADRATIC + 1]
     values: NDArray[np.uint64]  # uint64[QUADRATIC + 1]
     # For `merge_many`; n is the number of bytes of the longest pre-token.
@@ -84,7 +103,9 @@ HIGH_MASKS = np.array([(1 << 8 * max(n - 8, 0)) - 1 for n in range(16)], np.uint
 @kernel
 def hash_key(low, high):
     """A hash of a 16-byte key; its high bits are the good ones."""
-    mixed = multiply(low, np.uint64(0x9E3779B97F4A7C15)) ^ multiply(high, np.uint64(0xC2B2AE3D27D4EB4F))
+    mixed = multiply(low, np.uint64(0x9E3779B97F4A7C15)) ^ multiply(
+        high, np.uint64(0xC2B2AE3D27D4EB4F)
+    )
     return multiply(mixed ^ (mixed >> np.uint64(32)), np.uint64(0xD6E8FEB86659FD93))
 
 
@@ -128,7 +149,10 @@ def pair_value(pairs, left, right):
     """`rank << 32 | merged id` of the pair, or the largest number if it is never merged."""
     mask = np.uint64(pairs.size // 2 - 1)
     key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
-    at = multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
+    at = (
+        multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        & mask
+    )
     while True:
         found = pairs[np.int64(at) * 2]
         if found == key:
@@ -143,7 +167,8 @@ def fill_pairs(lefts, rights, ranks, merged_ids, byte_ids, pairs, byte_pairs):
     """Build the two tables of pairs.
 
     Args:
-        lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first counts.
+        lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
+            counts.
         byte_ids: int32[256].
         pairs: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
         byte_pairs: uint64[65536]; replaced.
@@ -152,12 +177,17 @@ def fill_pairs(lefts, rights, ranks, merged_ids, byte_ids, pairs, byte_pairs):
     mask = np.uint64(pairs.size // 2 - 1)
     for i in range(lefts.size):
         key = (np.uint64(lefts[i]) << np.uint64(32)) | np.uint64(rights[i])
-        at = multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
+        at = (
+            multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+            & mask
+        )
         while pairs[np.int64(at) * 2] != _NONE and pairs[np.int64(at) * 2] != key:
             at = (at + np.uint64(1)) & mask
         if pairs[np.int64(at) * 2] == _NONE:
             pairs[np.int64(at) * 2] = key
-            pairs[np.int64(at) * 2 + 1] = (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(merged_ids[i])
+            pairs[np.int64(at) * 2 + 1] = (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(
+                merged_ids[i]
+            )
     for a in range(256):
         for b in range(256):
             byte_pairs[a << 8 | b] = pair_value(pairs, byte_ids[a], byte_ids[b])
@@ -213,7 +243,9 @@ def merge_few(tables, buffer, start, stop, symbols, values, ids, n_ids):
     for i in range(n):
         symbols[i] = tables.byte_ids[buffer[start + i]]
     for i in range(n - 1):
-        values[i] = tables.byte_pairs[np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])]
+        values[i] = tables.byte_pairs[
+            np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
+        ]
     while n > 1:
         # The leftmost of the lowest rank: equal pairs have equal values.
         best = 0
@@ -241,9 +273,10 @@ def merge_few(tables, buffer, start, stop, symbols, values, ids, n_ids):
 
 @kernel
 def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Merge a pre-token of any length: a heap of `rank << 32 | position`, and links between the symbols left.
+    """Merge a pre-token of any length in O(n log n) time.
 
-    O(n log n) time. An entry of the heap whose pair has changed since is dropped when it comes up.
+    A heap holds `rank << 32 | position`; links join the symbols that are left. An entry
+    of the heap whose pair has changed since is dropped when it comes up.
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
@@ -254,7 +287,8 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
     preceding = scratch.links[2 * n + 1 : 3 * n + 2]
     ranks = scratch.ranks  # of the pair that begins here
     no_rank = np.uint32(0xFFFFFFFF)
-    # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there are n - 1 merges.
+    # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there
+    # are n - 1 merges.
     heap = scratch.heap
     size = 0
     for i in range(n):
@@ -263,7 +297,9 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
         preceding[i] = i - 1
         ranks[i] = no_rank
         if i + 1 < n:
-            value = tables.byte_pairs[np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])]
+            value = tables.byte_pairs[
+                np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
+            ]
             if value != _NONE:
                 ranks[i] = np.uint32(value >> np.uint64(32))
                 size = _push(heap, size, (value & ~np.uint64(0xFFFFFFFF)) | np.uint64(i))
@@ -341,15 +377,16 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
         ids[n_ids] = known
         return n_ids + 1
     if stop - start <= QUADRATIC:
-        return merge_few(
-            tables, buffer, start, stop, scratch.symbols, scratch.values, ids, n_ids
-        )
+        return merge_few(tables, buffer, start, stop, scratch.symbols, scratch.values, ids, n_ids)
     return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
 @kernel
 def remember_ids(cache, ids, first, n_ids):
-    """Keep `ids[first:n_ids]` in the arena; returns their place there, after emptying the arenas if they are full."""
+    """Keep `ids[first:n_ids]` in the arena, which is emptied first if it is full.
+
+    Returns their place there.
+    """
     n = n_ids - first
     if cache.used[1] + n > cache.long_ids.size:
         empty_arenas(cache)
@@ -362,7 +399,10 @@ def remember_ids(cache, ids, first, n_ids):
 
 @kernel
 def empty_arenas(cache):
-    """Forget all long pre-tokens. Rows that point into the arenas know by the third counter that they are old."""
+    """Forget all long pre-tokens.
+
+    Rows that point into the arenas know by the third counter that they are old.
+    """
     cache.long_rows[:] = _NONE
     cache.used[0] = 0
     cache.used[1] = 0
@@ -371,7 +411,10 @@ def empty_arenas(cache):
 
 @kernel
 def encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids):
-    """The ids of a pre-token of more than SHORT bytes, through its own cache. Returns the number of ids after it."""
+    """The ids of a pre-token of more than SHORT bytes, through a cache of its own.
+
+    Returns the number of ids after it.
+    """
     length = stop - start
     if length > LONGEST_CACHED:
         return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
@@ -403,7 +446,7 @@ def encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids):
 
 @kernel
 def encode_rare(tables, cache, scratch, buffer, i, ids, n_ids):
-    """The ids of short pre-token i of the group: it has more than four, or is not in the cache, and then is put there.
+    """The ids of short pre-token i of the group; one that is not in the cache is put there.
 
     Returns the number of ids after it.
     """
@@ -499,7 +542,8 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
 
     Args:
         buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
-        tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes can be read.
+        tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
+            can be read.
         n_pretokens: `scratch.positions` has one more position than this.
         scratch: its lows, highs and slots are replaced.
         rows: the cache's rows.
@@ -585,7 +629,8 @@ def encode_pretokens(
                 if slot == _NONE:
                     break
                 low, high = lows[i], highs[i]
-                # Which row it is cannot be predicted: choose without a branch, then ask whether it was right.
+                # Which row it is cannot be predicted: choose without a branch, then ask whether it
+                # was right.
                 first = (rows[slot] ^ low) | (rows[slot + np.uint64(1)] ^ high)
                 at = slot if first == np.uint64(0) else slot + np.uint64(4)
                 words = rows[at + np.uint64(3)]
@@ -607,13 +652,9 @@ def encode_pretokens(
                 n_ids = encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids)
                 i += 1
             else:
-                n_ids = encode_rare(
-                    tables, cache, scratch, buffer, i, ids, n_ids
-                )
+                n_ids = encode_rare(tables, cache, scratch, buffer, i, ids, n_ids)
                 i += 1
     if cursor[0] == starts.size:
-        document, n_ids = close_documents(
-            documents, document, documents.offsets[last], ids, n_ids
-        )
+        document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document
     return n_ids

@@ -1,8 +1,11 @@
 """Single machine instructions that neither Python nor numba has a word for.
 
-Law: each intrinsic has a plain twin (`_plain_*`) that gives the same bits; with `NUMBA_DISABLE_JIT=1`
-the public name *is* the twin. None of them checks bounds: the caller guarantees that the bytes named in
-the docstring lie inside the array. The vectors are written as LLVM's own `<64 x i8>`, so one source becomes
+Law: each intrinsic has a plain twin (`_plain_*`) that gives the same bits; with
+`NUMBA_DISABLE_JIT=1`
+the public name *is* the twin. None of them checks bounds: the caller guarantees that the bytes
+named in
+the docstring lie inside the array. The vectors are written as LLVM's own `<64 x i8>`, so one source
+becomes
 AVX-512, AVX2 or NEON, whatever the machine has.
 
 All integers are `uint64`; bit j of a mask speaks of byte `i + j`. Words are little-endian.
@@ -36,7 +39,7 @@ def _plain_range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
     return np.uint64(mask)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I8, 64)
@@ -62,7 +65,7 @@ def _plain_load_u64(array: Any, i: int) -> np.uint64:
     return np.uint64(int.from_bytes(bytes(array[i : i + 8]), "little"))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -76,7 +79,7 @@ def _plain_store_two_u32(array: Any, i: int, value: int) -> None:
     array[i + 1] = int(value) >> 32
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _store_two_u32(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -90,7 +93,7 @@ def _plain_trailing_zeros(word: int) -> np.int64:
     return np.int64((int(word) & -int(word)).bit_length() - 1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -102,7 +105,7 @@ def _plain_leading_zeros(word: int) -> np.int64:
     return np.int64(64 - int(word).bit_length())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _leading_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -114,7 +117,7 @@ def _plain_multiply(a: int, b: int) -> np.uint64:
     return np.uint64((int(a) * int(b)) & _MASK64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.mul(*arguments)
@@ -123,11 +126,12 @@ def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
 
 
 def _plain_prefetch(array: Any, i: int) -> None:
-    # Only a hint: there is nothing to do. The twin still touches the place, to notice a wrong index.
+    # Only a hint: there is nothing to do. The twin still touches the place, to notice a wrong
+    # index.
     array[i]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -141,7 +145,8 @@ def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
 
 
 range_mask = _plain_range_mask if config.DISABLE_JIT else _range_mask
-"""`range_mask(array, i, low, high)`: which of the 64 bytes from `array[i]` are in low..high, inclusive.
+"""`range_mask(array, i, low, high)`: which of the 64 bytes from `array[i]` are in low..high,
+inclusive.
 
 Reads `array[i : i + 64]` of a `uint8` array.
 """
@@ -150,7 +155,7 @@ load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
 """`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
 
 store_two_u32 = _plain_store_two_u32 if config.DISABLE_JIT else _store_two_u32
-"""`store_two_u32(array, i, value)`: low half to `array[i]`, high half to `array[i + 1]`, of a `uint32` array."""
+"""`store_two_u32(array, i, value)`: low half to `array[i]`, high half to the next; `uint32`."""
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
 """`trailing_zeros(word)`: the number of the lowest set bit, `int64`; undefined for 0."""
@@ -162,4 +167,4 @@ multiply = _plain_multiply if config.DISABLE_JIT else _multiply
 """`multiply(a, b)`: the product modulo 2**64 (NumPy's scalars would warn of the overflow)."""
 
 prefetch = _plain_prefetch if config.DISABLE_JIT else _prefetch
-"""`prefetch(array, i)`: have the cache line of `array[i]` fetched; a hint without effect on results."""
+"""`prefetch(array, i)`: have the cache line of `array[i]` fetched; it changes no result."""

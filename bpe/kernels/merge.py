@@ -1,16 +1,25 @@
 """Counts -> merges, without a hash table.
 
-Law: every step merges the pair that `reference.train` merges: the highest count, and among equals the one that the
-tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens, of which there may be 2**31.
+Law: every step merges the pair that `reference.train` merges: the highest count, and among equals
+the one that the
+tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens, of which there
+may be 2**31.
 
-One row of 16 bytes per position: the symbol that begins there, the pair it begins, its word, and a link. A symbol is
-as many rows as it has bytes; the first holds all of this, the last the way back. Merging (a, b) into c makes only
-pairs (x, c) and (c, y), so two arrays indexed by symbol find them. After the step that made it a pair's count only falls
-and its list of places is final: so the places of all new pairs are collected in scratch, and then each pair's are
-laid out one after the other in one flat array. Such lists let the loop fetch rows before it needs them; linked
-lists took four times as long. A pair that is too rare or too long when its step ends can never be merged, and is forgotten.
+One row of 16 bytes per position: the symbol that begins there, the pair it begins, its word, and a
+link. A symbol is
+as many rows as it has bytes; the first holds all of this, the last the way back. Merging (a, b)
+into c makes only
+pairs (x, c) and (c, y), so two arrays indexed by symbol find them. After the step that made it a
+pair's count only falls
+and its list of places is final: so the places of all new pairs are collected in scratch, and then
+each pair's are
+laid out one after the other in one flat array. Such lists let the loop fetch rows before it needs
+them; linked
+lists took four times as long. A pair that is too rare or too long when its step ends can never be
+merged, and is forgotten.
 
-The queue is a heap whose counts may be out of date, on the high side: the top is brought up to date before it is believed.
+The queue is a heap whose counts may be out of date, on the high side: the top is brought up to date
+before it is believed.
 """
 
 from __future__ import annotations
@@ -26,7 +35,8 @@ from bpe.kernels.machine import prefetch
 _AHEAD = 16  # places between the row that is fetched and the row that is used
 
 SYMBOL, PAIR, WORD, LINK = 0, 1, 2, 3
-"""Columns of a row. LINK: bytes to the next symbol; in the last row of a longer symbol, minus the bytes to its first."""
+"""Columns of a row. LINK: bytes to the next symbol; in the last row of a longer symbol, minus the
+bytes to its first."""
 
 FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 
@@ -43,14 +53,16 @@ class Words(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """What is known of each symbol: bytes are 0..255, merge i makes 256 + i. Filled as merges are made."""
+    """What is known of each symbol: bytes are 0..255, merge i makes 256 + i."""
 
     lengths: NDArray[np.int32]  # int32[n], bytes
     places: NDArray[np.int64]  # int64[n], a place in `Words.text` where the symbol's bytes stand
-    # uint64[n], what ties are decided by, larger first: the first eight bytes, as a number (symbols that have
+    # uint64[n], what ties are decided by, larger first: the first eight bytes, as a number (symbols
+    # that have
     # them in common are compared byte by byte), or a number that no two symbols share.
     order: NDArray[np.uint64]
-    pair_before: NDArray[np.int32]  # int32[n], scratch: the pair (symbol, newest symbol), -1 outside its step
+    # int32[n], scratch: the pair (symbol, newest symbol), -1 outside its step
+    pair_before: NDArray[np.int32]
     pair_after: NDArray[np.int32]  # int32[n], scratch: the pair (newest symbol, symbol)
     merges: NDArray[np.int32]  # int32[2 * n], the parts of merge i at 2 * i and 2 * i + 1
 
@@ -63,7 +75,8 @@ class Pairs(NamedTuple):
     counts: NDArray[np.int64]
     first_place: NDArray[np.int64]  # where its places begin in `MergeState.places`
     n_places: NDArray[np.int32]
-    queue: NDArray[np.int32]  # the heap: a pair, and in queue_counts its count when it was put there
+    # the heap: a pair, and in queue_counts its count when it was put there
+    queue: NDArray[np.int32]
     queue_counts: NDArray[np.int64]
 
 
@@ -79,7 +92,7 @@ class MergeState(NamedTuple):
 
 @kernel
 def first_of_equals(words, symbols, pairs, p, q):
-    """Whether pair p comes before pair q, both having the same count: the parts that are greater come first.
+    """Whether pair p comes before pair q of the same count: greater parts come first.
 
     Parts are compared by `symbols.order`, and where that is equal by their bytes.
     """
@@ -118,8 +131,7 @@ def sift_down(words, symbols, pairs, at, size):
         ):
             child += 1
         if count > counts[child] or (
-            count == counts[child]
-            and first_of_equals(words, symbols, pairs, pair, queue[child])
+            count == counts[child] and first_of_equals(words, symbols, pairs, pair, queue[child])
         ):
             break
         queue[at], counts[at] = queue[child], counts[child]
@@ -164,8 +176,10 @@ def fill_rows(words, symbols, pairs, state, pair_of_code):
     """Lay out rows and places of the pairs of bytes, and queue the pairs.
 
     Args:
-        pairs: left, right, counts and first_place are those of the first `used[N_PAIRS]` pairs; n_places are 0.
-        pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, -1 where it can never be merged.
+        pairs: left, right, counts and first_place are those of the first `used[N_PAIRS]` pairs;
+            n_places are 0.
+        pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, -1 where it can never be
+            merged.
     """
     rows = state.rows
     for w in range(words.counts.size):
@@ -202,7 +216,10 @@ def new_pair(pairs, state, left, right):
 
 @kernel
 def merge_pair(words, symbols, pairs, state, pair, symbol):
-    """Merge a pair into `symbol` at all its places, from left to right. Returns the number of new places in scratch."""
+    """Merge a pair into `symbol` at all its places, from left to right.
+
+    Returns the number of new places in scratch.
+    """
     rows = state.rows
     n_positions = words.text.size
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
@@ -266,7 +283,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 
 @kernel
 def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, longest):
-    """Number the new pairs that may be merged one day, lay out their places and queue them; forget the others.
+    """Lay out the places of new pairs and queue them; forget those that can never be merged.
 
     Args:
         n_new: places in scratch.
@@ -320,11 +337,12 @@ def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, lon
 
 @kernel
 def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
-    """Make merges until there are enough, none is left, arrays must grow, or it is time to come back.
+    """Make merges until there are enough or none is left, or it is time to come back.
 
     Args:
         words, symbols, pairs, state: see there.
-        by_bytes: `symbols.order` holds first bytes, to be filled in for every new symbol; otherwise it is complete.
+        by_bytes: `symbols.order` holds first bytes, to be filled in for every new symbol; otherwise
+            it is complete.
         least: a pair of a smaller count is not merged; 1 or more.
         longest: nor is one of more bytes.
         n_wanted: merges in all.

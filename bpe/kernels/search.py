@@ -1,6 +1,7 @@
 """Where a byte string occurs: separators between documents, text that looks like a special token.
 
-Law: the same places as `bytes.split` cuts at, leftmost first and not overlapping; no byte outside the buffer
+Law: the same places as `bytes.split` cuts at, leftmost first and not overlapping; no byte outside
+the buffer
 is read.
 """
 
@@ -33,7 +34,8 @@ def find_all(buffer, needle, position, found):
     last = needle[m - 1]
     at = position
     while at + m <= n:
-        # Candidates: the first byte and the last byte of the needle both match, for 64 places at once.
+        # Candidates: the first byte and the last byte of the needle both match, for 64 places at
+        # once.
         if at + m - 1 + 64 <= n:
             candidates = range_mask(buffer, at, first, first)
             if candidates:

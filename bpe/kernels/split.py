@@ -1,14 +1,21 @@
 """Bytes -> boundaries of pre-tokens, 64 bytes at a time.
 
-Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split_gpt2` begins a pre-token, for every
-document of the buffer at once. The 64 bytes of a block are classified into one bit set per class (letter,
-number, white space, space, apostrophe); boundaries are shifts and masks of those sets, with the last bit of the
-block before and the first of the block after. A character of several bytes has its class on all of them, so
-that "the class changes" is true at first bytes only. What speaks of *one* character, the last white space
+Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split_gpt2` begins a pre-token,
+for every
+document of the buffer at once. The 64 bytes of a block are classified into one bit set per class
+(letter,
+number, white space, space, apostrophe); boundaries are shifts and masks of those sets, with the
+last bit of the
+block before and the first of the block after. A character of several bytes has its class on all of
+them, so
+that "the class changes" is true at first bytes only. What speaks of *one* character, the last white
+space
 before a word, is moved back to its first byte where that character is longer than a byte.
 
-The bit set of document starts goes in, and boundaries come out in its place: the ends of documents take part
-in the algebra as "no character here", so that documents of five bytes cost no more than one of a megabyte.
+The bit set of document starts goes in, and boundaries come out in its place: the ends of documents
+take part
+in the algebra as "no character here", so that documents of five bytes cost no more than one of a
+megabyte.
 """
 
 from __future__ import annotations
@@ -39,10 +46,10 @@ def mark_documents(offsets, starts):
 
 @kernel
 def character(source, at):
-    """The code point whose first byte is `source[at]`, 0xC2 to 0xF4, in well-formed UTF-8; and its number of bytes.
+    """The code point whose first byte is `source[at]`, and its number of bytes.
 
-    Looks at up to three bytes behind `at`. For bytes that are not well-formed the result means nothing, but it
-    is a code point: tables can be indexed with it.
+    The byte is 0xC2 to 0xF4, and up to three bytes behind it are looked at. For bytes that are not
+    well-formed UTF-8 the result means nothing, but it is a code point: it can index tables.
     """
     first = np.int64(source[at])
     second = np.int64(source[at + 1]) & 0x3F
@@ -58,19 +65,24 @@ def character(source, at):
 
 @kernel
 def split_gpt2(source, source_start, n, classes, starts, first, last, state):
-    """Boundaries of `'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`, for some blocks.
+    """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
 
-    Block k is finished when block k + 1 is classified, because its boundaries depend on what follows; the
-    call for block `starts.size`, which is empty, finishes the last one. What one call knows of the last block it
+    Block k is finished when block k + 1 is classified, because its boundaries depend on what
+    follows; the
+    call for block `starts.size`, which is empty, finishes the last one. What one call knows of the
+    last block it
     classified, the next finds in `state`: a text is split in one call or in many.
 
     Args:
-        source: uint8, the bytes of the text from `source_start`. It must reach from two blocks before `first` (where the
-            text does) to 67 bytes past the beginning of the last block, with zeros for what lies behind the text.
+        source: uint8, the bytes of the text from `source_start`. It must reach from two blocks
+            before `first` (where the
+            text does) to 67 bytes past the beginning of the last block, with zeros for what lies
+            behind the text.
         source_start: a multiple of 64.
         n: number of bytes of the text.
         classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
-        starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n; replaced, block
+        starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n;
+            replaced, block
             by block, by the bit set of the places where a pre-token begins, and of place n.
         first: the first block to classify.
         last: one past the last block to classify, at most `starts.size + 1`.
@@ -130,7 +142,8 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
             change = letters ^ ((letters << one) | last_letter)
             change |= numbers ^ ((numbers << one) | last_number)
             change |= spaces ^ ((spaces << one) | last_space)
-            # A change of class is a boundary, unless what begins there has swallowed the space before it.
+            # A change of class is a boundary, unless what begins there has swallowed the space
+            # before it.
             found = (change & ~((blanks << one) | last_blank)) | documents
             # The last white space before something else stands alone, or goes with what follows.
             followed = ((spaces | documents) >> one) | ((next_spaces | next_documents) << top)
@@ -155,10 +168,14 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
                 # Loads one and two bytes further look ahead; `same_*`: no document begins there.
                 same_1 = ~((documents >> one) | (next_documents << top))
                 same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
-                short = range_mask(source, base + 1, 115, 116) | range_mask(source, base + 1, 100, 100)
+                short = range_mask(source, base + 1, 115, 116) | range_mask(
+                    source, base + 1, 100, 100
+                )
                 short |= range_mask(source, base + 1, 109, 109)
                 ll = range_mask(source, base + 1, 108, 108) & range_mask(source, base + 2, 108, 108)
-                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(source, base + 1, 114, 114)
+                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(
+                    source, base + 1, 114, 114
+                )
                 ve_re &= range_mask(source, base + 2, 101, 101)
                 two = quotes & short & same_1
                 three = quotes & (ll | ve_re) & same_1 & same_2
@@ -223,7 +240,8 @@ def safe_cut_gpt2(buffer, position, stop, classes):
     """The first place at or after `position` where cutting the text changes no pre-token.
 
     That is before white space that follows something else, and after a letter before anything
-    that is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so that the
+    that is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so
+    that the
     replacement of damaged bytes stays on its side.
 
     Args:

@@ -1,0 +1,61 @@
+"""Runs every kernel on text between two unreadable pages; a wrong read ends the process.
+
+Bounds checks do not look inside the machine words that read 8 or 64 bytes at once; this does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+
+from bpe.count import PretokenCounts
+from bpe.encode import Encoder, EncoderTables
+from bpe.pretokenize import Pretokenizer, find_all, is_utf8
+from bpe.vocabulary import Vocabulary
+
+PAGE = mmap.PAGESIZE
+TEXTS = [
+    "The quick brown fox's 12 don't\u3000\u00a0'll été 日本語 😀  \n" * 5,
+    "a" * 220,
+    " " * 220,
+    "\u00a0" * 110,
+    "日" * 80,
+    "'s'll" * 50,
+    "<|endoftext|>" * 20,
+]
+
+
+def main() -> None:
+    """Try every length at both ends of a readable page."""
+    memory = mmap.mmap(-1, 3 * PAGE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for guard in (address, address + 2 * PAGE):
+        if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect")
+    page = np.frombuffer(memory, np.uint8)[PAGE : 2 * PAGE]
+    pretokenizer = Pretokenizer("gpt2")
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2"))
+    counts = PretokenCounts(special_tokens=["<|endoftext|>"])
+    for text in TEXTS:
+        whole = text.encode()
+        for length in range(201):
+            # Also cut inside a character: what is not UTF-8 must be as harmless.
+            for place in (slice(0, length), slice(PAGE - length, PAGE)):
+                page[place] = np.frombuffer(whole[:length], np.uint8)
+                buffer = page[place]
+                offsets = np.array([0, length])
+                pretokenizer.boundaries(buffer, offsets)
+                encoder.encode(buffer, offsets)
+                counts.add(buffer, offsets)
+                find_all(buffer, b"<|endoftext|>")
+                is_utf8(buffer)
+                for position in range(0, length, 50):
+                    pretokenizer.safe_cut(buffer, position, length)
+    print("every length from 0 to 200")
+
+
+if __name__ == "__main__":
+    main()

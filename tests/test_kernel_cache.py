@@ -1,0 +1,106 @@
+"""A stale kernel can never run: a changed callee or table, a kill while the cache is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bpe
+
+FIND = """
+import numpy as np
+from bpe.pretokenize import find_all
+print(find_all(np.frombuffer(b"a-a" + b"-" * 100, np.uint8), b"a").tolist())
+"""
+SPLIT = """
+from bpe.pretokenize import Pretokenizer
+print(Pretokenizer("gpt2").split("né".encode()))
+"""
+DIE_BEFORE_THE_DATA = """
+import os
+from numba.core.caching import IndexDataCacheFile
+IndexDataCacheFile._save_data = lambda self, name, data: os._exit(9)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a copy of the package, to be changed."""
+    source = Path(bpe.__file__).parent
+    copy = tmp_path / "copy" / "bpe"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def run(package: Path, program: str, expected_exit: int = 0) -> str:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(package.parent.parent / "cache"),
+        "PYTHONPATH": str(package.parent),
+    }
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == expected_exit, finished.stderr
+    return finished.stdout.strip() + ("|compiled" if "compiling" in finished.stderr else "|cached")
+
+
+def change(path: Path, before: str, after: str) -> None:
+    """Edit a file and leave its time stamp as it was."""
+    state = path.stat()
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def test_kernels_are_compiled_once(package: Path) -> None:
+    assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, FIND) == "[0, 2]|cached"
+
+
+def test_a_changed_callee_in_another_file(package: Path) -> None:
+    assert run(package, FIND) == "[0, 2]|compiled"
+    change(
+        package / "kernels" / "machine.py",
+        "return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))",
+        "return builder.add(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), _I64(1))",
+    )
+    assert run(package, FIND) != "[0, 2]|cached"
+    assert run(package, FIND).startswith("[]")
+
+
+def test_a_changed_table(package: Path) -> None:
+    assert run(package, SPLIT).startswith("[b'n\\xc3\\xa9']")
+    change(package / "unicode_classes.py", '"Ll": LETTER | LOWER', '"Ll": NUMBER')
+    assert run(package, SPLIT) == "[b'n', b'\\xc3\\xa9']|compiled"
+
+
+def test_a_kill_between_index_and_machine_code(package: Path) -> None:
+    run(package, DIE_BEFORE_THE_DATA + FIND, expected_exit=9)
+    assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, FIND) == "[0, 2]|cached"
+
+
+def test_no_cache_where_none_can_be_written(package: Path) -> None:
+    (package.parent.parent / "cache").write_text("a file, not a directory", encoding="utf-8")
+    assert run(package, FIND) == "[0, 2]|compiled"
+
+
+def test_numba_settings_are_left_alone() -> None:
+    import numba
+
+    import bpe.kernels.search
+
+    assert bpe.kernels.search.find_all is not None
+    assert os.environ.get("NUMBA_CACHE_DIR", "") == numba.config.CACHE_DIR

@@ -1,0 +1,242 @@
+"""Every kernel against the reference, on cases small enough to run uncompiled as well.
+
+`test_kernel_modes.py` runs this file again without compilation and with bounds checks.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
+
+from bpe import reference
+from bpe.count import PretokenCounts
+from bpe.encode import Encoder, EncoderTables
+from bpe.kernels import encode as encode_kernels
+from bpe.kernels import machine
+from bpe.kernels.jit import kernel
+from bpe.pretokenize import Pretokenizer, find_all
+from bpe.train import train_from_counts
+from bpe.vocabulary import Vocabulary
+
+LENGTHS_AROUND_A_BLOCK = [0, 1, 14, 15, 16, 17, 40, 41, 62, 63, 64, 65, 66, 67, 127, 128, 129]
+
+
+def documents() -> list[str]:
+    """Return documents of every kind, many of them near the length of a block."""
+    random_source = random.Random(5)
+    pieces = [*SAMPLES, *APOSTROPHES, *WHITE_SPACES, " ", "  ", "\n\n", "a", "1"]
+    made = ["a" * length for length in LENGTHS_AROUND_A_BLOCK]
+    made += [" " * length + "x" for length in LENGTHS_AROUND_A_BLOCK]
+    made += ["x" * length + "'s don't" for length in LENGTHS_AROUND_A_BLOCK]
+    made += ["x" * length + "\u3000\u00a0y" for length in LENGTHS_AROUND_A_BLOCK]
+    made += ["".join(random_source.choices(pieces, k=k)) for k in (3, 10, 10, 20, 20, 40, 80)]
+    return made
+
+
+def as_batch(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def test_boundaries_are_those_of_the_reference() -> None:
+    texts = documents()
+    buffer, offsets = as_batch(texts)
+    expected, place = [], 0
+    for text in texts:
+        for pretoken in reference.split_gpt2(text):
+            expected.append(place)
+            place += len(pretoken.encode())
+    starts = Pretokenizer("gpt2").boundaries(buffer, offsets)
+    found = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
+    assert found.tolist() == [*expected, place]
+
+
+def test_split_gives_each_text_back() -> None:
+    pretokenizer = Pretokenizer("gpt2")
+    for text in documents():
+        pieces = pretokenizer.split(text.encode())
+        assert pieces == [piece.encode() for piece in reference.split_gpt2(text)]
+
+
+def trained() -> list[reference.Pair]:
+    return reference.train(documents(), 256 + 60)
+
+
+def test_encoder_gives_the_ids_of_the_reference() -> None:
+    merges = trained()
+    vocabulary = Vocabulary.from_merges(merges)
+    rank = reference.rank_by_merges(merges)
+    texts = documents()
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    # The second time words come from the cache.
+    for _ in range(2):
+        ids, offsets = encoder.encode(*as_batch(texts))
+        for i, text in enumerate(texts):
+            tokens = [
+                token
+                for pretoken in reference.split_gpt2(text)
+                for token in reference.encode(pretoken.encode(), rank)
+            ]
+            got = [vocabulary.tokens[token_id] for token_id in ids[offsets[i] : offsets[i + 1]]]
+            assert got == tokens
+
+
+def test_whole_pretokens_come_first_with_tiktoken_ranks() -> None:
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"abcd": 257, b" abcd": 258}
+    vocabulary = Vocabulary.from_ranks(ranks, {})
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    text = "abcd abcd ab xabcd"
+    rank = reference.rank_by_bytes(ranks)
+    expected = [
+        ranks[token]
+        for pretoken in reference.split_gpt2(text)
+        for token in reference.encode(pretoken.encode(), rank, ranks)
+    ]
+    ids, _ = encoder.encode(*as_batch([text]))
+    assert ids.tolist() == expected
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("continued", [False, True])
+def test_ids_around_documents(continues: bool, continued: bool) -> None:
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    ids, offsets = encoder.encode(
+        *as_batch(["a", "", "bc"]),
+        prefix_id=1000,
+        suffix_id=2000,
+        continues=continues,
+        continued=continued,
+    )
+    first = [97, 2000] if continues else [1000, 97, 2000]
+    last = [1000, 98, 99] if continued else [1000, 98, 99, 2000]
+    assert ids.tolist() == [*first, 1000, 2000, *last]
+    assert offsets.tolist() == [0, len(first), len(first) + 2, len(ids)]
+
+
+def test_no_documents() -> None:
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    ids, offsets = encoder.encode(*as_batch([]), prefix_id=1, suffix_id=2)
+    assert ids.tolist() == []
+    assert offsets.tolist() == [0]
+
+
+def test_arenas_are_emptied_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bpe.encode._ARENA_BYTES", 1024)
+    monkeypatch.setattr("bpe.encode._ARENA_IDS", 1100)
+    monkeypatch.setattr("bpe.encode._BUCKETS", 2)
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    words = [chr(97 + i % 26) * (5 + i) for i in range(60)] * 2
+    text = " ".join(words)
+    ids, _ = encoder.encode(*as_batch([text]))
+    assert bytes(ids.astype(np.uint8)) == text.encode()
+    assert encoder._cache.used[2] > 0
+
+
+def test_counts_are_those_of_the_reference() -> None:
+    texts = documents()
+    counts = PretokenCounts()
+    for some in (texts[:5], texts[5:]):
+        counts.add(*as_batch(some))
+    assert dict(counts.items()) == dict(reference.count(texts))
+    assert counts.total == sum(reference.count(texts).values())
+
+
+@pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
+def test_merges_are_those_of_the_reference(tie_break: str) -> None:
+    texts = documents()
+    counts = PretokenCounts()
+    counts.add(*as_batch(texts))
+    tokenizer = train_from_counts(counts, 256 + 40, tie_break=tie_break)
+    assert tokenizer.merges == reference.train(texts, 256 + 40, tie_break=tie_break)
+
+
+@pytest.mark.parametrize("needle", [b"a", b"aa", b"ab", b"<|endoftext|>", b"\n\n", b"\xe3\x80\x80"])
+def test_find_all_is_that_of_bytes(needle: bytes) -> None:
+    random_source = random.Random(7)
+    for length in LENGTHS_AROUND_A_BLOCK:
+        alphabet = [*(bytes([byte]) for byte in needle), needle, b"x"]
+        data = b"".join(random_source.choices(alphabet, k=length))
+        expected = []
+        place = data.find(needle)
+        while place >= 0:
+            expected.append(place)
+            place = data.find(needle, place + len(needle))
+        assert find_all(np.frombuffer(data, np.uint8), needle).tolist() == expected
+
+
+def test_find_all_with_more_places_than_it_takes_at_once() -> None:
+    data = np.full(9000, ord("a"), np.uint8)
+    assert find_all(data, b"a").tolist() == list(range(9000))
+
+
+def test_find_all_refuses_an_empty_needle() -> None:
+    with pytest.raises(ValueError, match="at least one byte"):
+        find_all(np.zeros(3, np.uint8), b"")
+
+
+def test_safe_cuts_change_no_pretoken() -> None:
+    pretokenizer = Pretokenizer("gpt2")
+    for text in documents():
+        data = text.encode()
+        buffer = np.frombuffer(data, np.uint8)
+        place = 0
+        whole = pretokenizer.split(data)
+        while (place := pretokenizer.safe_cut(buffer, place + 1, len(data))) < len(data):
+            assert pretokenizer.split(data[:place]) + pretokenizer.split(data[place:]) == whole
+
+
+def test_machine_words_equal_their_plain_twins() -> None:
+    random_source = np.random.default_rng(3)
+    data = random_source.integers(0, 256, 200, np.uint8)
+    for i in range(0, 120, 7):
+        for low, high in [(97, 122), (0, 255), (128, 255), (32, 32)]:
+            assert _range_mask(data, i, low, high) == machine._plain_range_mask(data, i, low, high)
+        assert _load_u64(data, i) == machine._plain_load_u64(data, i)
+    for word in [1, 2**63, 12, *random_source.integers(1, 2**64, 20, np.uint64).tolist()]:
+        word = np.uint64(word)
+        assert _zeros(word) == (
+            machine._plain_trailing_zeros(word),
+            machine._plain_leading_zeros(word),
+        )
+        factor = np.uint64(0x9E3779B97F4A7C15)
+        assert _multiply(word, factor) == machine._plain_multiply(word, factor)
+        compiled, plain = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
+        _store(compiled, 1, word)
+        machine._plain_store_two_u32(plain, 1, word)
+        assert compiled.tolist() == plain.tolist()
+
+
+def test_keys_of_different_words_differ() -> None:
+    seen = {}
+    for low, high in [(0, 1 << 56), (0, 2 << 56), (97, 1 << 56), (97, 2 << 56)]:
+        seen[int(encode_kernels.hash_key(np.uint64(low), np.uint64(high)))] = (low, high)
+    assert len(seen) == 4
+
+
+@kernel
+def _range_mask(array, i, low, high):
+    return machine.range_mask(array, i, low, high)
+
+
+@kernel
+def _load_u64(array, i):
+    return machine.load_u64(array, i)
+
+
+@kernel
+def _zeros(word):
+    return machine.trailing_zeros(word), machine.leading_zeros(word)
+
+
+@kernel
+def _multiply(a, b):
+    return machine.multiply(a, b)
+
+
+@kernel
+def _store(array, i, value):
+    machine.store_two_u32(array, i, value)

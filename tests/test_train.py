@@ -1,0 +1,294 @@
+"""Counting and training: against the reference and ffbpe, every kind of input, every refusal."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train_bpe
+from bpe.count import CountsFileError
+from bpe.pretokenize import Pretokenizer
+from bpe.train import train_from_counts
+
+END = "<|endoftext|>"
+OF_TOMORROW = b'{"format_version": 99, "pattern": "gpt2", "special_tokens": []}'
+
+
+def counted(documents: list[str], special_tokens: list[str] | None = None) -> PretokenCounts:
+    counts = PretokenCounts(special_tokens=special_tokens or [])
+    encoded = [document.encode() for document in documents]
+    offsets = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
+    counts.add(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+    return counts
+
+
+corpora = st.sampled_from(["ab", "abc ", "aab  é", "abcde \n'", "日本a ", "\0\1a"]).flatmap(
+    lambda alphabet: st.lists(st.text(alphabet, max_size=120), min_size=1, max_size=5)
+)
+
+
+@settings(max_examples=300)
+@given(
+    documents=corpora,
+    n_merges=st.integers(0, 40),
+    tie_break=st.sampled_from(reference.TIE_BREAKS),
+    min_frequency=st.integers(0, 3),
+    max_token_length=st.none() | st.integers(1, 6),
+    run=st.integers(0, 100),
+)
+def test_merges_equal_the_reference(
+    documents: list[str],
+    n_merges: int,
+    tie_break: str,
+    min_frequency: int,
+    max_token_length: int | None,
+    run: int,
+) -> None:
+    documents = [*documents, "x" + "a" * run]
+    chosen = {
+        "tie_break": tie_break,
+        "min_frequency": min_frequency,
+        "max_token_length": max_token_length,
+    }
+    tokenizer = train_from_counts(counted(documents), 256 + n_merges, **chosen)
+    assert tokenizer.merges == reference.train(documents, 256 + n_merges, **chosen)
+
+
+@settings(max_examples=200)
+@given(
+    documents=corpora,
+    special_tokens=st.sampled_from([["ab"], ["ab", "b"], ["aa", "aaa"], ["a a", END], ["日本"]]),
+)
+def test_special_tokens_are_cut_out(documents: list[str], special_tokens: list[str]) -> None:
+    counts = counted(documents, special_tokens)
+    expected = reference.count(documents, special_tokens)
+    assert dict(counts.items()) == dict(expected)
+    assert counts.total == sum(expected.values())
+    assert len(counts) == len(expected)
+
+
+def test_a_run_of_140_000_letters() -> None:
+    tokenizer = train_from_counts(counted(["a" * 140_000]), 256 + 30)
+    assert tokenizer.merges == reference.train(["a" * 140_000], 256 + 30)
+    assert len(tokenizer.merges[-1][0] + tokenizer.merges[-1][1]) == 2**16
+
+
+@pytest.mark.parametrize(
+    ("tie_break", "theirs"),
+    [
+        ("greatest-bytes", {"tie_break": "largest_content", "initial_alphabet": "raw"}),
+        ("huggingface", {"tie_break": "smallest_pair_id", "initial_alphabet": "byte_level"}),
+    ],
+)
+def test_merges_equal_ffbpe(tie_break: str, theirs: dict[str, str]) -> None:
+    ffbpe = pytest.importorskip("ffbpe", reason="ffbpe, an independent trainer, is not installed")
+    documents = [text for _, text in sorted(topics.items())]
+    trainer = ffbpe.BpeTrainer([], bigram_cutoff_freq=2, **theirs)
+    counts = counted(documents)
+    trainer.add_words([(word.decode(), count) for word, count in counts.items()])
+    trainer.train(256 + 1500)
+    # Token -> id; the bytes come first, in an order of their own.
+    theirs_by_id = sorted(trainer.validate_model().vocab, key=trainer.validate_model().vocab.get)
+    ours = train_from_counts(counts, 256 + 1500, tie_break=tie_break)
+    assert [left + right for left, right in ours.merges] == theirs_by_id[256:]
+
+
+def test_counts_do_not_depend_on_batches() -> None:
+    text = "".join(topics[name] for name in ("assert", "strings", "with"))
+    whole = counted([text])
+    parts = PretokenCounts()
+    data = np.frombuffer(text.encode(), np.uint8)
+    place = 0
+    while place < len(data):
+        stop = Pretokenizer("gpt2").safe_cut(data, place + 50, len(data))
+        parts.add(data[place:stop], np.array([0, stop - place]))
+        place = stop
+    assert list(parts.items()) == list(whole.items())
+
+
+def test_counts_merge_and_grow() -> None:
+    # More unique pre-tokens, short and long, than the tables and the arena begin with.
+    words = [
+        f" {'x' * (i % 40)}{chr(0x4E00 + i % 20000)}{chr(0x4E00 + i // 7)}" for i in range(40_000)
+    ]
+    first, second = counted(["".join(words[:25_000])]), counted(["".join(words[15_000:])])
+    first.merge(second)
+    expected = reference.count(["".join(words[:25_000]), "".join(words[15_000:])])
+    assert dict(first.items()) == dict(expected)
+
+
+def test_counts_of_another_kind_are_not_merged() -> None:
+    with pytest.raises(ValueError, match="cannot be added"):
+        PretokenCounts().merge(PretokenCounts(special_tokens=[END]))
+
+
+def test_saved_counts_come_back(tmp_path: Path) -> None:
+    counts = counted(["low lower lowest " * 3, "naïve"], [END])
+    counts.save(tmp_path / "counts.npz")
+    again = PretokenCounts.load(tmp_path / "counts.npz")
+    assert list(again.items()) == list(counts.items())
+    assert (again.pattern, again.special_tokens, again.total) == ("gpt2", (END,), counts.total)
+    again.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "counts.npz").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.npz", "counts.npz"]
+
+
+def test_counts_that_cannot_be_saved_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        counted(["text"]).save(tmp_path / "counts.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_counts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "counts.npz"
+    counted(["low lower"]).save(path)
+    data = path.read_bytes()
+    for damaged in (b"", b"not an archive", data[: len(data) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(CountsFileError, match="count the corpus again"):
+            PretokenCounts.load(path)
+    np.savez(path, settings=np.zeros(1, np.uint8))
+    with pytest.raises(CountsFileError, match="found something else"):
+        PretokenCounts.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": np.array([0, 9, 3])}, "contradict"),
+        ({"counts": np.array([1, -1])}, "contradict"),
+        ({"settings": np.frombuffer(OF_TOMORROW, np.uint8)}, "format version 1, found 99"),
+    ],
+)
+def test_contradictory_counts_are_refused(
+    tmp_path: Path, change: dict[str, np.ndarray], message: str
+) -> None:
+    path = tmp_path / "counts.npz"
+    counted(["low lower"]).save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(path, **(arrays | change))
+    with pytest.raises(CountsFileError, match=message):
+        PretokenCounts.load(path)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Return a file of documents, larger than one part."""
+    pages = [text for _, text in sorted(topics.items())]
+    path = tmp_path / "corpus.txt"
+    path.write_text(END.join(pages * 20), encoding="utf-8")
+    assert path.stat().st_size > 2 * 4 * 2**20
+    return path
+
+
+def test_every_kind_of_input_gives_the_same(corpus: Path) -> None:
+    documents = corpus.read_text(encoding="utf-8").split(END)
+    expected = train_bpe(iter(documents), 600, [END])
+    assert expected.special_tokens == {END: 599}
+    for same in (str(corpus), corpus, [corpus]):
+        assert train_bpe(same, 600, [END]) == expected
+    for workers in (1, 2, 7):
+        assert train_bpe(corpus, 600, [END], workers=workers) == expected
+
+
+def test_a_special_token_with_spaces_is_not_cut(tmp_path: Path) -> None:
+    special = "<|end of the text|>"
+    documents = ["some words and more " * 9 for _ in range(40_000)]
+    path = tmp_path / "corpus.txt"
+    path.write_text(special.join(documents), encoding="utf-8")
+    trained = train_bpe(path, 300, [special])
+    assert trained == train_bpe(iter(documents), 300, [special])
+
+
+def test_texts_that_name_files_are_refused(corpus: Path) -> None:
+    with pytest.raises(TrainingError, match=r"the name of an existing file.*pathlib\.Path"):
+        train_bpe([str(corpus)], 300)
+    assert train_bpe([str(corpus), "text text"], 257).merges
+
+
+def test_invalid_utf8_is_located(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"abc def\n" * 1_000_000 + b"ab\xffc")
+    with pytest.raises(EncodingError, match=r"corpus\.txt: not UTF-8 at byte 8,000,002 .*0xFF"):
+        train_bpe(path, 300)
+
+
+def test_lone_surrogates_are_located() -> None:
+    with pytest.raises(EncodingError, match=r"U\+D800 at position 2"):
+        train_bpe(["ab\ud800", "c"], 300)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
+        train_bpe(tmp_path / "missing.txt", 300)
+
+
+def test_no_text(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    for nothing in (tmp_path / "empty.txt", [], [""], [END]):
+        with pytest.raises(TrainingError, match="no text to train on"):
+            train_bpe(nothing, 300, [END])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 256, "special_tokens": [END]}, "vocab_size 256 is too small.*at least 257"),
+        ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
+        ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
+        ({"vocab_size": 300, "tie_break": "coin"}, "expected one of 'greatest-bytes', 'huggingf"),
+        ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is -1"),
+        ({"vocab_size": 300, "max_token_length": 0}, "max_token_length is 0"),
+        ({"vocab_size": 300, "workers": 0}, "workers is 0; expected at least 1"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        train_bpe(["some text", "more"], **arguments)  # type: ignore[arg-type]
+
+
+def test_early_stop_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "bpe"):
+        tokenizer = train_bpe(["ab ab", "x"], 1000, [END])
+    assert tokenizer.merges == [(b"a", b"b")]
+    assert tokenizer.vocab_size == 258
+    assert "training stopped early: no pair occurs 2 times after 1 merges" in caplog.text
+
+
+def test_progress_is_reported() -> None:
+    calls: list[tuple[int, int]] = []
+    train_from_counts(
+        counted(["ab ab abc abc"]), 258, progress=lambda made, wanted: calls.append((made, wanted))
+    )
+    assert calls[-1] == (2, 2)
+
+
+def test_what_is_learnt_can_be_read_off() -> None:
+    tokenizer = train_bpe(["low low low lower lowest", "x"], 256 + 3)
+    assert isinstance(tokenizer, Tokenizer)
+    assert tokenizer.merges == [(b"o", b"w"), (b"l", b"ow"), (b" ", b"low")]
+
+
+def test_random_corpora_of_many_words() -> None:
+    random_source = random.Random(11)
+    words = [
+        "".join(random_source.choices("abcdef", k=random_source.randint(1, 9))) for _ in range(300)
+    ]
+    documents = [" ".join(random_source.choices(words, k=2000)) for _ in range(3)]
+    for tie_break in reference.TIE_BREAKS:
+        ours = train_bpe(iter(documents), 256 + 120, tie_break=tie_break)
+        assert ours.merges == reference.train(documents, 256 + 120, tie_break=tie_break)
