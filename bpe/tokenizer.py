@@ -517,7 +517,7 @@ class Tokenizer:
         starts, stops, special_ids = np.array(found, dtype=np.int64).reshape(-1, 3).T
         removed = np.concatenate([[0], np.cumsum(stops - starts)])
         view = memoryview(data)
-        bounds = [0, *np.column_stack([starts, stops]).ravel().tolist(), len(data)]
+        bounds = [0, *(place for start, stop, _ in found for place in (start, stop)), len(data)]
         ordinary = b"".join(
             [view[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
         )
@@ -525,7 +525,8 @@ class Tokenizer:
         n_before = np.searchsorted(starts, offsets)
         document_cuts = offsets - removed[n_before]
         special_cuts = starts - removed[:-1]
-        cuts = np.unique(np.concatenate([document_cuts, special_cuts]))
+        # A place that stands there twice is an empty document, which has no ids.
+        cuts = np.sort(np.concatenate([document_cuts, special_cuts]))
         buffer = np.frombuffer(ordinary, dtype=np.uint8) if ordinary else np.empty(0, np.uint8)
         ids, counts = self._encode_documents(buffer, cuts)
         special_places = counts[np.searchsorted(cuts, special_cuts)]
