@@ -42,7 +42,9 @@ _KEPT_IDS = 2**24
 
 def _zeroed_words(n_words: int) -> NDArray[np.uint64]:
     """uint64[n_words] of zeros, on huge pages where there are any: they save page walks."""
-    memory = mmap.mmap(-1, n_words * 8)
+    # Private, because a shared mapping, which is the default, gets no huge pages.
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = mmap.mmap(-1, n_words * 8, **flags)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # A system built without huge pages refuses; small ones give the same result.
         with contextlib.suppress(OSError):
