@@ -50,7 +50,7 @@ class Settings:
     width: int = 128  # features of a token
     learning_rate: float = 4e-3  # at its highest; it warms up and then falls to 0
     weight_decay: float = 0.1  # of matrices other than the embedding
-    max_iters: int = 600  # steps
+    max_iters: int = 500  # steps
     report_every: int = 50  # steps between reports; the state is saved with each
     validation_windows: int = 160  # windows that the validation loss is measured on
     sample_tokens: int = 200  # length of the text written at the end
@@ -168,6 +168,7 @@ class Run:
             lr=settings.learning_rate,
             betas=(0.9, 0.95),
             weight_decay=settings.weight_decay,
+            fused=True,  # a fifth less work on a CPU
         )
         self.rng = np.random.default_rng(settings.seed)
         self.step = 0
