@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,15 @@ def test_quiet_says_nothing_and_the_log_file_gets_everything(text: Path, tmp_pat
     assert "CorpusError: " in log.read_text()
 
 
+@pytest.fixture
+def sigint_not_ignored() -> Iterator[None]:
+    """What a shell starts in the background ignores SIGINT, and so would the processes of a test."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("sigint_not_ignored")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_signals_end_a_build_promptly(
