@@ -214,7 +214,7 @@ def test_quiet_says_nothing_and_the_log_file_gets_everything(text: Path, tmp_pat
 
 @pytest.fixture
 def sigint_not_ignored() -> Iterator[None]:
-    """What a shell starts in the background ignores SIGINT, and so would the processes of a test."""
+    """What a shell starts in the background ignores SIGINT, and so would the children of a test."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, handler)
