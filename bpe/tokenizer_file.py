@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -596,11 +597,13 @@ def _merges(path: Path, value: object) -> list[Pair]:
     if not isinstance(value, list):
         _refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
     merges: list[Pair] = []
+    # The same few parts recur in most merges.
+    decode = functools.cache(from_byte_level)
     for index, entry in enumerate(value):
         # Before tokenizers 0.20 a merge was one text with a space in it.
         parts = entry.split(" ") if isinstance(entry, str) else entry
         pair = (
-            [from_byte_level(part) if isinstance(part, str) else None for part in parts]
+            [decode(part) if isinstance(part, str) else None for part in parts]
             if isinstance(parts, list)
             else []
         )

@@ -167,19 +167,22 @@ class Vocabulary:
         import numpy as np
 
         ids = self._ids
-        rows: list[tuple[int, int, int, int]] = []
         if self.ranked_by_bytes:
-            for rank, token in self.tokens.items():
-                for cut in range(1, len(token)):
-                    left, right = ids.get(token[:cut]), ids.get(token[cut:])
-                    if left is not None and right is not None:
-                        rows.append((left, right, rank, rank))
-        else:
-            for rank, (left_token, right_token) in enumerate(self.merges):
-                merged = ids[left_token + right_token]
-                rows.append((ids[left_token], ids[right_token], rank, merged))
-        columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
-        return PairTable(columns[0], columns[1], columns[2], columns[3])
+            rows = [
+                (ids[token[:cut]], ids[token[cut:]], rank, rank)
+                for rank, token in self.tokens.items()
+                for cut in range(1, len(token))
+                if token[:cut] in ids and token[cut:] in ids
+            ]
+            columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
+            return PairTable(columns[0], columns[1], columns[2], columns[3])
+        n = len(self.merges)
+        return PairTable(
+            np.fromiter((ids[left] for left, _ in self.merges), np.int32, n),
+            np.fromiter((ids[right] for _, right in self.merges), np.int32, n),
+            np.arange(n, dtype=np.int32),
+            np.fromiter((ids[left + right] for left, right in self.merges), np.int32, n),
+        )
 
     def ranks(self) -> dict[bytes, int]:
         """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
