@@ -9,7 +9,7 @@ A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the
 the
 cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache line.
 Pre-tokens are
-handled in groups of about a thousand, in two passes: keys first, with a prefetch of each bucket,
+handled in groups of some hundred, in two passes: keys first, with a prefetch of each bucket,
 then look-ups.
 A pass that did both waited for memory at every word and was three times slower.
 
