@@ -1,11 +1,9 @@
 """Counts of pre-tokens: what training knows of a corpus.
 
 Law: every pre-token of every document is counted once, in 64 bits; the result does not depend on
-how the corpus
-was cut into batches, nor on who counted which. Memory is proportional to the bytes of the *unique*
-pre-tokens.
-Text that spells a special token is cut out first: it is never learnt from, and nothing is merged
-across it.
+how the corpus was cut into batches, nor on who counted which. Memory is proportional to the bytes
+of the *unique* pre-tokens. Text that spells a special token is cut out first: it is never learnt
+from, and nothing is merged across it.
 """
 
 from __future__ import annotations
@@ -84,14 +82,13 @@ class PretokenCounts:
         Args:
             buffer: uint8[n_bytes], well-formed UTF-8.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes. A document that is cut
-                where
-                `Pretokenizer.safe_cut` allows it may come in several pieces, each a document here.
+                where `Pretokenizer.safe_cut` allows it may come in several pieces, each a document
+                here.
         """
         spans = self._special_spans(buffer, offsets)
         if len(spans):
             # Each occurrence becomes a document of its own. What is counted for it is taken off
-            # again: that is
-            # cheaper than a copy of the text without it.
+            # again: that is cheaper than a copy of the text without it.
             offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
         starts = self._pretokenizer.boundaries(buffer, offsets)
         tail, tail_start = padded_tail(buffer)

@@ -1,8 +1,7 @@
 """The encoder: text as bytes and offsets in, token ids and offsets out.
 
 Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that
-was encoded
-before changes them. Special tokens play no part here: text that spells one is text.
+was encoded before changes them. Special tokens play no part here: text that spells one is text.
 
     EncoderTables   what a vocabulary and a pattern are to the kernels; made once, shared by all
     threads
@@ -134,8 +133,7 @@ class Encoder:
     """Encodes documents; keeps a bounded cache of words it has seen.
 
     An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between
-    kernels, so that
-    several encoders on several threads run side by side.
+    kernels, so that several encoders on several threads run side by side.
 
     Args:
         tables: shared with as many other encoders as you like.

@@ -1,10 +1,8 @@
 """From the name of a pattern to its scanner.
 
 Law: a `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever
-the
-length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the
-buffer only where
-it has them, the last bytes from a padded copy.
+the length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the
+buffer only where it has them, the last bytes from a padded copy.
 """
 
 from __future__ import annotations
@@ -104,8 +102,7 @@ class Pretokenizer:
 
         Returns:
             uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a
-            pre-token, and
-            for i = n_bytes.
+            pre-token, and for i = n_bytes.
         """
         n = len(buffer)
         starts = np.zeros(n // 64 + 1, np.uint64)

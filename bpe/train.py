@@ -1,8 +1,7 @@
 """Counts of pre-tokens -> tokenizer.
 
 Law: the merges are those of `reference.train`, for both tie-breaks, whatever the number of threads
-that counted and
-the order in which they did.
+that counted and the order in which they did.
 """
 
 from __future__ import annotations
@@ -229,8 +228,7 @@ def train_bpe(
 
     Args:
         input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which
-            special tokens
-            separate documents. Or an iterable of str: the documents themselves.
+            special tokens separate documents. Or an iterable of str: the documents themselves.
         vocab_size: number of ids in all: 256 bytes, merges, special tokens.
         special_tokens: get the last ids; what they spell is not learnt from.
         pattern: the split pattern, by name or exact text.

@@ -1,8 +1,7 @@
 """Every compiled function of the tokenizer, under the names they have in `bpe.reference`.
 
-Law: kernels see only flat arrays and integers. They allocate nothing and raise nothing
-(they return a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation switched
-off
+Law: kernels see only flat arrays and integers. They allocate nothing and raise nothing (they return
+a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation switched off
 (`NUMBA_DISABLE_JIT=1`) the same arrays as with it.
 
     jit       how they are compiled, cached and announced

@@ -1,10 +1,9 @@
 """Pre-tokens -> counts.
 
 Law: every pre-token is counted exactly once, in 64 bits, whatever its length; tables are grown by
-the wrapper
-before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
-`bpe.kernels.encode`); a longer
-one is a hash, and bytes in an arena that are compared before they are believed.
+the wrapper before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
+`bpe.kernels.encode`); a longer one is a hash, and bytes in an arena that are compared before they
+are believed.
 """
 
 from __future__ import annotations

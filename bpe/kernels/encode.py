@@ -1,17 +1,14 @@
 """Pre-tokens -> token ids: look-up in a cache of words, and merging where it misses.
 
 Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
-the
-result. The cache is bounded: rows are overwritten, and the arenas of long pre-tokens are emptied
-when full.
+the result. The cache is bounded: rows are overwritten, and the arenas of long pre-tokens are
+emptied when full.
 
 A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of
-the
-cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache line.
-Pre-tokens are
-handled in groups of some hundred, in two passes: keys first, with a prefetch of each bucket,
-then look-ups.
-A pass that did both waited for memory at every word and was three times slower.
+the cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache
+line. Pre-tokens are handled in groups of some hundred, in two passes: keys first, with a prefetch
+of each bucket, then look-ups. A pass that did both waited for memory at every word and was three
+times slower.
 
 A pair of tokens is looked up as `rank << 32 | merged id`, so that the smallest value *is* the next
 merge.
@@ -275,8 +272,8 @@ def merge_few(tables, buffer, start, stop, symbols, values, ids, n_ids):
 def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
     """Merge a pre-token of any length in O(n log n) time.
 
-    A heap holds `rank << 32 | position`; links join the symbols that are left. An entry
-    of the heap whose pair has changed since is dropped when it comes up.
+    A heap holds `rank << 32 | position`; links join the symbols that are left. An entry of the heap
+    whose pair has changed since is dropped when it comes up.
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
@@ -610,7 +607,6 @@ def encode_pretokens(
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
-    # Local names: taking an array out of a tuple inside the loop made it slower by half.
     rows = cache.rows
     positions, slots = scratch.positions, scratch.slots
     lows, highs = scratch.lows, scratch.highs

@@ -1,12 +1,9 @@
 """Single machine instructions that neither Python nor numba has a word for.
 
 Law: each intrinsic has a plain twin (`_plain_*`) that gives the same bits; with
-`NUMBA_DISABLE_JIT=1`
-the public name *is* the twin. None of them checks bounds: the caller guarantees that the bytes
-named in
-the docstring lie inside the array. The vectors are written as LLVM's own `<64 x i8>`, so one source
-becomes
-AVX-512, AVX2 or NEON, whatever the machine has.
+`NUMBA_DISABLE_JIT=1` the public name *is* the twin. None of them checks bounds: the caller
+guarantees that the bytes named in the docstring lie inside the array. The vectors are written as
+LLVM's own `<64 x i8>`, so one source becomes AVX-512, AVX2 or NEON, whatever the machine has.
 
 All integers are `uint64`; bit j of a mask speaks of byte `i + j`. Words are little-endian.
 """

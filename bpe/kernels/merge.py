@@ -1,22 +1,17 @@
 """Counts -> merges, without a hash table.
 
 Law: every step merges the pair that `reference.train` merges: the highest count, and among equals
-the one that the
-tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens, of which there
-may be 2**31.
+the one that the tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens,
+of which there may be 2**31.
 
 One row of 16 bytes per position: the symbol that begins there, the pair it begins, its word, and a
-link. A symbol is
-as many rows as it has bytes; the first holds all of this, the last the way back. Merging (a, b)
-into c makes only
-pairs (x, c) and (c, y), so two arrays indexed by symbol find them. After the step that made it a
-pair's count only falls
-and its list of places is final: so the places of all new pairs are collected in scratch, and then
-each pair's are
-laid out one after the other in one flat array. Such lists let the loop fetch rows before it needs
-them; linked
-lists took four times as long. A pair that is too rare or too long when its step ends can never be
-merged, and is forgotten.
+link. A symbol is as many rows as it has bytes; the first holds all of this, the last the way back.
+Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by symbol find them.
+After the step that made it a pair's count only falls and its list of places is final: so the places
+of all new pairs are collected in scratch, and then each pair's are laid out one after the other in
+one flat array. Such lists let the loop fetch rows before it needs them; linked lists took four
+times as long. A pair that is too rare or too long when its step ends can never be merged, and is
+forgotten.
 
 The queue is a heap whose counts may be out of date, on the high side: the top is brought up to date
 before it is believed.
@@ -58,8 +53,7 @@ class Symbols(NamedTuple):
     lengths: NDArray[np.int32]  # int32[n], bytes
     places: NDArray[np.int64]  # int64[n], a place in `Words.text` where the symbol's bytes stand
     # uint64[n], what ties are decided by, larger first: the first eight bytes, as a number (symbols
-    # that have
-    # them in common are compared byte by byte), or a number that no two symbols share.
+    # that have them in common are compared byte by byte), or a number that no two symbols share.
     order: NDArray[np.uint64]
     # int32[n], scratch: the pair (symbol, newest symbol), -1 outside its step
     pair_before: NDArray[np.int32]

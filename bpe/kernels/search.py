@@ -1,8 +1,7 @@
 """Where a byte string occurs: separators between documents, text that looks like a special token.
 
 Law: the same places as `bytes.split` cuts at, leftmost first and not overlapping; no byte outside
-the buffer
-is read.
+the buffer is read.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 """Bytes -> boundaries of pre-tokens, 64 bytes at a time.
 
 Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split_gpt2` begins a pre-token,
-for every
-document of the buffer at once. The 64 bytes of a block are classified into one bit set per class
-(letter,
-number, white space, space, apostrophe); boundaries are shifts and masks of those sets, with the
-last bit of the
-block before and the first of the block after. A character of several bytes has its class on all of
-them, so
-that "the class changes" is true at first bytes only. What speaks of *one* character, the last white
-space
-before a word, is moved back to its first byte where that character is longer than a byte.
+for every document of the buffer at once. The 64 bytes of a block are classified into one bit set
+per class (letter, number, white space, space, apostrophe); boundaries are shifts and masks of those
+sets, with the last bit of the block before and the first of the block after. A character of several
+bytes has its class on all of them, so that "the class changes" is true at first bytes only. What
+speaks of *one* character, the last white space before a word, is moved back to its first byte where
+that character is longer than a byte.
 
 The bit set of document starts goes in, and boundaries come out in its place: the ends of documents
-take part
-in the algebra as "no character here", so that documents of five bytes cost no more than one of a
-megabyte.
+take part in the algebra as "no character here", so that documents of five bytes cost no more than
+one of a megabyte.
 """
 
 from __future__ import annotations
@@ -68,22 +63,20 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
     """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on what
-    follows; the
-    call for block `starts.size`, which is empty, finishes the last one. What one call knows of the
-    last block it
-    classified, the next finds in `state`: a text is split in one call or in many.
+    follows; the call for block `starts.size`, which is empty, finishes the last one. What one call
+    knows of the last block it classified, the next finds in `state`: a text is split in one call or
+    in many.
 
     Args:
         source: uint8, the bytes of the text from `source_start`. It must reach from two blocks
-            before `first` (where the
-            text does) to 67 bytes past the beginning of the last block, with zeros for what lies
-            behind the text.
+            before `first` (where the text does) to 67 bytes past the beginning of the last block,
+            with zeros for what lies behind the text.
         source_start: a multiple of 64.
         n: number of bytes of the text.
         classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
         starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n;
-            replaced, block
-            by block, by the bit set of the places where a pre-token begins, and of place n.
+            replaced, block by block, by the bit set of the places where a pre-token begins, and of
+            place n.
         first: the first block to classify.
         last: one past the last block to classify, at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
@@ -239,9 +232,8 @@ def checked_character(source, at, stop):
 def safe_cut_gpt2(buffer, position, stop, classes):
     """The first place at or after `position` where cutting the text changes no pre-token.
 
-    That is before white space that follows something else, and after a letter before anything
-    that is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so
-    that the
+    That is before white space that follows something else, and after a letter before anything that
+    is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so that the
     replacement of damaged bytes stays on its side.
 
     Args:
