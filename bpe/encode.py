@@ -124,6 +124,11 @@ class EncoderTables:
             whole_ids = np.fromiter(tokens, np.int32, len(tokens))
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
+        words = [
+            token for token in reversed(vocabulary.tokens.values()) if len(token) <= kernels.SHORT
+        ]
+        self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
+        self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
         self.tables = kernels.Tables(
             byte_ids, byte_pairs, pairs, whole, whole_bytes, whole_offsets, whole_ids
         )
@@ -151,6 +156,9 @@ class Encoder:
         )
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
+        # Most words of a text are tokens: encoding each token puts those in the cache that are
+        # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
+        self.encode(tables.seed_bytes, tables.seed_offsets)
 
     def encode(
         self,
