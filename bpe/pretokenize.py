@@ -7,22 +7,34 @@ buffer only where it has them, the last bytes from a padded copy.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import PatternError
-from bpe.kernels import search, split
+from bpe.kernels import search, split, split_cl100k
+from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
 from bpe.unicode_classes import class_table
 
 Bytes = NDArray[np.uint8]
 
 # A block of 64 bytes is read together with the 3 bytes behind it, which its last character may
 # have.
-_BLOCK_NEEDS = 67
+_BLOCK_NEEDS = 68
 
-_SCANNERS = {"gpt2": (split.split_gpt2, split.safe_cut_gpt2)}
+_O200K = split_cl100k.CASED | split_cl100k.SUFFIXES | split_cl100k.SLASHES
+
+# Name of a pattern -> the flags with which `split_cl100k` is its scanner; gpt2 has one of its own.
+# A pattern of the same family needs a line here, one in `bpe.patterns` and one in `bpe.reference`;
+# the tests then hold it equal to both engines (docs/patterns.md).
+_FLAGS = {
+    "cl100k": split_cl100k.WHOLE_END,
+    "o200k": _O200K,
+    "llama3": 0,
+    "qwen2": split_cl100k.SINGLE_DIGITS,
+}
 
 
 def read_only(array: Bytes) -> Bytes:
@@ -78,19 +90,22 @@ def stands_across(buffer: Bytes, place: int, needle: bytes) -> bool:
 
 
 class Pretokenizer:
-    """Splits UTF-8 into pre-tokens by one of the patterns that have a scanner of their own.
+    """Splits UTF-8 into pre-tokens.
+
+    Args:
+        pattern: A pattern as `bpe.patterns` writes it.
+
+    Raises:
+        PatternError: It is none.
 
     >>> Pretokenizer("gpt2").split(b"Hello world's end")
     [b'Hello', b' world', b"'s", b' end']
     """
 
     def __init__(self, pattern: str) -> None:
-        if pattern not in _SCANNERS:
-            known = ", ".join(sorted(_SCANNERS))
-            raise PatternError(f"no scanner for the pattern {pattern!r}; there is one for: {known}")
-        self.pattern = pattern
+        self.pattern = pattern_name(pattern)
+        self._refine = [_splitter(step) for step in steps(self.pattern)]
         self._classes = class_table()
-        self._split, self._safe_cut = _SCANNERS[pattern]
 
     def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The set of places where a pre-token begins.
@@ -103,22 +118,17 @@ class Pretokenizer:
         Returns:
             uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a
             pre-token, and for i = n_bytes.
+
+        Raises:
+            EncodingError: The pattern was written for tiktoken, which would lose some of the text.
         """
         n = len(buffer)
         starts = np.zeros(n // 64 + 1, np.uint64)
         split.mark_documents(offsets, starts)
         starts[n // 64] |= np.uint64(1) << np.uint64(n % 64)
-        state = np.zeros(split.STATE_WORDS, np.uint64)
-        # Blocks are read from the buffer itself while all that a block looks at lies inside it.
-        whole = max(0, (n - _BLOCK_NEEDS) // 64 + 1)
-        if whole:
-            self._split(read_only(buffer), 0, n, self._classes, starts, 0, whole, state)
-        tail_start = max(0, whole - 2) * 64
-        tail = np.zeros((starts.size + 2) * 64 - tail_start, np.uint8)
-        tail[: n - tail_start] = buffer[tail_start:]
-        self._split(
-            read_only(tail), tail_start, n, self._classes, starts, whole, starts.size + 1, state
-        )
+        # The pieces of one step are the documents of the next.
+        for refine in self._refine:
+            refine(buffer, starts)
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
@@ -130,9 +140,48 @@ class Pretokenizer:
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
         """The first place from `position` on where cutting changes no pre-token; else `stop`.
 
+        Only for the patterns that have a scanner are such places known.
+
         Args:
             buffer: uint8[>= stop].
             position: where to begin; place 0 is never returned.
             stop: where to end.
         """
-        return int(self._safe_cut(read_only(buffer), position, stop, self._classes))
+        if self.pattern not in PATTERNS:
+            return stop
+        # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
+        after_letters_only = self.pattern != "gpt2"
+        return int(
+            split.safe_cut(read_only(buffer), position, stop, self._classes, after_letters_only)
+        )
+
+
+def _splitter(step: Step) -> Callable[[Bytes, NDArray[np.uint64]], None]:
+    """What splits the pieces of a bit set further, in place."""
+    if isinstance(step, Scanner):
+        return functools.partial(_scan, step.name, class_table())
+    from bpe import regex_split
+
+    if isinstance(step, Digits):
+        return regex_split.DigitsSplitter(step.individual).refine
+    return regex_split.RegexSplitter(step.regex, step.dialect, step.behavior, step.invert).refine
+
+
+def _scan(name: str, classes: NDArray[np.uint8], buffer: Bytes, starts: NDArray[np.uint64]) -> None:
+    n = len(buffer)
+    state = np.zeros(split_cl100k.STATE_WORDS, np.uint64)
+
+    scanner = split.split_gpt2 if name == "gpt2" else split_cl100k.scanner(_FLAGS[name])
+
+    def scan(source: Bytes, source_start: int, first: int, last: int) -> None:
+        scanner(read_only(source), source_start, n, classes, starts, first, last, state)
+
+    # Blocks are read from the buffer itself while all that a block looks at lies inside it.
+    whole = max(0, (n - _BLOCK_NEEDS) // 64 + 1)
+    if whole:
+        scan(buffer, 0, 0, whole)
+    tail_start = max(0, whole - 2) * 64
+    tail = np.zeros((starts.size + 2) * 64 - tail_start, np.uint8)
+    tail[: n - tail_start] = buffer[tail_start:]
+    # gpt2 finishes a block when it has the next.
+    scan(tail, tail_start, whole, starts.size + (name == "gpt2"))

@@ -30,7 +30,7 @@ import numpy as np
 
 from bpe import tokenizer_file
 from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
-from bpe.patterns import TIKTOKEN_SPELLINGS, pattern_name
+from bpe.patterns import pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import SpecialTokenMatcher, Vocabulary, unknown_id_message
@@ -258,7 +258,7 @@ class Tokenizer:
 
         return tiktoken.Encoding(
             name,
-            pat_str=TIKTOKEN_SPELLINGS[self.pattern],
+            pat_str=to_tiktoken(self.pattern),
             mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )

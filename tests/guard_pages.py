@@ -12,6 +12,7 @@ import numpy as np
 
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
+from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8
 from bpe.vocabulary import Vocabulary
 
@@ -23,6 +24,7 @@ TEXTS = [
     "\u00a0" * 110,
     "日" * 80,
     "'s'll" * 50,
+    "!\n/\u0301日AB\n  '\u017f12345٣" * 12,
     "<|endoftext|>" * 20,
 ]
 
@@ -36,7 +38,7 @@ def main() -> None:
         if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
     page = np.frombuffer(memory, np.uint8)[PAGE : 2 * PAGE]
-    pretokenizer = Pretokenizer("gpt2")
+    pretokenizers = [Pretokenizer(pattern) for pattern in PATTERNS]
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2"))
     counts = PretokenCounts(special_tokens=["<|endoftext|>"])
     for text in TEXTS:
@@ -47,13 +49,14 @@ def main() -> None:
                 page[place] = np.frombuffer(whole[:length], np.uint8)
                 buffer = page[place]
                 offsets = np.array([0, length])
-                pretokenizer.boundaries(buffer, offsets)
+                for pretokenizer in pretokenizers:
+                    pretokenizer.boundaries(buffer, offsets)
+                    for position in range(0, length, 50):
+                        pretokenizer.safe_cut(buffer, position, length)
                 encoder.encode(buffer, offsets)
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)
-                for position in range(0, length, 50):
-                    pretokenizer.safe_cut(buffer, position, length)
     print("every length from 0 to 200")
 
 

@@ -57,3 +57,27 @@ def nasty_text(max_pieces: int = 30) -> st.SearchStrategy[str]:
 def nasty_texts(max_texts: int = 20, max_pieces: int = 15) -> st.SearchStrategy[list[str]]:
     """Return a strategy for lists of nasty text: many strings for the price of one example."""
     return st.lists(nasty_text(max_pieces), min_size=1, max_size=max_texts)
+
+
+# What the patterns that descend from cl100k tell apart: contractions in both cases, runs of digits,
+# mixed case, marks after letters, slashes and ends of lines after punctuation, white space with ends
+# of lines anywhere, and characters whose case folds to something unexpected.
+_FOLDING = ["\u0130", "\u0131", "\u017f", "'\u017f", "\u212a", "\u1e9e", "ǆ", "ǅ", "Ǆ", "\u0345"]
+_pattern_piece = st.one_of(
+    st.sampled_from([*APOSTROPHES, *_FOLDING]),
+    st.integers(1, 20).map(lambda n: "12345678901234567890"[:n]),
+    st.integers(1, 7).map(lambda n: "٣" * n),
+    st.text("aZ", min_size=1, max_size=6),
+    st.text("aZ中ʰ\u0301é", min_size=1, max_size=6),
+    st.text("!/\n\r\u0301.", min_size=1, max_size=6),
+    st.text(" \n\r\t\u3000\xa0", min_size=1, max_size=8),
+    st.sampled_from([" " * 70, "\n" * 70, " \n" * 40, "\t" * 64, "\u3000" * 25, "/" * 66]),
+    st.sampled_from(["A" * 64, "中" * 22 + "A" * 70, "aB" * 40, "1" * 65, "!" * 64]),
+    _short,
+)
+
+
+def pattern_texts(max_texts: int = 20, max_pieces: int = 15) -> st.SearchStrategy[list[str]]:
+    """Return a strategy for lists of text made of what split patterns tell apart."""
+    text = st.lists(_pattern_piece, max_size=max_pieces).map("".join)
+    return st.lists(text, min_size=1, max_size=max_texts)

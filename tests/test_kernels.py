@@ -17,6 +17,7 @@ from bpe.encode import Encoder, EncoderTables
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
 from bpe.kernels.jit import kernel
+from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all
 from bpe.train import train_from_counts
 from bpe.vocabulary import Vocabulary
@@ -32,6 +33,10 @@ def documents() -> list[str]:
     made += [" " * length + "x" for length in LENGTHS_AROUND_A_BLOCK]
     made += ["x" * length + "'s don't" for length in LENGTHS_AROUND_A_BLOCK]
     made += ["x" * length + "\u3000\u00a0y" for length in LENGTHS_AROUND_A_BLOCK]
+    made += [
+        "x" * length + "!\n/\n/'LL \u0301日ABc\r\n  \n \t42" for length in LENGTHS_AROUND_A_BLOCK
+    ]
+    made += ["1" * length + "٣" * 5 for length in LENGTHS_AROUND_A_BLOCK]
     made += ["".join(random_source.choices(pieces, k=k)) for k in (3, 10, 10, 20, 20, 40, 80)]
     return made
 
@@ -42,24 +47,26 @@ def as_batch(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
-def test_boundaries_are_those_of_the_reference() -> None:
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_boundaries_are_those_of_the_reference(pattern: str) -> None:
     texts = documents()
     buffer, offsets = as_batch(texts)
     expected, place = [], 0
     for text in texts:
-        for pretoken in reference.split_gpt2(text):
+        for pretoken in reference.split(text, pattern):
             expected.append(place)
             place += len(pretoken.encode())
-    starts = Pretokenizer("gpt2").boundaries(buffer, offsets)
+    starts = Pretokenizer(pattern).boundaries(buffer, offsets)
     found = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
     assert found.tolist() == [*expected, place]
 
 
-def test_split_gives_each_text_back() -> None:
-    pretokenizer = Pretokenizer("gpt2")
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_split_gives_each_text_back(pattern: str) -> None:
+    pretokenizer = Pretokenizer(pattern)
     for text in documents():
         pieces = pretokenizer.split(text.encode())
-        assert pieces == [piece.encode() for piece in reference.split_gpt2(text)]
+        assert pieces == [piece.encode() for piece in reference.split(text, pattern)]
 
 
 def trained() -> list[reference.Pair]:
@@ -78,7 +85,7 @@ def test_encoder_gives_the_ids_of_the_reference() -> None:
         for i, text in enumerate(texts):
             tokens = [
                 token
-                for pretoken in reference.split_gpt2(text)
+                for pretoken in reference.split(text)
                 for token in reference.encode(pretoken.encode(), rank)
             ]
             got = [vocabulary.tokens[token_id] for token_id in ids[offsets[i] : offsets[i + 1]]]
@@ -93,7 +100,7 @@ def test_whole_pretokens_come_first_with_tiktoken_ranks() -> None:
     rank = reference.rank_by_bytes(ranks)
     expected = [
         ranks[token]
-        for pretoken in reference.split_gpt2(text)
+        for pretoken in reference.split(text)
         for token in reference.encode(pretoken.encode(), rank, ranks)
     ]
     ids, _ = encoder.encode(*as_batch([text]))
@@ -178,8 +185,9 @@ def test_find_all_refuses_an_empty_needle() -> None:
         find_all(np.zeros(3, np.uint8), b"")
 
 
-def test_safe_cuts_change_no_pretoken() -> None:
-    pretokenizer = Pretokenizer("gpt2")
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_safe_cuts_change_no_pretoken(pattern: str) -> None:
+    pretokenizer = Pretokenizer(pattern)
     for text in documents():
         data = text.encode()
         buffer = np.frombuffer(data, np.uint8)
@@ -204,6 +212,7 @@ def test_machine_words_equal_their_plain_twins() -> None:
         )
         factor = np.uint64(0x9E3779B97F4A7C15)
         assert _multiply(word, factor) == machine._plain_multiply(word, factor)
+        assert _add(word, factor) == machine._plain_add(word, factor)
         compiled, plain = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
         _store(compiled, 1, word)
         machine._plain_store_two_u32(plain, 1, word)
@@ -235,6 +244,11 @@ def _zeros(word):
 @kernel
 def _multiply(a, b):
     return machine.multiply(a, b)
+
+
+@kernel
+def _add(a, b):
+    return machine.add(a, b)
 
 
 @kernel

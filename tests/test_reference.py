@@ -61,14 +61,14 @@ GPT2 = pinned(PATTERNS["gpt2"])
     ],
 )
 def test_split_examples(text: str, expected: list[str]) -> None:
-    assert reference.split_gpt2(text) == expected
+    assert reference.split(text) == expected
     assert GPT2.findall(text) == expected
 
 
 @settings(max_examples=800)
 @given(nasty_text())
 def test_split_is_the_published_pattern(text: str) -> None:
-    pretokens = reference.split_gpt2(text)
+    pretokens = reference.split(text)
     assert pretokens == GPT2.findall(text)
     assert "".join(pretokens) == text
 
@@ -78,7 +78,7 @@ def test_split_of_every_contraction_in_every_surrounding() -> None:
         for before in ("", "a", "1", " ", "  ", ".", "'", "\n", "é"):
             for after in ("", "a", "1", " ", "  ", ".", "'", "\n", "é"):
                 text = before + contraction + after
-                assert reference.split_gpt2(text) == GPT2.findall(text), text
+                assert reference.split(text) == GPT2.findall(text), text
 
 
 def test_byte_level_alphabet_is_gpt2s() -> None:
@@ -214,12 +214,12 @@ def test_both_kinds_of_rank_agree_with_tiktoken_on_a_trained_vocabulary(
     )
     by_merges = [
         ranks[token]
-        for pretoken in reference.split_gpt2(text)
+        for pretoken in reference.split(text)
         for token in reference.encode(pretoken.encode(), reference.rank_by_merges(merges))
     ]
     by_bytes = [
         ranks[token]
-        for pretoken in reference.split_gpt2(text)
+        for pretoken in reference.split(text)
         for token in reference.encode(pretoken.encode(), reference.rank_by_bytes(ranks), ranks)
     ]
     assert by_merges == by_bytes == encoding.encode_ordinary(text)

@@ -56,7 +56,7 @@ def expected_ids(text: str, special_tokens: dict[str, int]) -> list[int]:
         if is_special:
             ids.append(special_tokens[piece])
             continue
-        for pretoken in reference.split_gpt2(piece):
+        for pretoken in reference.split(piece):
             ids += [IDS[token] for token in reference.encode(pretoken.encode(), RANK)]
     return ids
 

@@ -122,6 +122,18 @@ def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
+def _plain_add(a: int, b: int) -> np.uint64:
+    return np.uint64((int(a) + int(b)) & _MASK64)
+
+
+@intrinsic
+def _add(typing_context: Any, a: Any, b: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.add(*arguments)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
 def _plain_prefetch(array: Any, i: int) -> None:
     # Only a hint: there is nothing to do. The twin still touches the place, to notice a wrong
     # index.
@@ -162,6 +174,9 @@ leading_zeros = _plain_leading_zeros if config.DISABLE_JIT else _leading_zeros
 
 multiply = _plain_multiply if config.DISABLE_JIT else _multiply
 """`multiply(a, b)`: the product modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+
+add = _plain_add if config.DISABLE_JIT else _add
+"""`add(a, b)`: the sum modulo 2**64 (NumPy's scalars would warn of the overflow)."""
 
 prefetch = _plain_prefetch if config.DISABLE_JIT else _prefetch
 """`prefetch(array, i)`: have the cache line of `array[i]` fetched; it changes no result."""

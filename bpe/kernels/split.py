@@ -23,8 +23,6 @@ from bpe.kernels.machine import range_mask, trailing_zeros
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
 
-STATE_WORDS = 15
-
 
 @kernel
 def mark_documents(offsets, starts):
@@ -79,7 +77,7 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
             place n.
         first: the first block to classify.
         last: one past the last block to classify, at most `starts.size + 1`.
-        state: uint64[STATE_WORDS], zeros before the first call; modified in place.
+        state: uint64[15 or more], zeros before the first call; modified in place.
     """
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
     # Sets of the block that was classified last, and is finished next.
@@ -229,11 +227,12 @@ def checked_character(source, at, stop):
 
 
 @kernel
-def safe_cut_gpt2(buffer, position, stop, classes):
+def safe_cut(buffer, position, stop, classes, after_letters_only):
     """The first place at or after `position` where cutting the text changes no pre-token.
 
-    That is before white space that follows something else, and after a letter before anything that
-    is not a letter, a mark or an apostrophe. Both characters must be well-formed UTF-8, so that the
+    That is before white space that follows a letter (or, where nothing else takes white space,
+    anything else), and after a letter before anything that is not a letter, a mark or an
+    apostrophe. Both characters must be well-formed UTF-8, so that the
     replacement of damaged bytes stays on its side.
 
     Args:
@@ -241,6 +240,7 @@ def safe_cut_gpt2(buffer, position, stop, classes):
         position: where to begin, 0 or more.
         stop: where the text ends.
         classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
+        after_letters_only: what is before the cut must be a letter.
 
     Returns:
         The place, or `stop` if there is none before it.
@@ -258,7 +258,7 @@ def safe_cut_gpt2(buffer, position, stop, classes):
         if code_point >= 0 and code_point_before >= 0 and before + width_before == at:
             flags = classes[code_point]
             flags_before = classes[code_point_before]
-            if flags & _WHITE_SPACE and not flags_before & _WHITE_SPACE:
+            if flags & _WHITE_SPACE and not flags_before & _WHITE_SPACE and not after_letters_only:
                 return at
             if flags_before & _LETTER and not flags & (_LETTER | _MARK) and code_point != 39:
                 return at

@@ -1,0 +1,675 @@
+r"""Split patterns that have no scanner: any regex, run exactly as its owner's engine runs it.
+
+The law here: a regex splits as it does in the engine that it was written for, whatever Unicode the
+installed `regex` package knows; or it is refused by name.  Three things see to that:
+
+- a parser that takes only what is known to mean the same, and knows where the two engines differ:
+  Hugging Face's (Oniguruma) and tiktoken's (fancy-regex);
+- a small alphabet.  A regex tells code points apart by the sets that it names, and by nothing
+  else.  All sets are made from our own table (Unicode 16.0); code points that no set tells apart
+  become one letter of an alphabet of a few dozen, and text and regex are translated into it.  What
+  then runs knows no property of Unicode at all;
+- no assumptions about text: it is cut at documents only, for where else a cut is safe nobody knows.
+
+It takes about 15 bytes of memory for each byte of a document and runs at the speed of `regex`,
+some MB/s: a hundredth of a scanner's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import regex as engine
+from numpy.typing import NDArray
+
+from bpe.errors import EncodingError, PatternError
+from bpe.unicode_classes import NUMBER, WHITE_SPACE, category_runs, class_table
+
+DIALECTS: Final = ("huggingface", "tiktoken")
+_LONGEST = 10_000  # characters of a regex
+_DEEPEST = 100  # groups and sets inside one another
+_N_CODE_POINTS = 0x110000
+# Documents are translated together up to this many bytes.
+_BYTES_AT_A_TIME = 1 << 22
+
+Set = NDArray[np.bool_]
+
+
+# --- what a regex says ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Character:
+    """One character of a set: the number of the set in `_Parser.sets`."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What is written as it is: an anchor."""
+
+    written: str
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    parts: tuple[_Node, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    options: tuple[_Node, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    opening: str  # "(?:", "(?=", ...
+    inside: _Node
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    inside: _Node
+    least: int
+    most: int | None
+    manner: str  # "", "?" lazy, "+" possessive
+
+
+_Node = _Character | _Text | _Sequence | _Choice | _Group | _Repeat
+
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b"}
+_LONG_NAMES: Final = {
+    "letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z",
+}  # fmt: skip
+# Characters whose case folds to an ASCII letter, beside the letter itself.
+_FOLDS: Final = {"s": "\u017f", "k": "\u212a"}
+# Oniguruma folds these to one character (U+00DF, U+FB00 and on) where case is ignored.
+_FOLDED_TOGETHER: Final = ("ss", "st", "ff", "fi", "fl")
+
+
+@functools.cache
+def _category(name: str) -> Set:
+    """The code points of a General_Category of one or two letters; none if there is none."""
+    members = np.zeros(_N_CODE_POINTS, np.bool_)
+    for first, last, category in category_runs():
+        if category.startswith(name):
+            members[first : last + 1] = True
+    return members
+
+
+def _white_space() -> Set:
+    return np.not_equal(class_table() & WHITE_SPACE, 0)
+
+
+class _Parser:
+    """Reads a regex; `sets` are the sets of characters that it names, each once."""
+
+    def __init__(self, text: str, dialect: str) -> None:
+        self.text = text
+        self.dialect = dialect
+        self.place = 0
+        self.depth = 0
+        self.ignores_case = False
+        self.sets: list[Set] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def refuse(self, what: str, place: int | None = None) -> PatternError:
+        shown = self.text if len(self.text) <= 100 else self.text[:99] + "…"
+        return PatternError(
+            f"the split pattern {shown!r} has {what} at character"
+            f" {self.place if place is None else place}, which is not implemented: expected sets of"
+            " characters, groups, choices, repetitions, lookarounds and anchors; write it without"
+        )
+
+    def parse(self) -> _Node:
+        tree = self._choice()
+        if self.place < len(self.text):
+            raise self.refuse("a ')' without its '('")
+        return tree
+
+    def _next(self) -> str:
+        return self.text[self.place : self.place + 1]
+
+    def _takes(self, wanted: str) -> bool:
+        if self.text.startswith(wanted, self.place):
+            self.place += len(wanted)
+            return True
+        return False
+
+    def _set(self, members: Set) -> _Character:
+        key = np.packbits(members).tobytes()
+        if key not in self._numbers:
+            self._numbers[key] = len(self.sets)
+            self.sets.append(members)
+            if len(self.sets) > 500:
+                raise self.refuse("more than 500 sets of characters")
+        return _Character(self._numbers[key])
+
+    def _choice(self) -> _Node:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.refuse(f"more than {_DEEPEST} groups inside one another")
+        ignored_case = self.ignores_case
+        options = [self._sequence()]
+        while self._takes("|"):
+            options.append(self._sequence())
+        self.ignores_case = ignored_case
+        self.depth -= 1
+        return options[0] if len(options) == 1 else _Choice(tuple(options))
+
+    def _sequence(self) -> _Node:
+        parts: list[_Node] = []
+        letters = ""  # ASCII letters in a row where case is ignored
+        while self._next() not in ("", "|", ")"):
+            before = self.place
+            part = self._atom()
+            if part is None:
+                continue
+            written = self.text[before : self.place].lower()
+            letters = letters + written if self.ignores_case and written.isalpha() else ""
+            if self.dialect == "huggingface" and letters[-2:] in _FOLDED_TOGETHER:
+                raise self.refuse(f"{letters[-2:]!r} where case is ignored", before)
+            parts.append(self._repeated(part))
+        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
+
+    def _repeated(self, part: _Node) -> _Node:
+        while True:
+            at = self.place
+            if self._takes("?"):
+                least, most = 0, 1
+            elif self._takes("*"):
+                least, most = 0, None
+            elif self._takes("+"):
+                least, most = 1, None
+            elif found := engine.compile(r"\{(\d{0,4})(,(\d{0,4}))?\}").match(self.text, at):
+                first, comma, last = found.groups()
+                if not first and not last:
+                    raise self.refuse(f"{found.group()!r}")
+                if not first and self.dialect == "tiktoken":
+                    raise self.refuse(f"{found.group()!r}")
+                least = int(first or 0)
+                most = (int(last) if last else None) if comma else least
+                if most is not None and most < least:
+                    raise self.refuse(f"{found.group()!r}")
+                self.place = found.end()
+            elif self._next() == "{":
+                raise self.refuse("a '{' that begins no repetition")
+            else:
+                return part
+            if isinstance(part, _Text) or (isinstance(part, _Group) and part.opening != "(?:"):
+                if not (isinstance(part, _Group) and part.opening == "(?>"):
+                    raise self.refuse("a repetition of what has no length", at)
+            interval = self.text[at] == "{"
+            manner = ""
+            if self._takes("?"):
+                if interval and self.dialect == "huggingface" and most == least:
+                    # Oniguruma reads `{n}?` as "n times or not at all".
+                    raise self.refuse("'{n}?'", at)
+                manner = "?"
+            elif self._next() == "+" and not (interval and self.dialect == "huggingface"):
+                self.place += 1
+                manner = "+"
+            part = _Repeat(part, least, most, manner)
+            # Whatever comes now repeats the repetition: Oniguruma's `{1,3}+` does.
+            if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
+                raise self.refuse("a repetition of a repetition")
+
+    def _atom(self) -> _Node | None:
+        character = self._next()
+        if character == "(":
+            return self._group()
+        if character == "[":
+            self.place += 1
+            return self._set(self._class())
+        if character == ".":
+            self.place += 1
+            return self._set(~_one("\n"))
+        if character in ("^", "$"):
+            self.place += 1
+            return self._anchor(character)
+        if character in ("*", "+", "?", "{"):
+            raise self.refuse(f"a {character!r} that repeats nothing")
+        if character == "\\":
+            if self.text[self.place + 1 : self.place + 2] in ("A", "z"):
+                self.place += 2
+                return _Text(r"\A" if self.text[self.place - 1] == "A" else r"\Z")
+            escaped = self._escape()
+            return self._set(escaped if isinstance(escaped, np.ndarray) else self._folded(escaped))
+        self.place += 1
+        return self._set(self._folded(character))
+
+    def _anchor(self, character: str) -> _Node:
+        if self.dialect == "tiktoken":
+            return _Text(r"\A" if character == "^" else r"\Z")
+        # Ends of lines to Oniguruma, where ^ is not behind the last of all.
+        line_end = self._set(_one("\n"))
+        if character == "$":
+            return _Choice((_Group("(?=", line_end), _Text(r"\Z")))
+        behind = _Sequence((_Group("(?<=", line_end), _Group("(?!", _Text(r"\Z"))))
+        return _Choice((_Text(r"\A"), behind))
+
+    def _folded(self, character: str) -> Set:
+        members = _one(character)
+        if self.ignores_case:
+            lower = character.lower()
+            if lower.isascii() and lower.isalpha():
+                for other in (lower, lower.upper(), _FOLDS.get(lower, lower)):
+                    members[ord(other)] = True
+            elif (
+                not character.isascii()
+                and character.casefold() + character.upper() != 2 * character
+            ):
+                raise self.refuse(f"{character!r} where case is ignored")
+        return members
+
+    def _group(self) -> _Node | None:
+        at = self.place
+        ignored_case = self.ignores_case
+        self.place += 1
+        opening = "(?:"
+        if self._next() == "?":
+            for opening in ("(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"):
+                if self._takes(opening[1:]):
+                    break
+            else:
+                if self._takes("?i)"):
+                    self.ignores_case = True
+                    return None
+                opening = "(?:"
+                if self._takes("?i:"):
+                    self.ignores_case = True
+                elif self._takes("?-i:"):
+                    self.ignores_case = False
+                else:
+                    raise self.refuse(f"the group {self.text[at : at + 5]!r}")
+        elif self._next() == "*":
+            raise self.refuse(f"the verb {self.text[at : at + 5]!r}")
+        inside = self._choice()
+        self.ignores_case = ignored_case
+        if not self._takes(")"):
+            raise self.refuse("a '(' without its ')'", at)
+        if opening in ("(?<=", "(?<!") and _length(inside) is None:
+            raise self.refuse("a lookbehind whose length is not fixed", at)
+        return _Group(opening, inside)
+
+    def _escape(self) -> str | Set:
+        """The character or the set of an escape; the place is at its backslash."""
+        at = self.place
+        letter = self.text[at + 1 : at + 2]
+        self.place += 2
+        if not letter:
+            raise self.refuse("a '\\' at its end", at)
+        if letter in ("s", "S"):
+            return _white_space() if letter == "s" else ~_white_space()
+        if letter in ("d", "D"):
+            return _category("Nd") if letter == "d" else ~_category("Nd")
+        if letter in ("p", "P"):
+            return self._property(at, letter == "P")
+        if letter in _ESCAPES and not (letter == "e" and self.dialect == "tiktoken"):
+            return _ESCAPES[letter]
+        for form in (r"x([0-9A-Fa-f]{2})", r"x\{([0-9A-Fa-f]{1,6})\}", r"u([0-9A-Fa-f]{4})"):
+            if found := engine.compile(form).match(self.text, at + 1):
+                code_point = int(found.group(1), 16)
+                # Oniguruma's \xHH is a byte.
+                if code_point >= _N_CODE_POINTS or (form[1] == "(" and code_point > 0x7F):
+                    break
+                self.place = found.end()
+                return chr(code_point)
+        if letter.isascii() and not letter.isalnum() and letter not in "<>_`":
+            return letter
+        raise self.refuse(f"'\\{letter}'", at)
+
+    def _property(self, at: int, inverted: bool) -> Set:
+        found = engine.compile(r"\{(\^?)([A-Za-z_&]+)\}|([A-Z])").match(self.text, self.place)
+        if not found or (found.group(3) and self.dialect == "huggingface"):
+            raise self.refuse(f"{self.text[at : at + 8]!r}", at)
+        self.place = found.end()
+        name = found.group(3) or found.group(2)
+        name = _LONG_NAMES.get(name.lower(), name)
+        members = _category(name) if len(name) <= 2 else np.zeros(0, np.bool_)
+        if not members.any() or name.startswith("C"):
+            raise self.refuse(f"the property {found.group()!r}", at)
+        if found.group(1) and self.dialect == "tiktoken":
+            raise self.refuse(f"the property {found.group()!r}", at)
+        if self.ignores_case and name in ("Lu", "Ll", "Lt"):
+            raise self.refuse(f"the property {found.group()!r} where case is ignored", at)
+        return ~members if inverted != bool(found.group(1)) else members
+
+    def _class(self) -> Set:
+        """The set that stands in brackets; the place is behind the first."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.refuse(f"more than {_DEEPEST} sets inside one another")
+        at = self.place - 1
+        negated = self._takes("^")
+        members = np.zeros(_N_CODE_POINTS, np.bool_)
+        sofar: Set | None = None
+        empty = True
+        while not self._takes("]"):
+            if not self._next():
+                raise self.refuse("a '[' without its ']'", at)
+            if self._takes("&&"):
+                sofar = members if sofar is None else sofar & members
+                members = np.zeros(_N_CODE_POINTS, np.bool_)
+                continue
+            if self.dialect == "tiktoken" and self.text[self.place : self.place + 2] in (
+                "--",
+                "~~",
+            ):
+                raise self.refuse(f"{self.text[self.place : self.place + 2]!r} in a set")
+            empty = False
+            if self._next() == "[":
+                if self.text.startswith("[:", self.place):
+                    raise self.refuse("a set of the form '[:name:]'")
+                self.place += 1
+                members = members | self._class()
+                continue
+            first = self._member()
+            if isinstance(first, np.ndarray):
+                members = members | first
+                continue
+            last = first
+            if self._next() == "-" and self.text[self.place + 1 : self.place + 2] not in ("]", ""):
+                self.place += 1
+                if self._next() == "[":
+                    raise self.refuse("a range that ends with a set")
+                end = self._member()
+                if isinstance(end, np.ndarray) or end < first:
+                    raise self.refuse("a range that does not ascend")
+                last = end
+            if first == last:
+                members |= self._folded(first)
+            else:
+                if self.ignores_case:
+                    # Letters one by one; a range of others is as it is.
+                    if not last.isascii():
+                        raise self.refuse("a range beyond ASCII where case is ignored")
+                    for code_point in range(ord(first), ord(last) + 1):
+                        members |= self._folded(chr(code_point))
+                members[ord(first) : ord(last) + 1] = True
+        if empty:
+            raise self.refuse("an empty set", at)
+        self.depth -= 1
+        if sofar is not None:
+            members = sofar & members
+        return ~members if negated else members
+
+    def _member(self) -> str | Set:
+        if self._next() == "\\":
+            return self._escape()
+        self.place += 1
+        return self.text[self.place - 1]
+
+
+def _one(character: str) -> Set:
+    members = np.zeros(_N_CODE_POINTS, np.bool_)
+    members[ord(character)] = True
+    return members
+
+
+def _length(node: _Node) -> int | None:
+    """How many characters a node takes, None if that is not fixed."""
+    if isinstance(node, _Character):
+        return 1
+    if isinstance(node, _Text):
+        return 0
+    if isinstance(node, _Group):
+        return _length(node.inside) if node.opening in ("(?:", "(?>") else 0
+    if isinstance(node, _Sequence):
+        lengths = [_length(part) for part in node.parts]
+        return None if None in lengths else sum(length or 0 for length in lengths)
+    if isinstance(node, _Choice):
+        choices = {_length(option) for option in node.options}
+        return choices.pop() if len(choices) == 1 else None
+    inside = _length(node.inside)
+    return inside * node.least if inside is not None and node.least == node.most else None
+
+
+def _can_be_empty(node: _Node) -> bool:
+    if isinstance(node, _Character):
+        return False
+    if isinstance(node, _Text):
+        return True
+    if isinstance(node, _Group):
+        return node.opening not in ("(?:", "(?>") or _can_be_empty(node.inside)
+    if isinstance(node, _Sequence):
+        return all(map(_can_be_empty, node.parts))
+    if isinstance(node, _Choice):
+        return any(map(_can_be_empty, node.options))
+    return node.least == 0 or _can_be_empty(node.inside)
+
+
+# --- the small alphabet --------------------------------------------------------------------------
+
+
+def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[list[int]]]:
+    """Number the code points so that those which no set tells apart share a number.
+
+    Returns:
+        uint16[0x110000], the number of each code point; the numbers that each set has.
+    """
+    # Between two places where some set begins or ends, all code points are alike.
+    changes = np.zeros(_N_CODE_POINTS, np.bool_)
+    changes[0] = True
+    for members in sets:
+        changes[1:] |= members[1:] != members[:-1]
+    firsts = np.flatnonzero(changes)
+    in_sets = np.array([members[firsts] for members in sets]).reshape(len(sets), len(firsts))
+    kinds, letters = np.unique(in_sets, axis=1, return_inverse=True)
+    lengths = np.diff(firsts, append=_N_CODE_POINTS)
+    return (
+        np.repeat(letters.ravel().astype(np.uint16), lengths),
+        [np.flatnonzero(kind).tolist() for kind in kinds],
+    )
+
+
+def _written(node: _Node, numbers: list[list[int]]) -> str:
+    """The node as the `regex` package reads it, over the small alphabet."""
+    if isinstance(node, _Character):
+        # An empty set matches nothing.
+        members = "".join(rf"\u{number:04x}" for number in numbers[node.number])
+        return f"[{members}]" if members else "(?!)"
+    if isinstance(node, _Text):
+        return node.written
+    if isinstance(node, _Group):
+        return f"{node.opening}{_written(node.inside, numbers)})"
+    if isinstance(node, _Sequence):
+        return "".join(
+            f"(?:{_written(part, numbers)})"
+            if isinstance(part, _Choice)
+            else _written(part, numbers)
+            for part in node.parts
+        )
+    if isinstance(node, _Choice):
+        return "|".join(_written(option, numbers) for option in node.options)
+    most = "" if node.most is None else node.most
+    return f"(?:{_written(node.inside, numbers)}){{{node.least},{most}}}{node.manner}"
+
+
+# --- splitting -----------------------------------------------------------------------------------
+
+
+class RegexSplitter:
+    """Splits by a regex.
+
+    Args:
+        regex: Its text.
+        dialect: Whose engine it was written for: "huggingface" or "tiktoken".
+        behavior: What becomes of a match, as in Hugging Face's `Split`: "Isolated" stands alone,
+            "Contiguous" joins with the next, and so on.
+        invert: What is between the matches counts as matches, and the reverse.
+
+    Raises:
+        PatternError: The regex has something that is not implemented, or can match nothing at all.
+    """
+
+    def __init__(
+        self,
+        regex: str,
+        dialect: str = "huggingface",
+        behavior: str = "Isolated",
+        invert: bool = False,
+    ) -> None:
+        if len(regex) > _LONGEST:
+            raise PatternError(
+                f"a split pattern has {len(regex):,} characters: expected {_LONGEST:,} at most"
+            )
+        parser = _Parser(regex, dialect)
+        tree = parser.parse()
+        if _can_be_empty(tree):
+            raise PatternError(
+                f"the split pattern {regex[:100]!r} can match nothing at all: expected one that"
+                " takes a character at least; write '+' for '*'"
+            )
+        letters, numbers = _alphabet(parser.sets)
+        self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
+        self._find = engine.compile(_written(tree, numbers), engine.V0).finditer
+        self._dialect = dialect
+        self._behavior = behavior
+        self._invert = invert
+
+    def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        """Split every piece further.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            starts: uint64[n_bytes // 64 + 1], bit set of the places where a piece begins, and of
+                place n_bytes; modified in place.
+
+        Raises:
+            EncodingError: The regex was written for tiktoken and leaves out some of the text, which
+                tiktoken would lose.
+        """
+        for first, n_bytes, code_points, places in _texts(buffer, starts):
+            letters = self._letters[code_points]
+            wide = letters.dtype != np.uint8
+            text = letters.tobytes().decode("utf-16-le" if wide else "latin-1")
+            bounds = np.searchsorted(places, _set_bits(starts, first, first + n_bytes + 1) - first)
+            cuts: list[int] = []
+            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+                cuts += self._cuts(text[begin:end], begin, first, places)
+            _set(starts, places[cuts] + first)
+
+    def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
+        """Where pieces of one text begin, counted in characters; `begin` is added."""
+        pieces: list[tuple[int, int, bool]] = []
+        place = 0
+        for found in self._find(text):
+            start, stop = found.span()
+            if place < start:
+                pieces.append((place, start, self._invert))
+            pieces.append((start, stop, not self._invert))
+            place = stop
+        if place < len(text):
+            pieces.append((place, len(text), self._invert))
+        if self._dialect == "tiktoken":
+            for start, _, is_match in pieces:
+                if not is_match:
+                    raise EncodingError(
+                        f"byte {first + int(places[begin + start])} of the text is in no match of"
+                        " the split pattern: tiktoken would lose it; give a pattern that takes"
+                        " every character"
+                    )
+        return (begin + start for start in _beginnings(pieces, self._behavior))
+
+
+def _beginnings(pieces: list[tuple[int, int, bool]], behavior: str) -> list[int]:
+    """Where pieces begin when matches are treated as Hugging Face's `Split` treats them."""
+    if behavior == "Isolated":
+        return [start for start, _, _ in pieces]
+    kept: list[int] = []
+    if behavior == "MergedWithNext":
+        # Looked at from the end: a match joins what follows, if that is no match.
+        joined = False
+        follower: bool | None = None
+        for start, _, is_match in reversed(pieces):
+            joined = is_match and follower is False
+            if joined:
+                kept[-1] = start
+            else:
+                kept.append(start)
+            follower = is_match
+        return kept
+    before: bool | None = None
+    for start, _, is_match in pieces:
+        if behavior == "Contiguous":
+            joined = is_match == before
+        else:
+            joined = is_match and before is False
+        if not joined:
+            kept.append(start)
+        before = is_match
+    return kept
+
+
+# Numbers to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` asks, and to no others.
+_NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
+
+
+@functools.cache
+def _numbers() -> Set:
+    members: Set = np.not_equal(class_table() & NUMBER, 0)
+    for first, last in _NEWER_NUMBERS:
+        members[first : last + 1] = True
+    return members
+
+
+class DigitsSplitter:
+    """Sets numbers (General_Category N) apart from all else, as Hugging Face's `Digits`.
+
+    Args:
+        individual: Each number stands alone, else each run of them.
+    """
+
+    def __init__(self, individual: bool) -> None:
+        self._individual = individual
+
+    def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        """Split every piece further; as `RegexSplitter.refine`."""
+        for first, _, code_points, places in _texts(buffer, starts):
+            is_number = _numbers()[code_points]
+            begins = is_number.copy() if self._individual else np.zeros(len(is_number), np.bool_)
+            begins[1:] |= is_number[1:] != is_number[:-1]
+            _set(starts, places[:-1][begins] + first)
+
+
+def _texts(
+    buffer: NDArray[np.uint8], starts: NDArray[np.uint64]
+) -> Iterator[tuple[int, int, NDArray[np.uint32], NDArray[np.int64]]]:
+    """Yield whole pieces, some megabytes at a time.
+
+    Yields:
+        The first byte and the number of bytes, `uint32[n]` code points, and `int64[n + 1]`, where
+        each of them begins, counted from the first byte, and the end.
+    """
+    first = 0
+    while first < len(buffer):
+        stop = len(buffer)
+        if first + _BYTES_AT_A_TIME < stop:
+            # The end of the piece that stands there.
+            at = first + _BYTES_AT_A_TIME
+            while not len(found := _set_bits(starts, at, min(at + 65536, stop + 1))):
+                at += 65536
+            stop = int(found[0])
+        part = buffer[first:stop]
+        code_points = np.frombuffer(part.tobytes().decode().encode("utf-32-le"), np.uint32)
+        places = np.append(np.flatnonzero(part & 0xC0 != 0x80), stop - first)
+        yield first, stop - first, code_points, places
+        first = stop
+
+
+def _set_bits(starts: NDArray[np.uint64], first: int, stop: int) -> NDArray[np.int64]:
+    """The bits of [first, stop) that are set, ascending."""
+    low = first // 64
+    words = starts[low : -(-stop // 64)]
+    bits = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")) + low * 64
+    return bits[(bits >= first) & (bits < stop)]
+
+
+def _set(starts: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
+    np.bitwise_or.at(starts, places >> 6, np.uint64(1) << (places & 63).astype(np.uint64))

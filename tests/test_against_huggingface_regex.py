@@ -1,0 +1,85 @@
+"""Regexes without a scanner, and the other steps, against Hugging Face's engine."""
+
+from __future__ import annotations
+
+import pytest
+from engines import differs_in_huggingface
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import nasty_texts, pattern_texts
+from test_regex_split import _regex, _text, splitting
+
+from bpe.errors import PatternError
+from bpe.patterns import PATTERNS, from_huggingface
+from bpe.pretokenize import Pretokenizer
+from bpe.regex_split import RegexSplitter
+
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
+
+# As DeepSeek, BLOOM and others publish them, and texts that the two engines read differently.
+REGEXES = [
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",
+    r"\p{N}{1,3}",
+    PATTERNS["cl100k"],
+    r"\s+$|^a|[\p{L}&&[^a-z]]+|a{1,2}+",
+]
+CHARACTERS = [chr(c) for c in range(0x110000) if c >> 11 != 0x1B]
+
+
+@pytest.mark.parametrize("regex", REGEXES)
+@settings(max_examples=60)
+@given(texts=st.one_of(pattern_texts(8), nasty_texts(8)))
+def test_published_regexes(regex: str, texts: list[str]) -> None:
+    assert differs_in_huggingface(regex, texts, splitting(RegexSplitter(regex))) is None
+
+
+@settings(max_examples=300)
+@given(_regex, st.lists(_text, max_size=6))
+def test_any_regex(regex: str, texts: list[str]) -> None:
+    try:
+        splitter = RegexSplitter(regex)
+    except PatternError as error:
+        assert "can match nothing" in str(error)
+        return
+    assert differs_in_huggingface(regex, texts, splitting(splitter)) is None
+
+
+@pytest.mark.parametrize("regex", [r"\p{P}+", r"\p{S}+", r"\p{Nd}+", r"(?i:[a-z])"])
+def test_sets_are_the_same_for_every_code_point(regex: str) -> None:
+    texts = [
+        "a\n".join(CHARACTERS[first : first + 4096]) for first in range(0, len(CHARACTERS), 4096)
+    ]
+    assert differs_in_huggingface(regex, texts, splitting(RegexSplitter(regex))) is None
+
+
+@pytest.mark.parametrize("individual", [False, True])
+def test_digits_for_every_code_point(individual: bool) -> None:
+    pretokenizer = Pretokenizer(
+        from_huggingface([{"type": "Digits", "individual_digits": individual}])
+    )
+    theirs = tokenizers.pre_tokenizers.Digits(individual)
+    for text in ("1a".join(CHARACTERS[:0x3000]), "".join(CHARACTERS)):
+        expected = [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
+        assert pretokenizer.split(text.encode()) == expected
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize(
+    ("behavior", "name"),
+    [
+        ("isolated", "Isolated"),
+        ("contiguous", "Contiguous"),
+        ("merged_with_previous", "MergedWithPrevious"),
+        ("merged_with_next", "MergedWithNext"),
+    ],
+)
+@settings(max_examples=80)
+@given(regex=st.sampled_from([r"\p{L}", r"\s+|1", "a|'"]), texts=st.lists(_text, max_size=6))
+def test_behaviors(behavior: str, name: str, invert: bool, regex: str, texts: list[str]) -> None:
+    theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), behavior, invert)
+    split = splitting(RegexSplitter(regex, "huggingface", name, invert))
+    for text in texts:
+        assert split(text) == [piece for piece, _ in theirs.pre_tokenize_str(text)]

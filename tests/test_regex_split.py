@@ -1,0 +1,204 @@
+"""The engine for regexes without a scanner: what it refuses, and that it is both owners' engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import differs_in_tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import SAMPLES, nasty_texts, pattern_texts
+
+from bpe import reference, regex_split
+from bpe.errors import EncodingError, PatternError
+from bpe.patterns import PATTERNS, from_huggingface
+from bpe.pretokenize import Pretokenizer
+from bpe.regex_split import RegexSplitter
+
+
+def pieces(splitter: RegexSplitter, texts: list[str]) -> list[list[str]]:
+    """Return the pieces of each of several texts that stand one after the other."""
+    encoded = [text.encode() for text in texts]
+    data = b"".join(encoded)
+    offsets = np.cumsum([0, *map(len, encoded)])
+    bits = np.zeros((len(data) // 64 + 1) * 64, np.uint8)
+    bits[offsets] = 1
+    starts = np.packbits(bits, bitorder="little").view(np.uint64)
+    splitter.refine(np.frombuffer(data, np.uint8), starts)
+    places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
+    result = []
+    for first, stop in zip(offsets[:-1], offsets[1:], strict=True):
+        inside = [*places[(places >= first) & (places < stop)].tolist(), int(stop)]
+        cut = zip(inside[:-1], inside[1:], strict=True)
+        result.append([data[i:j].decode() for i, j in cut] if first < stop else [])
+    return result
+
+
+def splitting(splitter: RegexSplitter) -> Callable[[str], list[str]]:
+    return lambda text: pieces(splitter, [text])[0]
+
+
+TIKTOKENS = {name: RegexSplitter(text, "tiktoken") for name, text in PATTERNS.items()}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@settings(max_examples=60)
+@given(texts=st.one_of(pattern_texts(8), nasty_texts(8)))
+def test_known_patterns_are_split_as_by_their_scanners(pattern: str, texts: list[str]) -> None:
+    expected = [reference.split(text, pattern) for text in texts]
+    assert pieces(TIKTOKENS[pattern], texts) == expected
+
+
+def test_long_text_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regex_split, "_BYTES_AT_A_TIME", 50)
+    texts = [*SAMPLES * 3, "x" * 70_000, "日" * 300, ""]
+    assert pieces(TIKTOKENS["llama3"], texts) == [reference.split(t, "llama3") for t in texts]
+
+
+_atom = st.sampled_from(
+    ["a", "b", "'", "1", r"\s", r"\S", r"\d", r"\p{L}", r"\p{Lu}", r"\P{N}", r"\p{M}", r"\p{P}",
+     r"\p{S}", r"\p{Zs}", "[a-c]", "[^a]", r"[^\s\p{L}]", r"[\r\n]", ".", "(?i:s)", "(?i:'ll|k)",
+     r"\n", r"\x41", r"(?!a)b", r"(?=\S)\p{L}", "(?<=a)b", "(?<!b)a", "(?>a+)b"]
+)  # fmt: skip
+_quantified = st.builds(
+    lambda atom, quantifier: f"(?:{atom}){quantifier}",
+    _atom,
+    st.sampled_from(
+        ["", "+", "*", "?", "{2}", "{1,3}", "{2,}", "+?", "*?", "??", "++", "*+", "?+"]
+    ),
+)
+_regex = st.lists(
+    st.lists(_quantified, min_size=1, max_size=3).map("".join), min_size=1, max_size=3
+).map("|".join)
+_text = st.lists(
+    st.one_of(st.text("abAB'sSlL1 \n.", max_size=8), st.sampled_from(SAMPLES), st.characters(exclude_categories=["Cs"])),
+    max_size=8,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=250)
+@given(_regex, st.lists(_text, max_size=6))
+def test_any_regex_splits_as_in_tiktoken(regex: str, texts: list[str]) -> None:
+    # A last choice that takes any character, so that nothing is lost.
+    regex += r"|[\s\S]"
+    try:
+        splitter = RegexSplitter(regex, "tiktoken")
+    except PatternError as error:
+        assert "can match nothing" in str(error)
+        return
+    assert differs_in_tiktoken(regex, texts, splitting(splitter)) is None
+
+
+def test_text_that_tiktoken_would_lose_is_refused() -> None:
+    splitter = RegexSplitter(r"\p{L}+", "tiktoken")
+    assert pieces(splitter, ["abc"]) == [["abc"]]
+    with pytest.raises(EncodingError, match="byte 6 of the text is in no match .* would lose it"):
+        pieces(splitter, ["abc", "dé d"[0:2], " "])
+
+
+@pytest.mark.parametrize(
+    ("regex", "what"),
+    [
+        ("a)", r"a '\)' without its '\(' at character 1"),
+        ("(a", r"a '\(' without its '\)' at character 0"),
+        ("[a", r"a '\[' without its '\]'"),
+        ("[]a]|b[]", "an empty set"),
+        ("*a", r"a '\*' that repeats nothing"),
+        ("(?=a)+b", "a repetition of what has no length"),
+        ("a{x", r"a '\{' that begins no repetition"),
+        ("a{}", r"'\{\}'"),
+        ("a{3,2}", r"'\{3,2\}'"),
+        ("a{2}?", r"'\{n\}\?'"),
+        (r"(a)\1", r"'\\1'"),
+        (r"\bx", r"'\\b'"),
+        (r"\w+", r"'\\w'"),
+        (r"\h", r"'\\h'"),
+        (r"\R", r"'\\R'"),
+        ("(?<name>a)", r"the group '\(\?<na"),
+        ("(?m:a)", r"the group '\(\?m:"),
+        ("(*FAIL)a", r"the verb"),
+        (r"\p{Han}", r"the property '\{Han\}'"),
+        (r"\p{Cn}", r"the property '\{Cn\}'"),
+        (r"\pL", r"'\\\\pL'"),
+        ("[[:alpha:]]", "a set of the form"),
+        ("[b-a]", "a range that does not ascend"),
+        (r"[a-\d]", "a range that does not ascend"),
+        ("[a-[b]]", "a range that ends with a set"),
+        ("(?i:straße)", "'st' where case is ignored"),
+        ("(?i:é)", "'é' where case is ignored"),
+        ("(?i:[à-é])", "a range beyond ASCII where case is ignored"),
+        (r"(?i:\p{Lu})", "where case is ignored"),
+        ("(?<=a+)b", "a lookbehind whose length is not fixed"),
+        ("a\\", r"a '\\' at its end"),
+        ("(" * 101 + "a" + ")" * 101, "more than 100 groups"),
+        ("[" * 101 + "a" + "]" * 101, "more than 100 sets"),
+        ("".join(map(chr, range(0x4E00, 0x5000))), "more than 500 sets of characters"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(regex: str, what: str) -> None:
+    with pytest.raises(PatternError, match=what) as raised:
+        RegexSplitter(regex)
+    assert "at character" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("regex", "what"),
+    [
+        ("a{,3}b", r"'\{,3\}'"),
+        ("a++?", "a repetition of a repetition"),
+        (r"\p{^L}", r"the property '\{\^L\}'"),
+        ("[--a]", "'--' in a set"),
+    ],
+)
+def test_what_tiktoken_reads_otherwise_is_refused(regex: str, what: str) -> None:
+    with pytest.raises(PatternError, match=what):
+        RegexSplitter(regex, "tiktoken")
+
+
+@pytest.mark.parametrize("regex", ["", "a*", "a|", "(?=a)", "^", r"(?:a?b*)+"])
+def test_a_regex_that_can_match_nothing_is_refused(regex: str) -> None:
+    with pytest.raises(PatternError, match="can match nothing at all"):
+        RegexSplitter(regex)
+
+
+def test_a_regex_of_megabytes_is_refused() -> None:
+    with pytest.raises(PatternError, match="has 1,000,000 characters: expected 10,000 at most"):
+        RegexSplitter("a" * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "expected"),
+    [
+        ({"type": "Digits", "individual_digits": True}, "a12 ½b", ["a", "1", "2", " ", "½", "b"]),
+        ({"type": "Digits", "individual_digits": False}, "a12 ½b", ["a", "12", " ", "½", "b"]),
+        (
+            {"type": "Split", "pattern": {"String": "a.b"}, "behavior": "MergedWithPrevious"},
+            "xa.bya.ba.b",
+            ["xa.b", "ya.b", "a.b"],
+        ),
+        (
+            {"type": "Split", "pattern": {"Regex": " "}, "behavior": "MergedWithNext"},
+            "a b  c",
+            ["a", " b", " ", " c"],
+        ),
+        (
+            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Contiguous"},
+            "baab",
+            ["b", "aa", "b"],
+        ),
+    ],
+)
+def test_steps(step: dict[str, Any], text: str, expected: list[str]) -> None:
+    pretokenizer = Pretokenizer(from_huggingface([step]))
+    assert [piece.decode() for piece in pretokenizer.split(text.encode())] == expected
+
+
+def test_pieces_of_one_step_are_the_texts_of_the_next() -> None:
+    pattern = from_huggingface([{"type": "Digits", "individual_digits": True}, "gpt2"])
+    pretokenizer = Pretokenizer(pattern)
+    assert pretokenizer.split(b"a  12 b") == [b"a", b"  ", b"1", b"2", b" b"]
+    # No place to cut is known but the ends of documents.
+    assert pretokenizer.safe_cut(np.frombuffer(b"a b c", np.uint8), 1, 5) == 5

@@ -1,0 +1,159 @@
+"""Every pattern: the scanner against the reference, both against tiktoken's engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from engines import differs_in_tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES, nasty_texts, pattern_texts
+
+from bpe import reference
+from bpe.patterns import PATTERNS, to_tiktoken
+from bpe.pretokenize import Pretokenizer
+
+# That each code point has the class that the engines give it is tested in test_unicode_classes.py.
+CHARACTERS = [chr(c) for c in [*range(0x3000), *range(0x3000, 0x110000, 97)] if c >> 11 != 0x1B]
+by_pattern = pytest.mark.parametrize("pattern", PATTERNS)
+
+
+def places(texts: list[str], pattern: str) -> list[int]:
+    """Return where the scanner begins pre-tokens in texts one after the other, and the end."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
+    starts = Pretokenizer(pattern).boundaries(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+    return np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little")).tolist()
+
+
+def expected_places(texts: list[str], pattern: str) -> list[int]:
+    lengths = [len(p.encode()) for text in texts for p in reference.split(text, pattern)]
+    return np.cumsum([0, *lengths]).tolist()
+
+
+def scanned(pattern: str) -> Callable[[str], list[str]]:
+    pretokenizer = Pretokenizer(pattern)
+    return lambda text: [piece.decode() for piece in pretokenizer.split(text.encode())]
+
+
+@by_pattern
+@settings(max_examples=300)
+@given(texts=st.one_of(pattern_texts(), nasty_texts()))
+def test_the_scanner_is_the_reference(pattern: str, texts: list[str]) -> None:
+    assert places(texts, pattern) == expected_places(texts, pattern)
+
+
+@by_pattern
+@settings(max_examples=150)
+@given(texts=st.one_of(pattern_texts(30), nasty_texts(30)))
+def test_the_reference_is_tiktokens_engine(pattern: str, texts: list[str]) -> None:
+    def split(text: str) -> list[str]:
+        return reference.split(text, pattern)
+
+    for regex in {to_tiktoken(pattern), PATTERNS[pattern]}:
+        assert differs_in_tiktoken(regex, texts, split) is None
+
+
+@by_pattern
+@pytest.mark.parametrize(
+    "around", ["{0}", "a{0}b1{0}2 {0} {0}\n", "'{0}'{0}s A{0}a", "!{0}\n{0}A", "中{0}A {0}/{0}"]
+)
+def test_code_points_in_all_surroundings(pattern: str, around: str) -> None:
+    texts = [
+        "\n".join(around.format(character) for character in CHARACTERS[first : first + 64])
+        for first in range(0, len(CHARACTERS), 64)
+    ]
+    assert differs_in_tiktoken(to_tiktoken(pattern), texts, scanned(pattern)) is None
+
+
+@by_pattern
+def test_every_offset_in_a_block(pattern: str) -> None:
+    strange = ["'s", "'RE", "'\u017f", "\n  \n", "\n  x", "!\n/\n", "!\n/a", "12345", "٣٣٣٣", "aB",
+               "中AB", "中Ab", "\u0301", "!!\u0301a", " \u0301!", "\u3000\u3000x", "\xa0x", "\r\n"]  # fmt: skip
+    for offset in range(64):
+        texts = [
+            filling * offset + piece + end
+            for filling in ("x", " ", "\n")
+            for piece in strange
+            for end in ("", "y", " ", "\n", "'s")
+        ]
+        # Alone, so that the offset is that in its block.
+        for text in texts:
+            assert places([text], pattern) == expected_places([text], pattern), text
+
+
+@by_pattern
+def test_long_white_space_with_line_ends_anywhere(pattern: str) -> None:
+    source = random.Random(3)
+    texts = [
+        before + "".join(source.choices(" \t\u3000", k=500)) + middle
+        + "".join(source.choices(" \t\xa0", k=source.randint(0, 500))) + after
+        for before in ("", "a", "!", "1", "\n")
+        for middle in ("", "\n", "\r\n", "\n \n")
+        for after in ("", "a", "!", "1", "\n")
+    ]  # fmt: skip
+    assert differs_in_tiktoken(to_tiktoken(pattern), texts, scanned(pattern)) is None
+    assert places(texts, pattern) == expected_places(texts, pattern)
+
+
+@by_pattern
+def test_runs_of_digits(pattern: str) -> None:
+    texts = [
+        b + d * n + a
+        for b in ("", "a", " ", "!")
+        for n in range(1, 140)
+        for d in "1٣½"
+        for a in ("", "a")
+    ]
+    assert differs_in_tiktoken(to_tiktoken(pattern), texts, scanned(pattern)) is None
+
+
+@by_pattern
+@settings(max_examples=100)
+@given(texts=st.one_of(pattern_texts(5), nasty_texts(5)))
+def test_safe_cuts_change_no_pretoken(pattern: str, texts: list[str]) -> None:
+    pretokenizer = Pretokenizer(pattern)
+    data = " ".join(texts).encode()
+    buffer = np.frombuffer(data, np.uint8)
+    whole = pretokenizer.split(data)
+    cuts, place = [0], 0
+    while (place := pretokenizer.safe_cut(buffer, place + 1, len(data))) < len(data):
+        assert pretokenizer.split(data[:place]) + pretokenizer.split(data[place:]) == whole
+        cuts.append(place)
+    pieces = [data[i:j] for i, j in zip(cuts, [*cuts[1:], len(data)], strict=True)]
+    assert [p for piece in pieces for p in pretokenizer.split(piece)] == whole
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("cl100k", "d\n  ", ["d", "\n  "]),
+        ("llama3", "d\n  ", ["d", "\n", "  "]),
+        ("cl100k", "!\n  ", ["!\n", "  "]),
+        ("llama3", "I'LL x1234", ["I", "'LL", " x", "123", "4"]),
+        ("qwen2", "x12", ["x", "1", "2"]),
+        ("llama3", "a(b) (c ((d", ["a", "(b", ")", " (", "c", " ((", "d"]),
+        ("llama3", "a\n  \n  b", ["a", "\n  \n", " ", " b"]),
+        ("llama3", "\tx\t1 \u00a0é", ["\tx", "\t", "1", " ", "\u00a0é"]),
+        ("o200k", "helloWorld HTTPServer", ["hello", "World", " HTTPServer"]),
+        ("o200k", "a's't", ["a's", "'t"]),
+        ("o200k", "日ABc日AB", ["日ABc日", "AB"]),
+        ("o200k", "!\n/\n/x", ["!\n/\n/", "x"]),
+        ("o200k", "!!\u0301a !\u0301a !a\u0301", ["!!\u0301", "a", " !\u0301", "a", " !", "a\u0301"]),
+        ("o200k", "\u0301AB", ["\u0301", "AB"]),
+    ],
+)  # fmt: skip
+def test_examples(pattern: str, text: str, expected: list[str]) -> None:
+    assert reference.split(text, pattern) == expected
+    assert scanned(pattern)(text) == expected
+    assert differs_in_tiktoken(to_tiktoken(pattern), [text], scanned(pattern)) is None
+
+
+@by_pattern
+def test_samples_in_every_order(pattern: str) -> None:
+    pieces = [*SAMPLES, *APOSTROPHES, *WHITE_SPACES[:8]]
+    texts = [f"{a}{b}" for a in pieces for b in pieces]
+    assert differs_in_tiktoken(to_tiktoken(pattern), texts, scanned(pattern)) is None
