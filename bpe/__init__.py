@@ -24,15 +24,17 @@ if TYPE_CHECKING:
         TokenbinError,
         TokenizerFileError,
         TrainingError,
+        UnsupportedTokenizerError,
         VocabularyError,
     )
     from bpe.tokenizer import Tokenizer
     from bpe.train import train_bpe, train_from_counts
     from bpe.unicode_classes import UNICODE_VERSION
-    from bpe.vocabulary import Vocabulary
+    from bpe.vocabulary import AddedToken, Vocabulary
 
 __all__ = [
     "UNICODE_VERSION",
+    "AddedToken",
     "EncodingError",
     "PatternError",
     "PretokenCounts",
@@ -40,6 +42,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerFileError",
     "TrainingError",
+    "UnsupportedTokenizerError",
     "Vocabulary",
     "VocabularyError",
     "train_bpe",
@@ -48,6 +51,7 @@ __all__ = [
 
 _MODULE_OF = {
     "UNICODE_VERSION": "bpe.unicode_classes",
+    "AddedToken": "bpe.vocabulary",
     "EncodingError": "bpe.errors",
     "PatternError": "bpe.errors",
     "PretokenCounts": "bpe.count",
@@ -55,6 +59,7 @@ _MODULE_OF = {
     "Tokenizer": "bpe.tokenizer",
     "TokenizerFileError": "bpe.errors",
     "TrainingError": "bpe.errors",
+    "UnsupportedTokenizerError": "bpe.errors",
     "Vocabulary": "bpe.vocabulary",
     "VocabularyError": "bpe.errors",
     "train_bpe": "bpe.train",

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from bpe.errors import VocabularyError
 from bpe.kernels import encode as kernels
+from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only
 
 if TYPE_CHECKING:
+    from bpe.added_tokens import Preparation
     from bpe.vocabulary import Vocabulary
 
 # Three bits of the last id in a row of the cache hold the number of ids.
@@ -124,8 +126,11 @@ class EncoderTables:
             whole_ids = np.fromiter(tokens, np.int32, len(tokens))
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
+        # Only scanners take what is not UTF-8, as many tokens are.
         words = [
-            token for token in reversed(vocabulary.tokens.values()) if len(token) <= kernels.SHORT
+            token
+            for token in reversed(vocabulary.tokens.values())
+            if len(token) <= kernels.SHORT and self.pretokenizer.pattern in PATTERNS
         ]
         self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
         self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
@@ -142,9 +147,11 @@ class Encoder:
 
     Args:
         tables: shared with as many other encoders as you like.
+        preparation: what happens to text before it is split; None for nothing.
     """
 
-    def __init__(self, tables: EncoderTables) -> None:
+    def __init__(self, tables: EncoderTables, preparation: Preparation | None = None) -> None:
+        self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
         self._cache = kernels.Cache(
@@ -158,7 +165,7 @@ class Encoder:
         self._ids = np.empty(1024, np.uint32)
         # Most words of a text are tokens: encoding each token puts those in the cache that are
         # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
-        self.encode(tables.seed_bytes, tables.seed_offsets)
+        self._encode(tables.seed_bytes, tables.seed_offsets)
 
     def encode(
         self,
@@ -186,6 +193,36 @@ class Encoder:
             uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
         """
+        if self._preparation is None:
+            return self._encode(
+                buffer,
+                offsets,
+                prefix_id=prefix_id,
+                suffix_id=suffix_id,
+                continues=continues,
+                continued=continued,
+            )
+        return self._preparation.encode(
+            self._encode,
+            buffer,
+            offsets,
+            frozenset(),
+            prefix_id=prefix_id,
+            suffix_id=suffix_id,
+            continues=continues,
+            continued=continued,
+        )
+
+    def _encode(
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        *,
+        prefix_id: int = -1,
+        suffix_id: int = -1,
+        continues: bool = False,
+        continued: bool = False,
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         n = len(buffer)
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + 4

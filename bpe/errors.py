@@ -26,6 +26,10 @@ class TokenizerFileError(TokenbinError, ValueError):
     """A tokenizer file cannot be read, is damaged, or asks for what is not implemented."""
 
 
+class UnsupportedTokenizerError(TokenizerFileError):
+    """A tokenizer file is sound, but asks for something that is not implemented here."""
+
+
 class VocabularyError(TokenbinError, ValueError):
     """Tokens, merges and special tokens contradict one another."""
 

@@ -18,22 +18,26 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from bpe import tokenizer_file
+from bpe.added_tokens import Preparation
 from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
-from bpe.patterns import pattern_name, to_tiktoken
+from bpe.patterns import TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import SpecialTokenMatcher, Vocabulary, unknown_id_message
+from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
 
 if TYPE_CHECKING:
     import tiktoken
@@ -115,6 +119,14 @@ class Tokenizer:
         tokenizer._take(vocabulary, pattern, tie_break, eos_token)
         return tokenizer
 
+    @classmethod
+    def _of(cls, parts: tokenizer_file.TokenizerParts) -> Tokenizer:
+        tokenizer = cls.__new__(cls)
+        if parts.eos_token is None and END_OF_TEXT in parts.vocabulary.special_tokens:
+            parts = replace(parts, eos_token=END_OF_TEXT)
+        tokenizer.__setstate__(parts)
+        return tokenizer
+
     def _take(
         self, vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
     ) -> None:
@@ -142,27 +154,38 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._tables: EncoderTables | None = None
         self._idle_encoders: list[Encoder] = []
-        special_tokens = parts.vocabulary.special_tokens
-        self._matcher = SpecialTokenMatcher(special_tokens)
+        vocabulary = parts.vocabulary
+        self._matcher = SpecialTokenMatcher(vocabulary.special_tokens)
         self._matchers: dict[frozenset[str], SpecialTokenMatcher] = {}
+        plain = (
+            all(
+                token == AddedToken(token.text, token.id, normalized=token.normalized)
+                for token in vocabulary.added_tokens
+            )
+            and len({token.normalized for token in vocabulary.added_tokens}) <= 1
+        )
+        self._preparation = (
+            None
+            if plain and not parts.normal_forms and not parts.add_prefix_space
+            else Preparation(vocabulary.added_tokens, parts.normal_forms, parts.add_prefix_space)
+        )
 
     # --- files and other libraries ---------------------------------------------------------------
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Read a tokenizer.json, ours or one of Hugging Face's that asks for nothing else.
+        """Read a tokenizer.json of a byte-level BPE, and tokenizer_config.json beside it.
+
+        What the file's post-processor adds around a text is not added by `encode`, which gives the
+        ids of Hugging Face's `encode(text, add_special_tokens=False)`.  That and all else that the
+        files say is written back by `save`.
 
         Raises:
-            TokenizerFileError: The file cannot be read, is damaged, is not a byte-level BPE, or has
-                a setting that is not implemented.
+            UnsupportedTokenizerError: The file is not a byte-level BPE, or has a setting that is
+                not implemented.
+            TokenizerFileError: The file cannot be read, or is damaged.
         """
-        parts = tokenizer_file.load(path)
-        return cls.from_vocabulary(
-            parts.vocabulary,
-            pattern=parts.pattern,
-            tie_break=parts.tie_break,
-            eos_token=parts.eos_token,
-        )
+        return cls._of(tokenizer_file.load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, beside it, tokenizer_config.json.
@@ -220,7 +243,8 @@ class Tokenizer:
         """Take over a `tiktoken.Encoding`, or a .tiktoken file of ranks.
 
         Args:
-            source: The encoding, or the path of the file.
+            source: The encoding, the path of the file, or the name of an encoding, which tiktoken
+                takes from its cache or downloads.
             pattern: The split pattern, by name or exact text.  A file needs it; an encoding has
                 one.
             special_tokens: As in `Tokenizer`; those of the encoding if None, none for a file.
@@ -231,6 +255,8 @@ class Tokenizer:
             VocabularyError: Ranks and special tokens contradict one another.
             PatternError: The pattern is not known, or not given for a file.
         """
+        if isinstance(source, str) and not os.path.exists(source):
+            source = _tiktoken_encoding(source)
         if isinstance(source, str | os.PathLike):
             ranks = tokenizer_file.load_tiktoken_ranks(source)
             if pattern is None:
@@ -241,20 +267,93 @@ class Tokenizer:
         else:
             # tiktoken's own README takes these attributes to extend an encoding.
             ranks = source._mergeable_ranks
-            pattern = source._pat_str if pattern is None else pattern
+            pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
             special_tokens = source._special_tokens if special_tokens is None else special_tokens
         special = _numbered(special_tokens or (), {}, max(ranks.values(), default=-1) + 1)
         return cls.from_vocabulary(
             Vocabulary.from_ranks(ranks, special), pattern=pattern, eos_token=eos_token
         )
 
+    @classmethod
+    def from_huggingface(cls, source: Any) -> Tokenizer:
+        """Take over a tokenizer of Hugging Face's.
+
+        Args:
+            source: A `tokenizers.Tokenizer`, a fast tokenizer of `transformers`, a directory that
+                holds tokenizer.json, or a name on the hub.  A name is looked for in the local
+                cache and then on the network, by `huggingface_hub`; no code of the repository is
+                run.
+
+        Raises:
+            UnsupportedTokenizerError: It is not a byte-level BPE, or has a setting that is not
+                implemented.
+            TokenizerFileError: It cannot be found or read, or is damaged.
+        """
+        if isinstance(source, str | os.PathLike):
+            return cls.from_file(huggingface_hub_file(source))
+        backend = getattr(source, "backend_tokenizer", source)
+        name = Path(type(source).__name__)
+        try:
+            text = backend.to_str()
+        except AttributeError:
+            raise TokenizerFileError(
+                f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+                " directory or a name on the hub"
+            ) from None
+        parts = tokenizer_file.parse_tokenizer_json(text, name)
+        eos_token = getattr(source, "eos_token", None)
+        if eos_token is not None:
+            parts = tokenizer_file.with_config(parts, {"eos_token": str(eos_token)}, name, name)
+            parts = replace(parts, config="")
+        return cls._of(parts)
+
+    def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
+        """Write a .tiktoken file of ranks; it holds neither special tokens nor the split pattern.
+
+        Raises:
+            VocabularyError: No ranks give the same ids.
+            OSError: The file cannot be written.
+        """
+        self._refuse_preparation("a .tiktoken file")
+        ranks = self.vocabulary.ranks()
+        tokenizer_file.write_atomically(Path(path), tokenizer_file.tiktoken_ranks(ranks))
+
+    def save_gpt2_files(
+        self, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
+    ) -> None:
+        """Write vocab.json and merges.txt, as GPT-2 was published; the split pattern is gpt2's.
+
+        Raises:
+            VocabularyError: The files cannot say all that this tokenizer is.
+            OSError: A file cannot be written.
+        """
+        self._refuse_preparation("vocab.json and merges.txt")
+        if self.pattern != "gpt2":
+            raise VocabularyError(
+                f"vocab.json and merges.txt do not say how text is split, and {self.pattern!r} is"
+                " not gpt2, which is taken for granted: use tokenizer.json"
+            )
+        vocab, merges = tokenizer_file.gpt2_files(self.vocabulary)
+        tokenizer_file.write_atomically(Path(merges_path), merges)
+        tokenizer_file.write_atomically(Path(vocab_path), vocab)
+
+    def _refuse_preparation(self, kind: str) -> None:
+        if self._preparation is not None:
+            raise VocabularyError(
+                f"{kind} cannot say what happens to text before it is split (added tokens with"
+                " settings, a normalizer, a space in front): use tokenizer.json"
+            )
+
     def to_tiktoken(self, name: str = "tokenbin") -> tiktoken.Encoding:
         """Return a `tiktoken.Encoding` that gives the same ids.
 
         Raises:
             VocabularyError: No ranks give the same ids.
+            PatternError: tiktoken has no regex that splits alike.
         """
         import tiktoken
+
+        self._refuse_preparation("tiktoken")
 
         return tiktoken.Encoding(
             name,
@@ -306,9 +405,23 @@ class Tokenizer:
         return self._parts.eos_token
 
     @property
+    def bos_token(self) -> str | None:
+        """The special token that begins a document, as tokenizer_config.json says; else None."""
+        if not self._parts.config:
+            return None
+        bos_token = json.loads(self._parts.config).get("bos_token")
+        text = bos_token.get("content") if isinstance(bos_token, dict) else bos_token
+        return text if text in self.vocabulary.special_tokens else None
+
+    @property
     def pattern(self) -> str:
-        """The name of the split pattern."""
+        """The split pattern, as `bpe.patterns` writes it: a name, or a regex."""
         return self._parts.pattern
+
+    @property
+    def normal_forms(self) -> tuple[str, ...]:
+        """The Unicode normal forms that text is brought into first."""
+        return self._parts.normal_forms
 
     @property
     def tie_break(self) -> str | None:
@@ -322,8 +435,16 @@ class Tokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
-        return hashlib.sha256(tokenizer_file.tokenizer_json(self._parts).encode()).hexdigest()
+        """The SHA-256 of the text of tokenizer.json, in hexadecimal.
+
+        What cannot be written there has that of its ranks, special tokens and pattern.
+        """
+        try:
+            text = tokenizer_file.tokenizer_json(self._parts)
+        except (VocabularyError, PatternError):
+            ranks = tokenizer_file.tiktoken_ranks(self.vocabulary.ranks())
+            text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tokenizer):
@@ -363,7 +484,11 @@ class Tokenizer:
         Raises:
             EncodingError: The text has a lone surrogate.
         """
-        ids: list[int] = self._encode_data(_utf8(text), None).tolist()
+        data = _utf8(text)
+        if self._preparation is not None:
+            ids: list[int] = self._prepared([data], frozenset())[0].tolist()
+        else:
+            ids = self._encode_data(data, None).tolist()
         return ids
 
     def encode_to_numpy(
@@ -371,6 +496,8 @@ class Tokenizer:
     ) -> NDArray[np.uint32]:
         """Encode text as `encode` does; returns `uint32[n_tokens]`."""
         matcher = self._matcher_of(allowed_special)
+        if self._preparation is not None:
+            return self._prepared([_utf8(text)], _recognised(allowed_special))[0]
         return self._encode_data(_utf8(text), matcher)
 
     def encode_batch(
@@ -397,6 +524,10 @@ class Tokenizer:
         """
         matcher = self._matcher_of(allowed_special)
         buffer, offsets = _joined(texts)
+        if self._preparation is not None:
+            return self._preparation.encode(
+                self._encode_documents, buffer, offsets, _recognised(allowed_special)
+            )
         if matcher.occurs_in(buffer.data):
             return self._encode_with_special(buffer.data, offsets, matcher)
         return self._encode_documents(buffer, offsets)
@@ -407,13 +538,19 @@ class Tokenizer:
         """Encode pieces of one text lazily: yields the ids of `encode("".join(chunks))`.
 
         Text is held back until a place is known where it can be cut whatever comes next.  Memory is
-        that of the largest chunk, a little more text, and the longest stretch without such a place.
+        that of the largest chunk, a little more text, and the longest stretch without such a place;
+        which is all of the text for a pattern without a scanner, and for a tokenizer with a
+        normalizer or with added tokens that are not special.
 
         Raises:
             EncodingError: A chunk has a lone surrogate.
             VocabularyError: As in `encode`.
         """
         matcher = self._matcher_of(allowed_special)
+        if self._preparation is not None:
+            # Where such text may be cut is not known while more of it can come.
+            yield from self.encode("".join(chunks), allowed_special)
+            return
         pending: list[bytes] = []
         n_pending = 0
         wanted = _STREAM_BYTES
@@ -462,7 +599,44 @@ class Tokenizer:
         """Return an encoder for a thread of its own; all of them share one set of tables."""
         from bpe.encode import Encoder
 
-        return Encoder(self._encoder_tables())
+        return Encoder(self._encoder_tables(), self._preparation)
+
+    def _prepared(
+        self, documents: Sequence[bytes], recognised: frozenset[str] | None
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        assert self._preparation is not None
+        offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+        data = b"".join(documents)
+        buffer = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        return self._preparation.encode(self._encode_documents, buffer, offsets, recognised)
+
+    @property
+    def uncut_tokens(self) -> tuple[str, ...]:
+        """Texts that a document must not be cut through: those of all added tokens."""
+        return tuple(token.text for token in self.vocabulary.added_tokens)
+
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+        """The first place from `position` on where a document can be cut; `stop` if there is none.
+
+        `encode_ordinary` of what is before and of what is behind are together that of the whole, if
+        the cut is not inside one of `uncut_tokens`.
+
+        Args:
+            buffer: uint8[>= stop], the document.
+            position: where to begin; place 0 is never returned.
+            stop: where to end.
+        """
+        safe_cut = self._encoder_tables().pretokenizer.safe_cut
+        if self._preparation is None:
+            return safe_cut(buffer, position, stop)
+        if not self._preparation.allows_cuts:
+            return stop
+        # No normal form changes ASCII, nor anything across a place between two such characters.
+        while (cut := safe_cut(buffer, position, stop)) < stop:
+            if buffer[cut - 1] < 0x80 and buffer[cut] < 0x80:
+                return cut
+            position = cut + 1
+        return stop
 
     def _encoder_tables(self) -> EncoderTables:
         if self._tables is None:
@@ -544,11 +718,14 @@ class Tokenizer:
     def _lend_and_encode(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        from bpe.encode import Encoder
+
         # Encoders are lent, not bound to a thread: threads come and go, what is cached stays.
         try:
             encoder = self._idle_encoders.pop()
         except IndexError:
-            encoder = self.new_encoder()
+            # Without the preparation: what comes here is prepared.
+            encoder = Encoder(self._encoder_tables())
         result = encoder.encode(buffer, offsets)
         self._idle_encoders.append(encoder)
         return result
@@ -662,6 +839,72 @@ def _numbered(
         special[text] = ids_there.get(text.encode("utf-8", "surrogatepass"), next_id)
         next_id = max(next_id, special[text] + 1)
     return special
+
+
+def _recognised(allowed_special: str | Collection[str]) -> frozenset[str] | None:
+    """The special tokens that are recognised, None for all."""
+    return None if allowed_special == "all" else frozenset(allowed_special)
+
+
+def _tiktoken_encoding(name: str) -> tiktoken.Encoding:
+    import tiktoken
+
+    known = tiktoken.list_encoding_names()
+    if name not in known:
+        raise TokenizerFileError(
+            f"{name}: there is no such file, and no encoding of tiktoken's has this name: expected"
+            f" a path, or one of {', '.join(known)}"
+        )
+    try:
+        return tiktoken.get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise TokenizerFileError(
+            f"{name}: tiktoken cannot load this encoding: {error}; it downloads the ranks once,"
+            " and finds them again where TIKTOKEN_CACHE_DIR says"
+        ) from error
+
+
+def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
+    """Return where the tokenizer.json of a directory or of a name on Hugging Face's hub is.
+
+    The configuration beside it is fetched with it.
+
+    Raises:
+        TokenizerFileError: There is none, or it cannot be fetched.
+    """
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "tokenizer.json").exists():
+            raise TokenizerFileError(
+                f"{path}: there is no tokenizer.json in this directory: expected one; a"
+                " vocab.json and a merges.txt are read by Tokenizer.from_gpt2_files"
+            )
+        return path / "tokenizer.json"
+    if path.exists():
+        return path
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise TokenizerFileError(
+            f"{name}: there is no such file or directory, and for a name on Hugging Face's hub"
+            " huggingface_hub is missing: pip install 'tokenbin[hf]'"
+        ) from error
+    found: dict[str, Path] = {}
+    for file, needed in (("tokenizer.json", True), ("tokenizer_config.json", False)):
+        cached = huggingface_hub.try_to_load_from_cache(str(name), file)
+        if isinstance(cached, str):
+            found[file] = Path(cached)
+            continue
+        try:
+            found[file] = Path(huggingface_hub.hf_hub_download(str(name), file))
+        except Exception as error:
+            # Whatever the network, the hub or its library says of a file that must be there.
+            if needed:
+                raise TokenizerFileError(
+                    f"{name}: there is no such file or directory, and Hugging Face's hub gave no"
+                    f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
+                ) from error
+    return found["tokenizer.json"]
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -20,16 +20,22 @@ import binascii
 import functools
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bpe.errors import PatternError, TokenizerFileError, VocabularyError
-from bpe.patterns import pattern_name
+from bpe.errors import (
+    PatternError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+)
+from bpe.normalize import NORMAL_FORMS
+from bpe.patterns import from_huggingface, to_huggingface
 from bpe.reference import TIE_BREAKS, Pair
-from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import Vocabulary, from_byte_level, to_byte_level
+from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
+from bpe.vocabulary import AddedToken, Vocabulary, from_byte_level, to_byte_level
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,23 @@ class TokenizerParts:
         pattern: The name of the split pattern.
         tie_break: How training decided ties, None if not known.
         eos_token: The special token that ends a document, None if not known.
+        normal_forms: The Unicode normal forms that text is brought into first, one after the other.
+        add_prefix_space: A space is put in front of text that begins with none.
+        outside: Added tokens that do not stand in `model.vocab`.
+        settings: What else a tokenizer.json says, as JSON, to be written back as it was; "" for
+            what we write ourselves.
+        config: The same of a tokenizer_config.json.
     """
 
     vocabulary: Vocabulary
     pattern: str
     tie_break: str | None = None
     eos_token: str | None = None
+    normal_forms: tuple[str, ...] = ()
+    add_prefix_space: bool = False
+    outside: frozenset[str] = frozenset()
+    settings: str = ""
+    config: str = ""
 
 
 # --- tokenizer.json ------------------------------------------------------------------------------
@@ -79,56 +96,41 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary.check_merges_say_all()
     spelled = {token: to_byte_level(token) for token in vocabulary.tokens.values()}
     keys = {token_id: spelled[token] for token_id, token in vocabulary.tokens.items()}
-    keys |= {token_id: text for text, token_id in vocabulary.special_tokens.items()}
-    added_tokens = [
-        {
-            "id": token_id,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for text, token_id in vocabulary.special_tokens.items()
-    ]
-    model: dict[str, object] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": vocabulary.whole_first,
-        "unicode_version": UNICODE_VERSION,
-        "pattern": parts.pattern,
-        "tie_break": parts.tie_break,
-        "ranked_by": "bytes" if vocabulary.ranked_by_bytes else "merges",
+    inside = {
+        token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside
     }
+    ids = {key: token_id for token_id, key in keys.items()}
+    for token_id, text in inside.items():
+        if ids.get(text, token_id) != token_id:
+            raise VocabularyError(
+                f"the special token {text!r} is spelled like the ordinary token"
+                f" {vocabulary.tokens[ids[text]]!r} in tokenizer.json, where both would be one:"
+                " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
+            )
+    merged = {part for pair in vocabulary.merges for part in (*pair, pair[0] + pair[1])}
+    # Read by `_ordinary_tokens`.
+    both = any(
+        len(vocabulary.tokens.get(token_id, b"")) > 1
+        and vocabulary.tokens[token_id] not in merged
+        and not vocabulary.ranked_by_bytes
+        for token_id in inside
+    )
+    settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _Lines(added_tokens),
-        "normalizer": None,
-        # With use_regex this is the pattern gpt2, the only one there is so far.
-        "pre_tokenizer": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": True,
-        },
-        "post_processor": None,
-        "decoder": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": True,
-        },
+        "added_tokens": _Lines([_added_token(token) for token in vocabulary.added_tokens]),
+        **{name: settings[name] for name in _KEPT},
         "model": {
-            **model,
-            "vocab": _Lines({keys[token_id]: token_id for token_id in sorted(keys)}),
+            "type": "BPE",
+            **settings["model"],
+            "ignore_merges": vocabulary.whole_first,
+            "unicode_version": UNICODE_VERSION,
+            "pattern": parts.pattern,
+            "tie_break": parts.tie_break,
+            "ranked_by": None if both else "bytes" if vocabulary.ranked_by_bytes else "merges",
+            "vocab": _Lines({text: token_id for token_id, text in sorted((keys | inside).items())}),
             "merges": _Lines(
                 [[spelled[left], spelled[right]] for left, right in vocabulary.merges]
             ),
@@ -137,19 +139,80 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     return _layout(top) + "\n"
 
 
+_KEPT = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_KEPT_OF_MODEL = {
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+}
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _added_token(token: AddedToken) -> dict[str, object]:
+    flags = {name: getattr(token, name) for name in _FLAGS}
+    return {"id": token.id, "content": token.text, **flags}
+
+
+def default_settings(parts: TokenizerParts) -> dict[str, Any]:
+    """Return what tokenizer.json says beside vocabulary and merges, if a file says no other.
+
+    Raises:
+        PatternError: The pattern cannot be said there.
+    """
+    steps = to_huggingface(parts.pattern)
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": parts.add_prefix_space,
+        "trim_offsets": False,
+        "use_regex": steps is None,
+    }
+    forms: list[dict[str, str]] = [{"type": form} for form in parts.normal_forms]
+    return {
+        "normalizer": (
+            {"type": "Sequence", "normalizers": forms}
+            if len(forms) > 1
+            else next(iter(forms), None)
+        ),
+        "pre_tokenizer": (
+            byte_level
+            if steps is None
+            else {"type": "Sequence", "pretokenizers": [*steps, byte_level]}
+        ),
+        "post_processor": None,
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": True,
+        },
+        "model": _KEPT_OF_MODEL,
+    }
+
+
 def tokenizer_config_json(parts: TokenizerParts) -> str:
     """Return the text of tokenizer_config.json, where `transformers` looks for special tokens."""
+    if not parts.config:
+        return _layout(_default_config(parts)) + "\n"
+    config = json.loads(parts.config)
+    if _content(config.get("eos_token")) != parts.eos_token:
+        config["eos_token"] = parts.eos_token
+    return _layout(config) + "\n"
+
+
+def _default_config(parts: TokenizerParts) -> dict[str, object]:
     eos_token = parts.eos_token
-    config: dict[str, object] = {
+    return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": eos_token,
         "extra_special_tokens": [
             text for text in parts.vocabulary.special_tokens if text != eos_token
         ],
-        "add_prefix_space": False,
+        "add_prefix_space": parts.add_prefix_space,
         "clean_up_tokenization_spaces": False,
     }
-    return _layout(config) + "\n"
 
 
 class _Lines:
@@ -235,14 +298,76 @@ def load(path: str | os.PathLike[str]) -> TokenizerParts:
     beside = config_path(path)
     if not beside.exists():
         return parts
-    eos_token = _eos_token_of_config(_parse_json(_read_text(beside), beside), beside)
+    return with_config(parts, _parse_json(_read_text(beside), beside), path, beside)
+
+
+def with_config(
+    parts: TokenizerParts, config: dict[str, Any], path: Path, beside: Path
+) -> TokenizerParts:
+    """Return the parts with what a tokenizer_config.json says.
+
+    Args:
+        parts: What tokenizer.json says.
+        config: What the configuration says.
+        path: What errors call the one file.
+        beside: What they call the other.
+
+    Raises:
+        TokenizerFileError: They contradict one another.
+    """
+    eos_token = _content(config.get("eos_token"))
+    if eos_token is not None and not isinstance(eos_token, str):
+        _refuse(beside, f"eos_token is {_dumps(config['eos_token'])}", "expected text or null")
     if eos_token is not None and eos_token not in parts.vocabulary.special_tokens:
         raise TokenizerFileError(
             f"{beside}: eos_token is {eos_token!r}, which {path} lacks: "
             f"expected one of its special tokens {_listed(parts.vocabulary.special_tokens)}; "
             "correct eos_token, or remove this file if it belongs to another tokenizer"
         )
-    return TokenizerParts(parts.vocabulary, parts.pattern, parts.tie_break, eos_token)
+    # transformers would change the tokenizer by these.
+    _expect(
+        beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space
+    )
+    added = {token.id: token for token in parts.vocabulary.added_tokens}
+    decoder = config.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        _refuse(beside, "added_tokens_decoder is no object", "expected an object")
+    for number, said in decoder.items():
+        token = added.get(int(number)) if number.isascii() and number.isdecimal() else None
+        if (
+            not isinstance(said, dict)
+            or token is None
+            or _settings_of(said) != _settings_of(_added_token(token))
+        ):
+            raise UnsupportedTokenizerError(
+                f"{beside}: added_tokens_decoder has {_dumps(said)} for the id {number}, and {path}"
+                f" has {_dumps(_added_token(token)) if token else 'no added token'}: expected the"
+                " same in both; save the tokenizer anew with transformers, or remove the entry"
+            )
+    parts = replace(parts, eos_token=eos_token)
+    if config == _default_config(parts):
+        return parts
+    return replace(parts, config=_canonical(beside, config))
+
+
+def _settings_of(added: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(added.get(name, False) for name in ("content", *_FLAGS))
+
+
+def _content(token: object) -> object:
+    """The text of a token in a configuration, which may be an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _canonical(path: Path, value: object) -> str:
+    text = _dumps(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerFileError(
+            f"{path}: it has a lone surrogate, {text[error.start]!r}: expected valid Unicode"
+        ) from error
+    return text
 
 
 def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerParts:
@@ -260,16 +385,17 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     model = _object(path, top, "model")
     kind = model.get("type", "BPE")
     if kind != "BPE" or "merges" not in model:
-        _refuse(path, f"model.type is {kind!r}", "expected 'BPE' with 'vocab' and 'merges'")
+        _unsupported(path, f"model.type is {kind!r}", "expected 'BPE' with 'vocab' and 'merges'")
     for key in top:
         if key not in _TOP_LEVEL_KEYS:
             _refuse(path, f"it has the unknown key {key!r}", f"expected {_listed(_TOP_LEVEL_KEYS)}")
     _expect(path, "version", top.get("version"), "1.0")
-    for setting in ("truncation", "padding", "normalizer"):
+    for setting in ("truncation", "padding"):
         _expect(path, setting, top.get(setting), None)
     _check_post_processor(path, top.get("post_processor"))
     _check_decoder(path, top.get("decoder"))
-    pattern = _pattern_of(path, top.get("pre_tokenizer"))
+    normal_forms = _normal_forms(path, top.get("normalizer"), "normalizer")
+    pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
 
     _expect(path, "model.dropout", model.get("dropout"), None, 0)
     for setting in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -280,124 +406,197 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
         path, "model.ignore_merges", model.get("ignore_merges", False), False, True
     )
     _expect(path, "model.unicode_version", model.get("unicode_version"), None, UNICODE_VERSION)
-    _expect(path, "model.pattern", model.get("pattern"), None, pattern)
+    said = model.get("pattern")
+    if said is not None and to_huggingface(pattern) != _steps_of(path, said):
+        _refuse(path, f"model.pattern is {_dumps(said)}", f"expected {pattern!r}, as pre_tokenizer")
+    pattern = pattern if said is None else said
     tie_break = _expect(path, "model.tie_break", model.get("tie_break"), None, *TIE_BREAKS)
     ranked_by = _expect(path, "model.ranked_by", model.get("ranked_by"), None, "merges", "bytes")
 
     ids = _ids_of_vocab(path, _object(path, model, "vocab"), "model.vocab")
-    special_tokens = _special_tokens(path, top.get("added_tokens") or [], ids)
-    tokens = _ordinary_tokens(path, ids, special_tokens, "model.vocab")
+    added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
     merges = _merges(path, model["merges"])
+    # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
+    both = {bytes([byte]) for byte in range(256)}
+    both.update(part for pair in merges for part in (*pair, pair[0] + pair[1]))
+    if whole_first and ranked_by is None:
+        both.update(token for key in ids if (token := from_byte_level(key)) is not None)
+    only_added = {token.text for token in added_tokens if from_byte_level(token.text) not in both}
+    tokens = _ordinary_tokens(path, ids, only_added, "model.vocab")
     try:
-        vocabulary = Vocabulary(tokens, merges, special_tokens, whole_first=bool(whole_first))
+        vocabulary = Vocabulary(tokens, merges, added_tokens, whole_first=bool(whole_first))
         if ranked_by == "bytes":
             ranks = {token: token_id for token_id, token in tokens.items()}
-            vocabulary = Vocabulary.from_ranks(ranks, special_tokens)
+            vocabulary = Vocabulary.from_ranks(ranks, added_tokens)
     except VocabularyError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
-    return TokenizerParts(vocabulary, pattern, tie_break)
-
-
-def _pattern_of(path: Path, pre_tokenizer: object) -> str:
-    expected = (
-        "expected ByteLevel with use_regex, or a Sequence of Split by a known pattern and "
-        "ByteLevel without use_regex"
+    parts = TokenizerParts(
+        vocabulary,
+        pattern,
+        tie_break,
+        normal_forms=normal_forms,
+        add_prefix_space=add_prefix_space,
+        outside=frozenset(token.text for token in added_tokens if token.text not in ids),
     )
-    if not isinstance(pre_tokenizer, dict):
-        _refuse(path, f"pre_tokenizer is {_dumps(pre_tokenizer)}", expected)
-    kind = pre_tokenizer.get("type")
-    if kind == "ByteLevel":
-        _check_byte_level(path, pre_tokenizer, "pre_tokenizer", use_regex=True)
-        return "gpt2"
-    steps = pre_tokenizer.get("pretokenizers")
-    if (
-        kind != "Sequence"
-        or not isinstance(steps, list)
-        or [isinstance(step, dict) and step.get("type") for step in steps] != ["Split", "ByteLevel"]
-    ):
-        shown = [step.get("type") for step in steps or [] if isinstance(step, dict)] or ""
-        _refuse(path, f"pre_tokenizer is {kind!r} {shown}".rstrip(), expected)
-    split, byte_level = steps
-    _check_byte_level(path, byte_level, "pre_tokenizer.pretokenizers[1]", use_regex=False)
-    _expect(path, "pre_tokenizer.pretokenizers[0].behavior", split.get("behavior"), "Isolated")
-    _expect(path, "pre_tokenizer.pretokenizers[0].invert", split.get("invert", False), False)
-    pattern = split.get("pattern")
-    if not isinstance(pattern, dict) or list(pattern) != ["Regex"]:
-        _refuse(
-            path, f"pre_tokenizer.pretokenizers[0].pattern is {_dumps(pattern)}", "expected a Regex"
-        )
-    try:
-        return pattern_name(pattern["Regex"])
-    except PatternError as error:
-        raise TokenizerFileError(f"{path}: pre_tokenizer: {error}") from error
+    settings = {name: top.get(name) for name in _KEPT}
+    settings["model"] = {name: model.get(name, default) for name, default in _KEPT_OF_MODEL.items()}
+    if settings == default_settings(parts):
+        return parts
+    return replace(parts, settings=_canonical(path, settings))
 
 
-def _check_byte_level(path: Path, value: dict[str, object], name: str, *, use_regex: bool) -> None:
-    # Hugging Face's default for both is True; trim_offsets says nothing about ids.
-    _expect(path, f"{name}.add_prefix_space", value.get("add_prefix_space", True), False)
-    _expect(path, f"{name}.use_regex", value.get("use_regex", True), use_regex)
-
-
-def _check_post_processor(path: Path, value: object) -> None:
+def _normal_forms(path: Path, value: object, name: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
     kind = value.get("type") if isinstance(value, dict) else value
-    # ByteLevel only moves offsets; transformers 5 writes a template of nothing but the text.
-    only_the_text = [{"Sequence": {"id": "A", "type_id": 0}}]
-    if kind == "TemplateProcessing" and isinstance(value, dict):
-        _expect(path, "post_processor.single", value.get("single"), only_the_text)
-    elif kind not in (None, "ByteLevel"):
-        _refuse(path, f"post_processor is {_dumps(kind)}", "expected null or ByteLevel")
+    if isinstance(value, dict) and kind in NORMAL_FORMS:
+        return (str(kind),)
+    if isinstance(value, dict) and kind == "Sequence":
+        inner = value.get("normalizers")
+        if isinstance(inner, list):
+            return tuple(
+                form
+                for index, step in enumerate(inner)
+                for form in _normal_forms(path, step, f"{name}.normalizers[{index}]")
+            )
+    _unsupported(
+        path, f"{name} is {_dumps(kind)}", f"only {', '.join(NORMAL_FORMS)} are implemented"
+    )
+
+
+def _steps_of(path: Path, pattern: object) -> list[dict[str, Any]] | None:
+    try:
+        return to_huggingface(str(pattern))
+    except PatternError as error:
+        raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
+
+
+def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
+    """The split pattern, and whether a space is put in front."""
+    steps = _flat(path, pre_tokenizer, "pre_tokenizer")
+    kinds = [step.get("type") for step in steps]
+    if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
+        _unsupported(
+            path,
+            f"pre_tokenizer has the steps {_dumps(kinds)}",
+            "only Split and Digits are implemented, with one ByteLevel as the last step",
+        )
+    byte_level = steps.pop()
+    # Hugging Face's default for both is True; trim_offsets says nothing about ids.
+    name = "pre_tokenizer ByteLevel"
+    prefix = _expect(
+        path, f"{name}.add_prefix_space", byte_level.get("add_prefix_space", True), False, True
+    )
+    use_regex = _expect(path, f"{name}.use_regex", byte_level.get("use_regex", True), False, True)
+    if prefix and steps:
+        _unsupported(
+            path,
+            "pre_tokenizer has steps before a ByteLevel with add_prefix_space",
+            "only a ByteLevel alone may have it",
+        )
+    listed: list[str | dict[str, Any]] = [*steps]
+    if use_regex:
+        listed.append("gpt2")
+    elif not steps:
+        # Nothing splits: all of the text is one pre-token.
+        listed.append({"type": "Split", "pattern": {"Regex": r"[\s\S]+"}, "behavior": "Isolated"})
+    try:
+        return from_huggingface(listed), bool(prefix)
+    except PatternError as error:
+        raise UnsupportedTokenizerError(f"{path}: pre_tokenizer: {error}") from error
+
+
+def _flat(path: Path, value: object, name: str) -> list[dict[str, Any]]:
+    """The steps of a pre-tokenizer, those of sequences inside it in place."""
+    if not isinstance(value, dict):
+        _unsupported(
+            path, f"{name} is {_dumps(value)}", "expected a ByteLevel, or a Sequence with one"
+        )
+    if value.get("type") != "Sequence":
+        return [value]
+    inner = value.get("pretokenizers")
+    if not isinstance(inner, list):
+        _refuse(path, f"{name}.pretokenizers is {_dumps(inner)}", "expected a list")
+    return [
+        step
+        for index, one in enumerate(inner)
+        for step in _flat(path, one, f"{name}.pretokenizers[{index}]")
+    ]
+
+
+def _check_post_processor(path: Path, value: object, name: str = "post_processor") -> None:
+    # What they add around a text is not added here, and offsets do not matter.
+    kinds = ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
+    kind = value.get("type") if isinstance(value, dict) else value
+    if isinstance(value, dict) and kind == "Sequence" and isinstance(value.get("processors"), list):
+        for index, inner in enumerate(value["processors"]):
+            _check_post_processor(path, inner, f"{name}.processors[{index}]")
+    elif value is not None and (not isinstance(value, dict) or kind not in kinds):
+        _unsupported(path, f"{name} is {_dumps(kind)}", f"expected null or {', '.join(kinds)}")
 
 
 def _check_decoder(path: Path, value: object) -> None:
-    if not isinstance(value, dict) or value.get("type") != "ByteLevel":
+    steps: object = [value]
+    if isinstance(value, dict) and value.get("type") == "Sequence":
+        steps = value.get("decoders")
+    if (
+        not isinstance(steps, list)
+        or len(steps) != 1
+        or not isinstance(steps[0], dict)
+        or steps[0].get("type") != "ByteLevel"
+    ):
         kind = value.get("type") if isinstance(value, dict) else value
-        _refuse(
+        _unsupported(
             path, f"decoder is {kind!r}", "expected ByteLevel, for this must be a byte-level BPE"
         )
 
 
-def _special_tokens(path: Path, added_tokens: object, ids: Mapping[str, int]) -> dict[str, int]:
-    if not isinstance(added_tokens, list):
-        _refuse(path, f"added_tokens is a {type(added_tokens).__name__}", "expected a list")
-    special_tokens: dict[str, int] = {}
+def _added_tokens(path: Path, listed: object, ids: Mapping[str, int]) -> list[AddedToken]:
+    if not isinstance(listed, list):
+        _refuse(path, f"added_tokens is a {type(listed).__name__}", "expected a list")
+    added_tokens: dict[str, AddedToken] = {}
     next_id = len(ids)
-    for index, added in enumerate(added_tokens):
+    for index, added in enumerate(listed):
         name = f"added_tokens[{index}]"
         if not isinstance(added, dict) or not isinstance(added.get("content"), str):
             _refuse(
                 path, f"{name} is {_dumps(added)}", "expected an object with 'id' and 'content'"
             )
         content = added["content"]
-        _expect(path, f"{name}.special (of {content!r})", added.get("special", False), True)
-        for setting in ("single_word", "lstrip", "rstrip"):
-            _expect(path, f"{name}.{setting} (of {content!r})", added.get(setting, False), False)
-        # Without a normalizer `normalized` changes nothing, but the tokens that have it are
-        # looked for after all others, which matters where texts overlap.
-        first = added_tokens[0].get("normalized", False)
-        normalized = added.get("normalized", False)
-        _expect(path, f"{name}.normalized (of {content!r})", normalized, first)
+        flags = {
+            flag: _expect(
+                path, f"{name}.{flag} (of {content!r})", added.get(flag, False), False, True
+            )
+            for flag in _FLAGS
+        }
         # What Hugging Face numbers a token that the model does not know.
         expected_id = ids.get(content, next_id)
-        if added.get("id") != expected_id:
+        if added.get("id") != expected_id or isinstance(added["id"], bool):
             _refuse(
                 path,
                 f"{name} {content!r} has the id {added.get('id')!r}",
                 f"expected {expected_id}, as Hugging Face would number it",
             )
         next_id = max(next_id, expected_id + 1)
-        if content in special_tokens:
+        if content in added_tokens:
             _refuse(path, f"{name} {content!r} stands there twice", "expected each token once")
-        special_tokens[content] = expected_id
-    return special_tokens
-
-
-def _eos_token_of_config(config: dict[str, Any], path: Path) -> str | None:
-    eos_token = config.get("eos_token")
-    if isinstance(eos_token, dict):
-        eos_token = eos_token.get("content")
-    if eos_token is not None and not isinstance(eos_token, str):
-        _refuse(path, f"eos_token is {_dumps(config['eos_token'])}", "expected text or null")
-    return eos_token
+        added_tokens[content] = AddedToken(content, expected_id, **flags)
+    for token in added_tokens.values():
+        for other in added_tokens.values():
+            # There it encodes the white space twice, or ends in a panic.
+            if (
+                token.rstrip
+                and other.normalized == token.normalized
+                and class_table()[ord(other.text[:1] or "x")] & WHITE_SPACE
+            ):
+                _unsupported(
+                    path,
+                    f"the added token {token.text!r} has rstrip and {other.text!r} begins with"
+                    " white space",
+                    "what follows the one may be taken for the other, which Hugging Face's engine"
+                    " does not tell apart either; remove rstrip",
+                )
+    return list(added_tokens.values())
 
 
 # --- vocab.json and merges.txt -------------------------------------------------------------------
@@ -488,11 +687,54 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
     return ranks
 
 
+def tiktoken_ranks(ranks: Mapping[bytes, int]) -> str:
+    """Return the text of a .tiktoken file."""
+    lines = sorted((rank, base64.b64encode(token).decode()) for token, rank in ranks.items())
+    return "".join(f"{token} {rank}\n" for rank, token in lines)
+
+
+def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
+    """Return the text of vocab.json and of merges.txt.
+
+    Raises:
+        VocabularyError: The vocabulary has something that these files cannot say.
+    """
+    vocabulary.check_merges_say_all()
+    if vocabulary.whole_first and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
+        raise VocabularyError(
+            "vocab.json and merges.txt cannot say that a whole pre-token comes first: expected"
+            " every token to be made by a merge; use tokenizer.json"
+        )
+    ids: dict[str, int] = {}
+    entries = [(to_byte_level(token), token_id) for token_id, token in vocabulary.tokens.items()]
+    for token in vocabulary.added_tokens:
+        plain = AddedToken(token.text, token.id)
+        if token != plain or (token.text, token.id) in entries:
+            raise VocabularyError(
+                f"vocab.json cannot say what the added token {token.text!r} is: expected special"
+                " tokens without further settings; use tokenizer.json"
+            )
+        entries.append((token.text, token.id))
+    for text, token_id in sorted(entries, key=lambda entry: entry[1]):
+        if text in ids:
+            raise VocabularyError(
+                f"{text!r} would stand in vocab.json twice, with the ids {ids[text]} and"
+                f" {token_id}: use another format"
+            )
+        ids[text] = token_id
+    merges = [f"{to_byte_level(a)} {to_byte_level(b)}\n" for a, b in vocabulary.merges]
+    return _dumps(ids) + "\n", "#version: 0.2\n" + "".join(merges)
+
+
 # --- what all of them need -----------------------------------------------------------------------
 
 
 def _refuse(path: Path, found: str, expected: str) -> NoReturn:
     raise TokenizerFileError(f"{path}: {found}: {expected}")
+
+
+def _unsupported(path: Path, found: str, expected: str) -> NoReturn:
+    raise UnsupportedTokenizerError(f"{path}: {found}: {expected}")
 
 
 def _expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
@@ -501,7 +743,7 @@ def _expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
         found == value and isinstance(found, bool) == isinstance(value, bool) for value in accepted
     ):
         shown = " or ".join(dict.fromkeys(_dumps(value) for value in accepted))
-        _refuse(path, f"the setting {name} is {_dumps(found)}", f"only {shown} is implemented")
+        _unsupported(path, f"the setting {name} is {_dumps(found)}", f"only {shown} is implemented")
     return found
 
 
@@ -540,7 +782,12 @@ def _read_text(path: Path) -> str:
 
 def _parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=functools.partial(_refuse_constant, path))
+    except RecursionError as error:
+        raise TokenizerFileError(
+            f"{path}: its lists and objects stand too deep inside one another: "
+            "expected a tokenizer file of Hugging Face's format"
+        ) from error
     except json.JSONDecodeError as error:
         # What is cut off fails at its end, in a string that begins before it, or in a word.
         rest = text[error.pos :].rstrip()
@@ -556,9 +803,15 @@ def _parse_json(text: str, path: Path) -> dict[str, Any]:
             f"{path}: not JSON: {error.msg} in line {error.lineno}, column {error.colno}: "
             "expected a tokenizer file of Hugging Face's format"
         ) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise TokenizerFileError(f"{path}: not JSON: {error}: expected a tokenizer file") from error
     if not isinstance(value, dict):
         _refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
     return value
+
+
+def _refuse_constant(path: Path, constant: str) -> NoReturn:
+    _refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
 
 
 def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
@@ -569,15 +822,15 @@ def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def _ordinary_tokens(
-    path: Path, ids: Mapping[str, int], special_tokens: Mapping[str, int], name: str
+    path: Path, ids: Mapping[str, int], only_added: Collection[str], name: str
 ) -> dict[int, bytes]:
     tokens: dict[int, bytes] = {}
     for key, token_id in ids.items():
-        if key in special_tokens:
+        if key in only_added:
             continue
         token = from_byte_level(key)
         if token is None:
-            _refuse(
+            _unsupported(
                 path,
                 f"in {name}, {key!r} is not spelled in GPT-2's byte-level alphabet",
                 "expected a byte-level BPE, or this token among the added_tokens",

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bpe.errors import EncodingError, VocabularyError
@@ -32,6 +33,29 @@ if TYPE_CHECKING:
 
 # Ids are kept as int32 in the tables of the encoder, where -1 means none.
 _LARGEST_ID = 2**31 - 2
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is looked for in text before it is split.
+
+    Attributes:
+        text: What it stands for.
+        id: Its id.
+        special: Not looked for in ordinary text (`encode_ordinary`).
+        lstrip: White space before it belongs to it.
+        rstrip: White space behind it belongs to it.
+        single_word: Only found where no letter, mark, digit or `_` is beside it.
+        normalized: Looked for in the text after normalization.
+    """
+
+    text: str
+    id: int
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
 
 
 class PairTable(NamedTuple):
@@ -49,7 +73,7 @@ class Vocabulary:
     Args:
         tokens: Id -> bytes of every ordinary token, the 256 bytes among them.
         merges: Pairs of tokens in the order of their ranks; each makes a token that is there.
-        special_tokens: Text -> id.
+        special_tokens: Text -> id; a mapping, or all added tokens, special or not.
         whole_first: A pre-token that is a token is taken at once, whether or not merges reach it
             (Hugging Face's `ignore_merges`).
 
@@ -61,18 +85,22 @@ class Vocabulary:
         self,
         tokens: Mapping[int, bytes],
         merges: Iterable[Pair],
-        special_tokens: Mapping[str, int],
+        special_tokens: Mapping[str, int] | Iterable[AddedToken],
         *,
         whole_first: bool = False,
     ) -> None:
         self.tokens: dict[int, bytes] = dict(tokens)
-        self.special_tokens: dict[str, int] = dict(
-            sorted(special_tokens.items(), key=lambda item: item[1])
+        added = (
+            [AddedToken(text, token_id) for text, token_id in special_tokens.items()]
+            if isinstance(special_tokens, Mapping)
+            else list(special_tokens)
         )
         self.whole_first = whole_first
         self.ranked_by_bytes = False
         self._ids = _checked_ids(self.tokens)
-        _check_special_tokens(self.special_tokens, self.tokens, self._ids)
+        _check_added_tokens(added, self.tokens)
+        self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
+        self.special_tokens = {token.text: token.id for token in self.added_tokens if token.special}
         self._merges: list[Pair] | None = list(merges)
         _check_merges(self._merges, self._ids)
 
@@ -93,7 +121,9 @@ class Vocabulary:
 
     @classmethod
     def from_ranks(
-        cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int]
+        cls,
+        ranks: Mapping[bytes, int],
+        special_tokens: Mapping[str, int] | Iterable[AddedToken],
     ) -> Vocabulary:
         """Take over tiktoken's ranks: an id is a rank, and a pair ranks as the bytes that it makes.
 
@@ -127,13 +157,14 @@ class Vocabulary:
     @functools.cached_property
     def size(self) -> int:
         """The largest id, special tokens included, plus one."""
-        return max(*self.tokens, *self.special_tokens.values()) + 1
+        return max(*self.tokens, *(token.id for token in self.added_tokens)) + 1
 
     @functools.cached_property
     def bytes_of_id(self) -> dict[int, bytes]:
         """Id -> bytes of every token in the order of ids, special tokens included."""
-        special = {token_id: text.encode() for text, token_id in self.special_tokens.items()}
-        return dict(sorted({**self.tokens, **special}.items()))
+        added = {token.id: token.text.encode() for token in self.added_tokens}
+        # An added token that is an ordinary token as well has its bytes.
+        return dict(sorted({**added, **self.tokens}.items()))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of a token, those of its text for a special token.
@@ -233,7 +264,7 @@ class Vocabulary:
             return NotImplemented
         return (
             self.tokens == other.tokens
-            and self.special_tokens == other.special_tokens
+            and self.added_tokens == other.added_tokens
             and self.whole_first == other.whole_first
             and self.ranked_by_bytes == other.ranked_by_bytes
             and (self.ranked_by_bytes or self.merges == other.merges)
@@ -296,37 +327,39 @@ def _check_merges(merges: Iterable[Pair], ids: Mapping[bytes, int]) -> None:
         seen.add(pair)
 
 
-def _check_special_tokens(
-    special_tokens: Mapping[str, int], tokens: Mapping[int, bytes], ids: Mapping[bytes, int]
-) -> None:
+def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]) -> None:
+    texts: set[str] = set()
     seen: dict[int, str] = {}
-    for text, token_id in special_tokens.items():
+    for token in added:
+        text, token_id = token.text, token.id
+        name = "special token" if token.special else "added token"
         if not isinstance(text, str) or not text:
-            raise VocabularyError(f"special token {text!r}: expected text of one character or more")
+            raise VocabularyError(f"{name} {text!r}: expected text of one character or more")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise VocabularyError(
-                f"special token {text!r} is not valid Unicode: "
-                f"character {error.start} is a surrogate"
+                f"{name} {text!r} is not valid Unicode: character {error.start} is a surrogate"
             ) from error
-        if not isinstance(token_id, int) or not 0 <= token_id <= _LARGEST_ID:
+        if (
+            not isinstance(token_id, int)
+            or isinstance(token_id, bool)
+            or not 0 <= token_id <= _LARGEST_ID
+        ):
             raise VocabularyError(
-                f"special token {text!r} has the id {token_id!r}: "
+                f"{name} {text!r} has the id {token_id!r}: "
                 f"expected a whole number from 0 to {_LARGEST_ID}"
             )
-        if token_id in tokens or token_id in seen:
-            owner = repr(tokens[token_id]) if token_id in tokens else repr(seen[token_id])
+        # An ordinary token may be an added one, too; then both are one entry of tokenizer.json.
+        ordinary = tokens.get(token_id)
+        if token_id in seen or (ordinary is not None and to_byte_level(ordinary) != text):
+            owner = seen[token_id] if token_id in seen else ordinary
             raise VocabularyError(
-                f"special token {text!r} has the id {token_id}, which {owner} has already"
+                f"{name} {text!r} has the id {token_id}, which {owner!r} has already"
             )
-        spelled = from_byte_level(text)
-        if spelled is not None and spelled in ids:
-            # Both would be the same key of the vocabulary in tokenizer.json.
-            raise VocabularyError(
-                f"special token {text!r} is spelled like the ordinary token {spelled!r} in "
-                "tokenizer.json: choose a text that no token has, such as '<|name|>'"
-            )
+        if text in texts:
+            raise VocabularyError(f"{name} {text!r} has two ids: expected one")
+        texts.add(text)
         seen[token_id] = text
 
 
