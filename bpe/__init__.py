@@ -27,15 +27,18 @@ if TYPE_CHECKING:
         UnsupportedTokenizerError,
         VocabularyError,
     )
+    from bpe.huggingface import HuggingFaceTokenizer, load_tokenizer
     from bpe.tokenizer import Tokenizer
     from bpe.train import train_bpe, train_from_counts
     from bpe.unicode_classes import UNICODE_VERSION
     from bpe.vocabulary import AddedToken, Vocabulary
+    from bpe.word_level import WordLevelTokenizer
 
 __all__ = [
     "UNICODE_VERSION",
     "AddedToken",
     "EncodingError",
+    "HuggingFaceTokenizer",
     "PatternError",
     "PretokenCounts",
     "TokenbinError",
@@ -45,6 +48,8 @@ __all__ = [
     "UnsupportedTokenizerError",
     "Vocabulary",
     "VocabularyError",
+    "WordLevelTokenizer",
+    "load_tokenizer",
     "train_bpe",
     "train_from_counts",
 ]
@@ -62,6 +67,9 @@ _MODULE_OF = {
     "UnsupportedTokenizerError": "bpe.errors",
     "Vocabulary": "bpe.vocabulary",
     "VocabularyError": "bpe.errors",
+    "HuggingFaceTokenizer": "bpe.huggingface",
+    "WordLevelTokenizer": "bpe.word_level",
+    "load_tokenizer": "bpe.huggingface",
     "train_bpe": "bpe.train",
     "train_from_counts": "bpe.train",
 }

@@ -30,6 +30,7 @@ from bpe.errors import EncodingError, PatternError
 from bpe.unicode_classes import NUMBER, WHITE_SPACE, category_runs, class_table
 
 DIALECTS: Final = ("huggingface", "tiktoken")
+BEHAVIORS: Final = ("Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext")
 _LONGEST = 10_000  # characters of a regex
 _DEEPEST = 100  # groups and sets inside one another
 _N_CODE_POINTS = 0x110000
@@ -88,8 +89,11 @@ _LONG_NAMES: Final = {
 }  # fmt: skip
 # Characters whose case folds to an ASCII letter, beside the letter itself.
 _FOLDS: Final = {"s": "\u017f", "k": "\u212a"}
-# Oniguruma folds these to one character (U+00DF, U+FB00 and on) where case is ignored.
-_FOLDED_TOGETHER: Final = ("ss", "st", "ff", "fi", "fl")
+# Oniguruma takes these for one character (U+00DF, U+FB00, ...) where case is ignored.
+_FOLDED_TOGETHER: Final = (
+    "ss", "st", "ff", "fi", "fl", "\u017ft", "\u017fs", "s\u017f", "h\u0331", "i\u0307", "\u02bcn",
+    "a\u02be", "j\u030c", "t\u0308", "w\u030a", "y\u030a",
+)  # fmt: skip
 
 
 @functools.cache
@@ -103,7 +107,8 @@ def _category(name: str) -> Set:
 
 
 def _white_space() -> Set:
-    return np.not_equal(class_table() & WHITE_SPACE, 0)
+    members: Set = np.not_equal(class_table() & WHITE_SPACE, 0)
+    return members
 
 
 class _Parser:
@@ -123,7 +128,7 @@ class _Parser:
         return PatternError(
             f"the split pattern {shown!r} has {what} at character"
             f" {self.place if place is None else place}, which is not implemented: expected sets of"
-            " characters, groups, choices, repetitions, lookarounds and anchors; write it without"
+            " characters, groups, choices, repetitions, lookarounds and anchors; write it otherwise"
         )
 
     def parse(self) -> _Node:
@@ -164,21 +169,42 @@ class _Parser:
 
     def _sequence(self) -> _Node:
         parts: list[_Node] = []
-        letters = ""  # ASCII letters in a row where case is ignored
         while self._next() not in ("", "|", ")"):
             before = self.place
             part = self._atom()
             if part is None:
                 continue
-            written = self.text[before : self.place].lower()
-            letters = letters + written if self.ignores_case and written.isalpha() else ""
-            if self.dialect == "huggingface" and letters[-2:] in _FOLDED_TOGETHER:
-                raise self.refuse(f"{letters[-2:]!r} where case is ignored", before)
+            if parts and self.ignores_case and self.dialect == "huggingface":
+                ends, begins = self._edge(parts[-1], -1), self._edge(part, 0)
+                for first, second in _FOLDED_TOGETHER:
+                    if ends[ord(first)] and begins[ord(second)]:
+                        raise self.refuse(f"{first + second!r} where case is ignored", before)
             parts.append(self._repeated(part))
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
+    def _edge(self, node: _Node, side: int) -> Set:
+        """The characters that a node can begin (side 0) or end (side -1) with."""
+        if isinstance(node, _Character):
+            return self.sets[node.number]
+        members = np.zeros(_N_CODE_POINTS, np.bool_)
+        if isinstance(node, _Group | _Repeat):
+            members = members | self._edge(node.inside, side)
+        elif isinstance(node, _Choice):
+            for option in node.options:
+                members |= self._edge(option, side)
+        elif isinstance(node, _Sequence):
+            for part in node.parts[:: 1 if side == 0 else -1]:
+                members |= self._edge(part, side)
+                if not _can_be_empty(part):
+                    break
+        return members
+
     def _repeated(self, part: _Node) -> _Node:
+        n_repeated = 0
         while True:
+            n_repeated += 1
+            if n_repeated > 4:
+                raise self.refuse("more than three repetitions of one another")
             at = self.place
             if self._takes("?"):
                 least, most = 0, 1
@@ -215,6 +241,8 @@ class _Parser:
                 self.place += 1
                 manner = "+"
             part = _Repeat(part, least, most, manner)
+            if _size(part) > _LONGEST:
+                raise self.refuse(f"repetitions of more than {_LONGEST:,} characters", at)
             # Whatever comes now repeats the repetition: Oniguruma's `{1,3}+` does.
             if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
                 raise self.refuse("a repetition of a repetition")
@@ -277,7 +305,8 @@ class _Parser:
                 if self._takes(opening[1:]):
                     break
             else:
-                if self._takes("?i)"):
+                # Further on, Oniguruma and fancy-regex disagree about where its scope ends.
+                if at == 0 and self._takes("?i)"):
                     self.ignores_case = True
                     return None
                 opening = "(?:"
@@ -371,6 +400,8 @@ class _Parser:
                 continue
             first = self._member()
             if isinstance(first, np.ndarray):
+                if self.ignores_case and self.dialect == "huggingface":
+                    raise self.refuse("a set inside a set where case is ignored")
                 members = members | first
                 continue
             last = first
@@ -428,6 +459,19 @@ def _length(node: _Node) -> int | None:
         return choices.pop() if len(choices) == 1 else None
     inside = _length(node.inside)
     return inside * node.least if inside is not None and node.least == node.most else None
+
+
+def _size(node: _Node) -> int:
+    """How large a node is when its repetitions are written out."""
+    if isinstance(node, _Group):
+        return 1 + _size(node.inside)
+    if isinstance(node, _Sequence):
+        return sum(map(_size, node.parts))
+    if isinstance(node, _Choice):
+        return sum(map(_size, node.options))
+    if isinstance(node, _Repeat):
+        return _size(node.inside) * max(1, node.least, node.most or 0)
+    return 1
 
 
 def _can_be_empty(node: _Node) -> bool:
@@ -515,6 +559,11 @@ class RegexSplitter:
         behavior: str = "Isolated",
         invert: bool = False,
     ) -> None:
+        if dialect not in DIALECTS or behavior not in BEHAVIORS:
+            raise PatternError(
+                f"dialect {dialect!r}, behavior {behavior!r}: expected one of {', '.join(DIALECTS)}"
+                f" and one of {', '.join(BEHAVIORS)}, which lose no text"
+            )
         if len(regex) > _LONGEST:
             raise PatternError(
                 f"a split pattern has {len(regex):,} characters: expected {_LONGEST:,} at most"

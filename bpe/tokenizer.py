@@ -411,7 +411,8 @@ class Tokenizer:
             return None
         bos_token = json.loads(self._parts.config).get("bos_token")
         text = bos_token.get("content") if isinstance(bos_token, dict) else bos_token
-        return text if text in self.vocabulary.special_tokens else None
+        known = isinstance(text, str) and text in self.vocabulary.special_tokens
+        return text if known else None
 
     @property
     def pattern(self) -> str:
@@ -852,7 +853,7 @@ def _tiktoken_encoding(name: str) -> tiktoken.Encoding:
     known = tiktoken.list_encoding_names()
     if name not in known:
         raise TokenizerFileError(
-            f"{name}: there is no such file, and no encoding of tiktoken's has this name: expected"
+            f"{name}: No such file or directory, and no encoding of tiktoken's has this name: expected"
             f" a path, or one of {', '.join(known)}"
         )
     try:
@@ -886,7 +887,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         import huggingface_hub
     except ImportError as error:
         raise TokenizerFileError(
-            f"{name}: there is no such file or directory, and for a name on Hugging Face's hub"
+            f"{name}: No such file or directory, and for a name on Hugging Face's hub"
             " huggingface_hub is missing: pip install 'tokenbin[hf]'"
         ) from error
     found: dict[str, Path] = {}
@@ -901,7 +902,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
             # Whatever the network, the hub or its library says of a file that must be there.
             if needed:
                 raise TokenizerFileError(
-                    f"{name}: there is no such file or directory, and Hugging Face's hub gave no"
+                    f"{name}: No such file or directory, and Hugging Face's hub gave no"
                     f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
                 ) from error
     return found["tokenizer.json"]

@@ -120,7 +120,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _Lines([_added_token(token) for token in vocabulary.added_tokens]),
+        "added_tokens": Lines([_added_token(token) for token in vocabulary.added_tokens]),
         **{name: settings[name] for name in _KEPT},
         "model": {
             "type": "BPE",
@@ -130,13 +130,11 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "pattern": parts.pattern,
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.ranked_by_bytes else "merges",
-            "vocab": _Lines({text: token_id for token_id, text in sorted((keys | inside).items())}),
-            "merges": _Lines(
-                [[spelled[left], spelled[right]] for left, right in vocabulary.merges]
-            ),
+            "vocab": Lines({text: token_id for token_id, text in sorted((keys | inside).items())}),
+            "merges": Lines([[spelled[left], spelled[right]] for left, right in vocabulary.merges]),
         },
     }
-    return _layout(top) + "\n"
+    return layout(top) + "\n"
 
 
 _KEPT = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -195,11 +193,11 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
 def tokenizer_config_json(parts: TokenizerParts) -> str:
     """Return the text of tokenizer_config.json, where `transformers` looks for special tokens."""
     if not parts.config:
-        return _layout(_default_config(parts)) + "\n"
+        return layout(_default_config(parts)) + "\n"
     config = json.loads(parts.config)
     if _content(config.get("eos_token")) != parts.eos_token:
         config["eos_token"] = parts.eos_token
-    return _layout(config) + "\n"
+    return layout(config) + "\n"
 
 
 def _default_config(parts: TokenizerParts) -> dict[str, object]:
@@ -215,16 +213,16 @@ def _default_config(parts: TokenizerParts) -> dict[str, object]:
     }
 
 
-class _Lines:
+class Lines:
     """A list or an object that is written with one entry to the line."""
 
     def __init__(self, entries: list[Any] | dict[str, int]) -> None:
         self.entries = entries
 
 
-def _layout(value: object, indent: str = "") -> str:
+def layout(value: object, indent: str = "") -> str:
     inner = indent + "  "
-    if isinstance(value, _Lines) and value.entries:
+    if isinstance(value, Lines) and value.entries:
         if isinstance(value.entries, dict):
             lines = [f"{_dumps(key)}: {number}" for key, number in value.entries.items()]
             opening, closing = "{", "}"
@@ -232,10 +230,10 @@ def _layout(value: object, indent: str = "") -> str:
             lines = [_dumps(entry) for entry in value.entries]
             opening, closing = "[", "]"
         return f"{opening}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{closing}"
-    if isinstance(value, _Lines):
+    if isinstance(value, Lines):
         return _dumps(value.entries)
     if isinstance(value, dict):
-        entries = [f"{_dumps(key)}: {_layout(entry, inner)}" for key, entry in value.items()]
+        entries = [f"{_dumps(key)}: {layout(entry, inner)}" for key, entry in value.items()]
         return f"{{\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}}}"
     return _dumps(value)
 
@@ -294,11 +292,11 @@ def load(path: str | os.PathLike[str]) -> TokenizerParts:
             setting that is not implemented.
     """
     path = Path(path)
-    parts = parse_tokenizer_json(_read_text(path), path)
+    parts = parse_tokenizer_json(read_text(path), path)
     beside = config_path(path)
     if not beside.exists():
         return parts
-    return with_config(parts, _parse_json(_read_text(beside), beside), path, beside)
+    return with_config(parts, parse_json(read_text(beside), beside), path, beside)
 
 
 def with_config(
@@ -377,7 +375,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
         TokenizerFileError: As in `load`.
     """
     path = Path(path)
-    top = _parse_json(text, path)
+    top = parse_json(text, path)
     if "model" not in top:
         _refuse(
             path, f"it has no 'model' (its keys are {_listed(top)})", "expected a tokenizer.json"
@@ -615,7 +613,7 @@ def load_gpt2_files(
         TokenizerFileError: A file cannot be read, is damaged, or is not what its name says.
     """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
-    ids = _ids_of_vocab(vocab_path, _parse_json(_read_text(vocab_path), vocab_path), "it")
+    ids = _ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
     tokens: dict[int, bytes] = {}
     others: dict[str, int] = {}
     for key, token_id in ids.items():
@@ -633,7 +631,7 @@ def load_gpt2_files(
             tokens[token_id] = token
     # Not splitlines(), nor strip(): only the newline ends a line, and a space is what parts a
     # merge.
-    lines = [line.removesuffix("\r") for line in _read_text(merges_path).split("\n")]
+    lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
     if lines and lines[0].startswith("#version"):
@@ -668,7 +666,7 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
     """
     path = Path(path)
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         encoded, _, rank = line.strip().partition(" ")
@@ -762,7 +760,7 @@ def _object(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -780,7 +778,7 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _parse_json(text: str, path: Path) -> dict[str, Any]:
+def parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=functools.partial(_refuse_constant, path))
     except RecursionError as error:

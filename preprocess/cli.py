@@ -73,7 +73,12 @@ _SourcePaths = Annotated[
     list[Path], typer.Argument(metavar="PATH...", help="Text files and directories.")
 ]
 _TokenizerFile = Annotated[
-    Path, typer.Option("--tokenizer", "--tokenizer-path", help="The tokenizer.json to encode with.")
+    Path,
+    typer.Option(
+        "--tokenizer",
+        "--tokenizer-path",
+        help="A tokenizer.json, or a directory or a name (tiktoken, Hugging Face) that has one.",
+    ),
 ]
 _VocabSize = Annotated[
     int | None,
@@ -220,7 +225,7 @@ def build(
         typer.Option(
             "--tokenizer",
             "--tokenizer-path",
-            help="A tokenizer.json to use instead of training one.",
+            help="A tokenizer.json (or a directory, a name) to use instead of training one.",
         ),
     ] = None,
     vocab_size: _VocabSize = None,
@@ -370,13 +375,61 @@ def inspect(
     path: Annotated[
         Path, typer.Argument(help="A .bin, a tokenizer.json, or a directory of outputs.")
     ],
+    pattern: Annotated[
+        str | None, typer.Option(help="The split pattern of a .tiktoken file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A tokenizer's facts as JSON.")] = False,
     debug: _Debug = False,
 ) -> None:
     """Say what a token file, a tokenizer or a directory of outputs is."""
-    from preprocess.inspect import description
+    from preprocess.inspect import description, tokenizer_facts
 
     with _told(ctx):
-        _print(description(path))
+        if as_json:
+            _print_json(tokenizer_facts(path, pattern))
+        else:
+            _print(description(path, pattern))
+
+
+@app.command()
+def compare(
+    ctx: typer.Context,
+    first: Annotated[
+        Path,
+        typer.Argument(
+            help="A tokenizer.json, a directory with one, a name at tiktoken or the hub."
+        ),
+    ],
+    second: Annotated[Path, typer.Argument(help="Another.")],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH...]",
+            help="Text files and directories.",
+            show_default="text that every Python ships with",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Stop after so much text.", show_default="64MiB"),
+    ] = None,
+    separator: _Separator = None,
+    on_invalid_utf8: _OnInvalidUtf8 = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: _Debug = False,
+    quiet: _Quiet = False,
+    log_file: _LogFile = None,
+) -> None:
+    """Encode the same text with two tokenizers: tokens, bytes per token, speed."""
+    from preprocess.compare import compare as compared
+    from preprocess.compare import lines
+
+    with _told(ctx) as told:
+        found = compared(progress=told.progress, **_given(ctx))
+        if as_json:
+            _print_json(found)
+        else:
+            _print(lines(found))
 
 
 @app.command()
@@ -503,7 +556,13 @@ def _print(lines: Iterator[str] | Sequence[str]) -> None:
         print(line)
 
 
-_SAYING = ("debug", "quiet", "log_file")
+def _print_json(value: object) -> None:
+    import json
+
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+_SAYING = ("debug", "quiet", "log_file", "as_json")
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:

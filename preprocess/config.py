@@ -177,6 +177,22 @@ class EncodeSettings(CountSettings):
         return self.out.stem
 
 
+class CompareSettings(ReadSettings):
+    """Two tokenizers on the same text.
+
+    Attributes:
+        first: A tokenizer, as `bpe.load_tokenizer` takes it.
+        second: Another.
+        paths: Text files and directories; none: text that every Python ships with.
+        max_bytes: Stop after so much text.
+    """
+
+    first: Path
+    second: Path
+    paths: Paths = ()
+    max_bytes: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 64 * 1024 * 1024
+
+
 class BuildSettings(TrainSettings):
     """A tokenizer, train.bin and val.bin from text.
 

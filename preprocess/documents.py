@@ -43,7 +43,7 @@ class Reading:
         unit_size: About how many bytes of a source are handled at a time, at least 1.
         on_invalid_utf8: What happens to text that is not UTF-8.
         validation_fraction: Share of the documents that belongs to validation, in [0, 1).
-        pattern: Name of the split pattern, which decides where a document may be cut.
+        safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
         uncut: Byte strings that no cut may run through: the special tokens.
     """
 
@@ -51,7 +51,7 @@ class Reading:
     unit_size: int = 4 * 1024 * 1024
     on_invalid_utf8: InvalidText = "error"
     validation_fraction: float = 0.0
-    pattern: str = "gpt2"
+    safe_cut: Callable[[NDArray[np.uint8], int, int], int] | None = None
     uncut: tuple[bytes, ...] = ()
 
     @property

@@ -9,29 +9,29 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bpe.errors import TokenbinError, TokenizerFileError
+from preprocess import inspect_tokenizer
 from preprocess.outputs import TOKENIZER_FILE
-from preprocess.report import tokenizer_in_words
 from preprocess.token_file import FORMAT, PARTIAL, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
-    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 _SAMPLE_TOKENS = 64
 _TOKENS_AT_A_TIME = 1 << 20
 
 
-def tokenizer_of(path: Path, given: Path | None) -> Tokenizer:
+def tokenizer_of(path: Path, given: Path | None) -> AnyTokenizer:
     """The tokenizer of a token file: the one given, else tokenizer.json beside it.
 
     Raises:
         TokenizerFileError: There is none, or it cannot be read.
     """
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     beside = path.parent / TOKENIZER_FILE
     if given is None and not beside.exists():
@@ -39,7 +39,7 @@ def tokenizer_of(path: Path, given: Path | None) -> Tokenizer:
             f"{path}: there is no {TOKENIZER_FILE} beside it; name the tokenizer that it was built"
             " with (--tokenizer)"
         )
-    return Tokenizer.from_file(given or beside)
+    return load_tokenizer(given or beside)
 
 
 def decoded(
@@ -66,13 +66,30 @@ def decoded(
         yield tokenizer.decode_bytes(file[place : min(place + _TOKENS_AT_A_TIME, stop)])
 
 
-def description(path: Path) -> list[str]:
-    """Lines about a .bin, a tokenizer.json or a directory of outputs.
+def tokenizer_facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
+    """What there is to say about a tokenizer, ready for JSON.
+
+    Raises:
+        TokenbinError: There is no such file, or it is no tokenizer.
+    """
+    from bpe import load_tokenizer
+
+    if path.is_dir() or path.suffix not in (".json", ".tiktoken") or is_manifest(path):
+        raise TokenFileError(f"{path}: --json is for tokenizers; name a tokenizer.json")
+    return inspect_tokenizer.facts(path, load_tokenizer(path, pattern=pattern))
+
+
+def description(path: Path, pattern: str | None = None) -> list[str]:
+    """Lines about a .bin, a tokenizer or a directory of outputs.
+
+    Args:
+        path: What to look at.
+        pattern: The split pattern of a .tiktoken file.
 
     Raises:
         TokenbinError: There is no such file, or it is none of these, or it is damaged.
     """
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     if path.is_dir():
         return _of_directory(path)
@@ -80,8 +97,8 @@ def description(path: Path) -> list[str]:
         raise TokenFileError(f"{path}: no such file or directory; check the path")
     if path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path)):
         return _of_token_file(open_tokens(path))
-    if path.suffix == ".json":
-        return _of_tokenizer(path, Tokenizer.from_file(path))
+    if path.suffix in (".json", ".tiktoken"):
+        return inspect_tokenizer.lines(path, load_tokenizer(path, pattern=pattern))
     raise TokenFileError(
         f"{path}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
     )
@@ -102,30 +119,18 @@ def manifests_in(directory: Path) -> list[Path]:
 
 
 def _of_directory(directory: Path) -> list[str]:
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     lines: list[str] = []
     tokenizer_path = directory / TOKENIZER_FILE
     if tokenizer_path.exists():
-        lines += _of_tokenizer(tokenizer_path, Tokenizer.from_file(tokenizer_path))
+        lines += inspect_tokenizer.lines(tokenizer_path, load_tokenizer(tokenizer_path))
     for path in manifests_in(directory):
         lines += _of_token_file(open_tokens(path))
     lines += [f"{path}: not finished" for path in sorted(directory.glob(f"*{PARTIAL}"))]
     if not lines:
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return lines
-
-
-def _of_tokenizer(path: Path, tokenizer: Tokenizer) -> list[str]:
-    ordinary = tokenizer.vocabulary.tokens
-    longest = max(ordinary.values(), key=len)
-    return [
-        f"{path}: byte-level BPE, {tokenizer_in_words(tokenizer)}",
-        f"  pattern {tokenizer.pattern}, Unicode {tokenizer.unicode_version}, ties"
-        f" {tokenizer.tie_break or 'not known'}, end of text {tokenizer.eos_token or 'not known'}",
-        f"  longest token: {len(longest)} bytes, {longest[:80].decode('utf-8', 'replace')!r}",
-        f"  fingerprint {tokenizer.fingerprint}",
-    ]
 
 
 def _of_token_file(file: TokenFile) -> list[str]:

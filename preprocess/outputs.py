@@ -20,7 +20,7 @@ from bpe.errors import TokenbinError, TokenizerFileError
 from preprocess.token_file import TokenFileWriter, refuse_to_overwrite
 
 if TYPE_CHECKING:
-    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -75,7 +75,7 @@ class Outputs:
         self._writers.append(writer)
         return writer
 
-    def add_tokenizer(self, tokenizer: Tokenizer) -> None:
+    def add_tokenizer(self, tokenizer: AnyTokenizer) -> None:
         """Write tokenizer.json and its configuration."""
         with writing(self.directory / TOKENIZER_FILE):
             tokenizer.save(self._waiting / TOKENIZER_FILE)
@@ -164,7 +164,7 @@ def _is_stats(path: Path) -> bool:
 
 
 def saves_tokenizer(
-    directory: Path, tokenizer: Tokenizer | None, given: Path | None, overwrite: bool
+    directory: Path, tokenizer: AnyTokenizer | None, given: Path | None, overwrite: bool
 ) -> bool:
     """Whether the run has to put a tokenizer.json in the directory.
 
@@ -177,7 +177,7 @@ def saves_tokenizer(
     Raises:
         OutputError: Another tokenizer is there and may not be replaced.
     """
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     path = directory / TOKENIZER_FILE
     if not path.exists():
@@ -186,7 +186,7 @@ def saves_tokenizer(
         return False
     if tokenizer is not None:
         try:
-            if Tokenizer.from_file(path).fingerprint == tokenizer.fingerprint:
+            if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
                 return False
         except TokenizerFileError:
             pass  # Whatever it is, it is not this tokenizer.

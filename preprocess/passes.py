@@ -30,6 +30,7 @@ from preprocess.token_file import Manifest, TokenFileWriter
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ class SpecialIds:
     begin_of_text: int | None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
+    def of(cls, tokenizer: AnyTokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
         """Those that the user asks for, else the tokenizer's own end-of-text token.
 
         Raises:
@@ -154,7 +155,7 @@ class _Encoded:
 def encode_into(
     sources: Sequence[Source],
     writers: dict[str, TokenFileWriter],
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     ids: SpecialIds,
     workers: int,
     report: Report,
@@ -202,7 +203,7 @@ def encode_into(
 def encode_units(
     sources: Sequence[Source],
     writers: Sequence[tuple[str, TokenFileWriter]],
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     ids: SpecialIds,
     workers: int,
     report: Report,

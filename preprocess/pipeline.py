@@ -48,6 +48,7 @@ from preprocess.token_file import Manifest
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class BuildResult:
     """
 
     directory: Path
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     manifests: dict[str, Manifest]
     stats: dict[str, Any]
     lines: list[str]
@@ -129,15 +130,18 @@ class _Pass:
 @dataclass(frozen=True)
 class _Plan:
     passes: list[_Pass]
-    tokenizer: Tokenizer | None
+    tokenizer: AnyTokenizer | None
     saves_tokenizer: bool
 
 
 def _plan(settings: BuildSettings) -> _Plan:
     """Find everything that will be read, and refuse now whatever can be refused now."""
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
-    tokenizer = Tokenizer.from_file(settings.tokenizer) if settings.tokenizer else None
+    tokenizer: AnyTokenizer | None = None
+    if settings.tokenizer:
+        given = settings.pattern if "pattern" in settings.model_fields_set else None
+        tokenizer = load_tokenizer(settings.tokenizer, pattern=given)
     if tokenizer:
         SpecialIds.of(tokenizer, settings)
         _say_unused(settings, tokenizer)
@@ -159,9 +163,11 @@ def _plan(settings: BuildSettings) -> _Plan:
     return _Plan(passes, tokenizer, saves)
 
 
-def _say_unused(settings: TrainSettings, tokenizer: Tokenizer) -> None:
+def _say_unused(settings: TrainSettings, tokenizer: AnyTokenizer) -> None:
     """Name the settings that have no effect because nothing is trained."""
     only_for_training = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
+    if str(getattr(settings, "tokenizer", "")).endswith(".tiktoken"):
+        only_for_training.remove("pattern")
     unused = sorted(settings.model_fields_set & only_for_training)
     if unused:
         logger.warning(
@@ -173,21 +179,23 @@ def _say_unused(settings: TrainSettings, tokenizer: Tokenizer) -> None:
 
 
 def _reading(
-    settings: ReadSettings, tokenizer: Tokenizer | None, validation_fraction: float = 0.0
+    settings: ReadSettings, tokenizer: AnyTokenizer | None, validation_fraction: float = 0.0
 ) -> Reading:
     """How sources are read for a tokenizer, or for the one that is going to be trained."""
+    from bpe.pretokenize import Pretokenizer
+
     if tokenizer is None:
         assert isinstance(settings, TrainSettings)
-        pattern, special_tokens = settings.pattern, settings.all_special_tokens
+        safe_cut, uncut = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
     else:
-        pattern, special_tokens = tokenizer.pattern, tuple(tokenizer.special_tokens)
+        safe_cut, uncut = tokenizer.safe_cut, tokenizer.uncut_tokens
     return Reading(
         separator=settings.separator.encode(),
         unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
         validation_fraction=validation_fraction,
-        pattern=pattern,
-        uncut=tuple(token.encode() for token in special_tokens),
+        safe_cut=safe_cut,
+        uncut=tuple(token.encode() for token in uncut),
     )
 
 
@@ -236,12 +244,12 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     Raises:
         TokenbinError: As `build`.
     """
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     settings = checked(EncodeSettings, options)
     progress = progress or Progress()
     started = time.perf_counter()
-    tokenizer = Tokenizer.from_file(settings.tokenizer)
+    tokenizer = load_tokenizer(settings.tokenizer)
     ids = SpecialIds.of(tokenizer, settings)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     refuse_no_text(sources, settings.name)
@@ -273,10 +281,10 @@ def count(*, progress: Progress | None = None, **options: Any) -> Report:
     Raises:
         TokenbinError: As `build`.
     """
-    from bpe import Tokenizer
+    from bpe import load_tokenizer
 
     settings = checked(CountSettings, options)
-    tokenizer = Tokenizer.from_file(settings.tokenizer)
+    tokenizer = load_tokenizer(settings.tokenizer)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     report = Report()
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)

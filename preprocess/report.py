@@ -16,7 +16,7 @@ from preprocess.progress import Progress, Stage, duration
 from preprocess.sources import Source
 
 if TYPE_CHECKING:
-    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 
 @dataclass
@@ -153,13 +153,13 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
     return lines
 
 
-def tokenizer_in_words(tokenizer: Tokenizer) -> str:
+def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
     """Its size and special tokens."""
-    special = tokenizer.special_tokens
-    return (
-        f"{tokenizer.vocab_size:,} tokens ({len(tokenizer.merges):,} merges), special:"
-        f" {', '.join(special) or 'none'}"
-    )
+    special = list(tokenizer.special_tokens)
+    named = ", ".join(special[:5]) + (f" and {len(special) - 5:,} more" if len(special) > 5 else "")
+    kind = getattr(tokenizer, "merges", None)
+    made = tokenizer.pattern if kind is None else f"{len(kind):,} merges"
+    return f"{tokenizer.vocab_size:,} tokens ({made}), special: {named or 'none'}"
 
 
 def time_line(progress: Progress, seconds: float) -> str:

@@ -24,7 +24,7 @@ from preprocess.token_file import (
 )
 
 if TYPE_CHECKING:
-    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 _TOKENS_AT_A_TIME = 1 << 22
 # Documents that are decoded and encoded again, and the tokens of them all at most.
@@ -184,7 +184,7 @@ def _of_ends(file: TokenFile) -> Finding:
     return Finding(path, True, f"all {len(ends):,} documents end on end-of-text ids")
 
 
-def _of_sample(file: TokenFile, tokenizer: Tokenizer) -> Finding:
+def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     """Documents from the first to the last are decoded, and encoded to the same ids."""
     manifest = file.manifest
     names = {token_id: token for token, token_id in tokenizer.special_tokens.items()}

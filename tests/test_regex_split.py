@@ -131,6 +131,13 @@ def test_text_that_tiktoken_would_lose_is_refused() -> None:
         ("(?i:é)", "'é' where case is ignored"),
         ("(?i:[à-é])", "a range beyond ASCII where case is ignored"),
         (r"(?i:\p{Lu})", "where case is ignored"),
+        ("a(?i)b|c", r"the group '\(\?i\)b"),
+        (r"(?i:\x73s)", "'ss' where case is ignored"),
+        ("(?i:s(?:x|t))", "'st' where case is ignored"),
+        ("(?i:i\u0307)", "where case is ignored"),
+        (r"(?i:[\p{L}])", "a set inside a set where case is ignored"),
+        ("a" + "{1}" * 3000, "more than three repetitions of one another"),
+        ("(?:a{999}){999}b", "repetitions of more than 10,000 characters"),
         ("(?<=a+)b", "a lookbehind whose length is not fixed"),
         ("a\\", r"a '\\' at its end"),
         ("(" * 101 + "a" + ")" * 101, "more than 100 groups"),
@@ -162,6 +169,12 @@ def test_what_tiktoken_reads_otherwise_is_refused(regex: str, what: str) -> None
 def test_a_regex_that_can_match_nothing_is_refused(regex: str) -> None:
     with pytest.raises(PatternError, match="can match nothing at all"):
         RegexSplitter(regex)
+
+
+@pytest.mark.parametrize("arguments", [("perl",), ("huggingface", "Removed")])
+def test_what_is_no_dialect_or_loses_text_is_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(PatternError, match="expected one of huggingface, tiktoken and one of Iso"):
+        RegexSplitter("a", *arguments)
 
 
 def test_a_regex_of_megabytes_is_refused() -> None:

@@ -262,7 +262,7 @@ class _Cutter:
         self.mapped = mapped
         self._separator = reading.separator
         self._uncut = [needle for needle in reading.uncut if len(needle) > 1]
-        self._safe_cut = Pretokenizer(reading.pattern).safe_cut
+        self._safe_cut = reading.safe_cut or Pretokenizer("gpt2").safe_cut
 
     def cut(self, position: int) -> tuple[int, Ends]:
         """A place at or behind `position`, the first found: in a document or behind a separator."""

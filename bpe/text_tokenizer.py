@@ -1,0 +1,311 @@
+"""What every tokenizer can do, and what those have in common that encode text as text.
+
+The law here: `AnyTokenizer` is all that the pipeline asks of a tokenizer, and every tokenizer of
+this package has it: `Tokenizer`, whose kernels work on bytes, and the two below `TextTokenizer`,
+which encode one whole text after the other.  Text for these is never cut: nobody knows where a cut
+would change no id.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from bpe.errors import EncodingError, VocabularyError
+from bpe.vocabulary import unknown_id_message
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class AnyEncoder(Protocol):
+    """Encodes documents that are bytes; belongs to one thread at a time."""
+
+    def encode(
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        *,
+        prefix_id: int = -1,
+        suffix_id: int = -1,
+        continues: bool = False,
+        continued: bool = False,
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """As `bpe.encode.Encoder.encode`."""
+
+
+class AnyTokenizer(Protocol):
+    """What the pipeline needs of a tokenizer; `bpe.tokenizer.Tokenizer` says what each means."""
+
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        """Id -> bytes of every token, special tokens included, in the order of ids; a copy."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The largest id plus one."""
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens, in the order of ids; a copy."""
+
+    @property
+    def eos_token(self) -> str | None:
+        """The special token that ends a document, None if there is none."""
+
+    @property
+    def bos_token(self) -> str | None:
+        """The special token that begins a document, None if there is none."""
+
+    @property
+    def pattern(self) -> str:
+        """How text is split."""
+
+    @property
+    def unicode_version(self) -> str:
+        """The version of Unicode that says what a letter or white space is."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers that give the same ids, in hexadecimal."""
+
+    @property
+    def uncut_tokens(self) -> tuple[str, ...]:
+        """Texts that a document must not be cut through."""
+
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+        """The first place from `position` on where a document can be cut; `stop` if none."""
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text; special tokens in it become their ids."""
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encode text; what spells a special token is ordinary text."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of tokens."""
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of tokens."""
+
+    def new_encoder(self) -> AnyEncoder:
+        """An encoder for a thread of its own."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tokenizer.json and, beside it, tokenizer_config.json."""
+
+
+EncodeTexts = Callable[[list[str]], list[list[int]]]
+
+
+class TextTokenizer(ABC):
+    """The part of the interface that follows from encoding and decoding whole texts."""
+
+    @property
+    @abstractmethod
+    def vocab(self) -> dict[int, bytes]:
+        """Id -> UTF-8 of every token as its file spells it, in the order of ids; a copy."""
+
+    @property
+    @abstractmethod
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens, in the order of ids; a copy."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """The largest id plus one."""
+
+    @abstractmethod
+    def _encode_texts(
+        self, texts: list[str], allowed_special: frozenset[str] | None
+    ) -> list[list[int]]:
+        """The ids of each text; `allowed_special` are recognised, all of them if it is None."""
+
+    @abstractmethod
+    def _decode(self, ids: list[int]) -> str:
+        """The text of ids that are all in the vocabulary."""
+
+    @property
+    def uncut_tokens(self) -> tuple[str, ...]:
+        """Texts that a document must not be cut through: none, for it is not cut at all."""
+        return ()
+
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+        """Return `stop`: there is no place where a document can be cut."""
+        return stop
+
+    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
+        """Encode text; special tokens in it become their ids.
+
+        Args:
+            text: Any text.
+            allowed_special: "all", or the special tokens that are recognised.
+
+        Raises:
+            EncodingError: The text has a lone surrogate, which no UTF-8 can say.
+            VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
+        """
+        return self.encode_batch([text], allowed_special)[0]
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encode text; what spells a special token is ordinary text.
+
+        Raises:
+            EncodingError: The text has a lone surrogate.
+        """
+        return self.encode_batch([text], ())[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
+    ) -> list[list[int]]:
+        """Encode several texts, each as `encode` does.
+
+        Raises:
+            TypeError: `texts` is one text, or holds something else than text.
+            EncodingError, VocabularyError: As in `encode`.
+        """
+        if isinstance(texts, str):
+            raise TypeError("expected a list of texts, found one text: put it in a list")
+        recognised = self._recognised(allowed_special)
+        return self._encode_texts([_checked(text) for text in texts], recognised)
+
+    def encode_to_numpy(
+        self, text: str, allowed_special: str | Collection[str] = "all"
+    ) -> NDArray[np.uint32]:
+        """Encode text as `encode` does; returns `uint32[n_tokens]`."""
+        import numpy as np
+
+        return np.array(self.encode(text, allowed_special), np.uint32)
+
+    def encode_batch_to_numpy(
+        self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode several texts, each as `encode` does.
+
+        Returns:
+            `uint32[n_tokens]`, the ids of all texts one after the other, and `int64[n_texts + 1]`:
+            text i has the ids from `offsets[i]` to `offsets[i + 1]`.
+        """
+        return _flat(self.encode_batch(texts, allowed_special))
+
+    def encode_iterable(
+        self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
+    ) -> Iterator[int]:
+        """Yield the ids of `encode("".join(chunks))`; all of the text is held in memory."""
+        yield from self.encode("".join(chunks), allowed_special)
+
+    def count_tokens(self, text: str, allowed_special: str | Collection[str] = "all") -> int:
+        """Return `len(encode(text))`."""
+        return len(self.encode(text, allowed_special))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of tokens; ids may be a list, an array or a tensor of one dimension.
+
+        Raises:
+            EncodingError: An id has no token.
+        """
+        listed: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        known = self._known_ids
+        for token_id in listed:
+            if token_id not in known:
+                raise EncodingError(unknown_id_message(token_id, self.vocab_size))
+        return self._decode(listed)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Return the UTF-8 of `decode(ids)`."""
+        return self.decode(ids).encode()
+
+    def new_encoder(self) -> TextEncoder:
+        """Return an encoder for a thread of its own."""
+        return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()))
+
+    @property
+    @abstractmethod
+    def _known_ids(self) -> Collection[int]:
+        """Every id that has a token."""
+
+    def _recognised(self, allowed_special: str | Collection[str]) -> frozenset[str] | None:
+        special_tokens = self.special_tokens
+        if isinstance(allowed_special, str):
+            if allowed_special == "all":
+                return None
+            raise VocabularyError(
+                f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
+                f"special tokens, such as [{allowed_special!r}]"
+            )
+        for text in allowed_special:
+            if text not in special_tokens:
+                raise VocabularyError(
+                    f"allowed_special names {text!r}, which is not a special token of this "
+                    f"tokenizer: expected some of {', '.join(map(repr, special_tokens))}"
+                )
+        return frozenset(allowed_special)
+
+
+class TextEncoder:
+    """Encodes documents that are bytes by a function that encodes texts.
+
+    Args:
+        encode_texts: Gives the ids of each text; what spells a special token is ordinary text.
+    """
+
+    def __init__(self, encode_texts: EncodeTexts) -> None:
+        self._encode_texts = encode_texts
+
+    def encode(
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        *,
+        prefix_id: int = -1,
+        suffix_id: int = -1,
+        continues: bool = False,
+        continued: bool = False,
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of all documents, one after the other.
+
+        Args:
+            buffer: uint8[n_bytes], well-formed UTF-8.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes.
+            prefix_id: put before every document, -1 for nothing.
+            suffix_id: put after every document, -1 for nothing.
+            continues: never true, for a document is not cut.
+            continued: never true.
+
+        Returns:
+            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
+            end.
+        """
+        assert not continues, "the document was cut, and this tokenizer allows no cut"
+        assert not continued, "the document was cut, and this tokenizer allows no cut"
+        texts = [buffer[start:stop].tobytes().decode() for start, stop in pairwise(offsets)]
+        before = [prefix_id] if prefix_id >= 0 else []
+        behind = [suffix_id] if suffix_id >= 0 else []
+        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)])
+
+
+def _flat(encoded: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    import numpy as np
+
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
+    ids = np.fromiter((token_id for ids in encoded for token_id in ids), np.uint32, offsets[-1])
+    return ids, offsets
+
+
+def _checked(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"expected text, found {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodingError(
+            f"character {error.start} of the text is {text[error.start]!r}, a lone surrogate: "
+            "expected valid Unicode; decode with errors='replace' where the text comes from"
+        ) from error
+    return text

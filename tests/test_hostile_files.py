@@ -1,0 +1,149 @@
+"""Damaged and hostile tokenizer files: an error that is documented, soon, or a tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bpe import Tokenizer
+from bpe.errors import TokenizerFileError
+from bpe.patterns import PATTERNS
+from bpe.tokenizer_file import load, load_gpt2_files, load_tiktoken_ranks, parse_tokenizer_json
+from bpe.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.from_merges(trained.merges()[:40], ["<|endoftext|>"])
+SOUND = json.loads(
+    Tokenizer.from_vocabulary(VOCABULARY, pattern="llama3").to_huggingface().to_str()
+)
+CONFIG = {"eos_token": "<|endoftext|>", "added_tokens_decoder": {"296": {"content": "<|endoftext|>", "special": True}}}  # fmt: skip
+
+_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=6),
+    st.sampled_from(["\ud800", "gpt2", "BPE", "Isolated", "(" * 200, "a" * 20_000, "(?i:", "[[["]),
+    st.sampled_from([[], {}, [[]], [None], {"type": "Sequence"}, [1, 2], ["a", "b"], {"a": {}}]),
+    st.sampled_from(
+        [{"type": kind} for kind in ("Split", "ByteLevel", "Digits", "NFC", "TemplateProcessing")]
+    ),
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a document, those of a few entries of long lists."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key in [*list(value)[:12], *list(value)[-3:]]:
+            found += _places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for index in sorted({0, len(value) // 2, len(value) - 1} & set(range(len(value)))):
+            found += _places(value[index], (*path, index))
+    return found
+
+
+PLACES = _places(SOUND)
+
+
+def _changed(document: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
+    changed = copy.deepcopy(document)
+    at = changed
+    for step in path[:-1]:
+        at = at[step]
+    if how == "remove":
+        del at[path[-1]]
+    elif how == "add" and isinstance(at, dict):
+        at["new key"] = value
+    else:
+        at[path[-1]] = value
+    return changed
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(PLACES), st.sampled_from(["set", "set", "remove", "add"]), _values)
+def test_any_value_anywhere(path: tuple[Any, ...], how: str, value: Any) -> None:
+    text = json.dumps(_changed(SOUND, path, how, value))
+    try:
+        parts = parse_tokenizer_json(text, Path("t.json"))
+    except TokenizerFileError as error:
+        assert str(error).startswith("t.json: ")
+    else:
+        assert parts.vocabulary.size > 256
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_damage_to_the_text(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = bytearray(json.dumps(SOUND).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(text) - 1))
+        junk = data.draw(st.binary(max_size=6))
+        text[place : place + data.draw(st.integers(0, 8))] = junk
+    path = tmp_path_factory.mktemp("damaged") / "t.json"
+    path.write_bytes(text)
+    try:
+        load(path)
+    except TokenizerFileError as error:
+        assert str(path) in str(error)
+
+
+@settings(max_examples=150)
+@given(key=st.sampled_from([*CONFIG, "add_prefix_space", "bos_token", "x"]), value=_values)
+def test_any_configuration(key: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("config")
+    (directory / "tokenizer.json").write_text(json.dumps(SOUND))
+    (directory / "tokenizer_config.json").write_text(json.dumps(CONFIG | {key: value}))
+    try:
+        tokenizer = Tokenizer.from_file(directory / "tokenizer.json")
+    except TokenizerFileError as error:
+        assert str(directory) in str(error)
+    else:
+        assert tokenizer.bos_token in (None, *tokenizer.special_tokens)
+
+
+@settings(max_examples=150)
+@given(content=st.one_of(st.binary(max_size=200), st.text("aGBQ= 0123456789\n", max_size=200)))
+def test_any_file_of_ranks_or_merges(
+    content: bytes | str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("ranks") / "file"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    vocab = path.with_name("vocab.json")
+    vocab.write_text(json.dumps(SOUND["model"]["vocab"]))
+    for read in (lambda: load_tiktoken_ranks(path), lambda: load_gpt2_files(vocab, path)):
+        try:
+            read()
+        except TokenizerFileError as error:
+            assert str(path) in str(error)
+
+
+def test_a_regex_that_explodes_elsewhere_does_not_here(tmp_path: Path) -> None:
+    # Oniguruma and `regex` both go through 2**n ways here; such a pattern is read, but costs its
+    # reader's time only on text that is made for it.
+    step = {"type": "Split", "pattern": {"Regex": "(?:a|aa)+b|[^b]"}, "behavior": "Isolated"}
+    document = copy.deepcopy(SOUND)
+    document["pre_tokenizer"]["pretokenizers"][0] = step | {"invert": False}
+    document["model"].pop("pattern", None)
+    parts = parse_tokenizer_json(json.dumps(document), tmp_path)
+    assert parts.pattern == "(?:a|aa)+b|[^b]"
+    assert PATTERNS.get(parts.pattern) is None
+
+
+@pytest.mark.parametrize("depth", [1000, 100_000])
+def test_depth_is_bounded(depth: int, tmp_path: Path) -> None:
+    nested = '{"type":"Sequence","pretokenizers":[' * depth + "]}" * depth
+    text = json.dumps(SOUND | {"pre_tokenizer": 0}).replace(
+        '"pre_tokenizer": 0', f'"pre_tokenizer": {nested}'
+    )
+    with pytest.raises(TokenizerFileError):
+        parse_tokenizer_json(text, tmp_path)

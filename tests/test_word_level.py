@@ -1,0 +1,275 @@
+"""The word-level tokenizer: where it splits, what it knows, what it gives back, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nasty import nasty_text, nasty_texts
+
+from bpe.errors import (
+    EncodingError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+)
+from bpe.unicode_classes import WHITE_SPACE, class_table
+from bpe.word_level import (
+    _WHITE_SPACE,
+    SPECIAL_TOKENS,
+    WordLevelTokenizer,
+    create_vocabulary,
+    split,
+)
+
+MARKS = ",.:;?_!\"()'"
+TEXT = 'The cat -- a "small" one -- sat on the mat; did it?'
+
+# What the splitting rule tells apart, more often than nasty text has it.
+word_texts = st.lists(
+    st.one_of(
+        st.sampled_from([*MARKS, "-", "--", "---", " ", "\n", "\u3000", "\x1c", "a", "b-", "Ab"]),
+        st.sampled_from([*SPECIAL_TOKENS, "<|", "|>", "<|endof", "text|>"]),
+        nasty_text(max_pieces=2),
+    ),
+    max_size=12,
+).map("".join)
+
+
+def plain_split(text: str) -> list[str]:
+    """Return the words of a text, character by character."""
+    table = class_table()
+    words = [""]
+    place = 0
+    while place < len(text):
+        character = text[place]
+        if text.startswith("--", place):
+            words += ["--", ""]
+            place += 1
+        elif character in MARKS:
+            words += [character, ""]
+        elif table[ord(character)] & WHITE_SPACE:
+            words.append("")
+        else:
+            words[-1] += character
+        place += 1
+    return [word for word in words if word]
+
+
+@given(texts=st.lists(word_texts, max_size=10))
+def test_it_splits_at_white_space_and_punctuation(texts: list[str]) -> None:
+    for text in texts:
+        assert split(text) == plain_split(text)
+
+
+def test_white_space_is_that_of_the_table() -> None:
+    written = {ord(c) for c in _WHITE_SPACE.replace("-", "")} | set(range(0x2000, 0x200B))
+    assert written == set(np.flatnonzero(class_table() & WHITE_SPACE).tolist())
+
+
+def test_case_is_kept_and_every_mark_is_a_word() -> None:
+    assert split("It's A--B, (c_d): \"e\"! 1.5-2") == [
+        "It", "'", "s", "A", "--", "B", ",", "(", "c", "_", "d", ")", ":", '"', "e", '"', "!",
+        "1", ".", "5-2",
+    ]  # fmt: skip
+
+
+def test_a_vocabulary_is_sorted_and_the_most_frequent_stay() -> None:
+    texts = ["b a b c", "c b d"]
+    assert create_vocabulary(texts) == ["a", "b", "c", "d"]
+    assert create_vocabulary(texts, 3) == ["a", "b", "c"]
+    assert create_vocabulary(reversed(texts), 3) == ["a", "b", "c"]
+    assert create_vocabulary(texts, 0) == create_vocabulary([]) == []
+    assert WordLevelTokenizer.create_vocabulary(texts, 1) == ["b"]
+    assert create_vocabulary(["a<|endoftext|>b <|x|> <|unk|>"]) == ["<|x|>", "a", "b"]
+
+
+@pytest.fixture
+def tokenizer() -> WordLevelTokenizer:
+    return WordLevelTokenizer(create_vocabulary([TEXT]))
+
+
+def test_special_tokens_come_last(tokenizer: WordLevelTokenizer) -> None:
+    n = len(set(split(TEXT)))
+    assert tokenizer.special_tokens == {text: n + i for i, text in enumerate(SPECIAL_TOKENS)}
+    assert tokenizer.vocab_size == len(tokenizer.vocab) == n + 5
+    assert tokenizer.vocab[n + 4] == b"<|endoftext|>"
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|bos|>", "<|endoftext|>")
+    assert (tokenizer.pattern, tokenizer.unicode_version) == ("word-level", "16.0.0")
+
+
+def test_unknown_words_and_special_tokens(tokenizer: WordLevelTokenizer) -> None:
+    special = tokenizer.special_tokens
+    unknown, end = special["<|unk|>"], special["<|endoftext|>"]
+    cat = tokenizer.vocabulary.index("cat")
+    assert tokenizer.encode("cat dog<|endoftext|>cat") == [cat, unknown, end, cat]
+    assert tokenizer.encode_ordinary("cat <|endoftext|> cat") == [cat, unknown, cat]
+    assert tokenizer.encode("cat<|bos|>cat", ["<|endoftext|>"]) == [unknown]
+    assert tokenizer.encode("<|bos|> cat<|endoftext|>", ["<|bos|>"]) == [
+        special["<|bos|>"],
+        unknown,
+    ]
+    assert tokenizer.encode("") == tokenizer.encode(" \n") == []
+
+
+@given(texts=st.lists(word_texts, max_size=10))
+def test_every_way_to_encode_gives_the_same(texts: list[str]) -> None:
+    tokenizer = WordLevelTokenizer(create_vocabulary([*texts[::2], TEXT], 20))
+    expected = [tokenizer.encode(text) for text in texts]
+    ids, offsets = tokenizer.encode_batch_to_numpy(texts)
+    assert ids.dtype == np.uint32
+    assert offsets.dtype == np.int64
+    assert tokenizer.encode_batch(texts) == expected
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+    for text, wanted in zip(texts, expected, strict=True):
+        assert tokenizer.encode_to_numpy(text).tolist() == wanted
+        assert list(tokenizer.encode_iterable([text[:3], text[3:]])) == wanted
+        assert tokenizer.count_tokens(text) == len(wanted)
+
+
+@given(texts=nasty_texts(max_texts=5))
+def test_the_encoder_of_documents(texts: list[str]) -> None:
+    tokenizer = WordLevelTokenizer(create_vocabulary(texts))
+    data = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    buffer = np.frombuffer(b"".join(data), np.uint8)
+    ids, ends = tokenizer.new_encoder().encode(buffer, offsets, prefix_id=7, suffix_id=9)
+    expected = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
+    assert ids.tolist() == list(chain.from_iterable(expected))
+    assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+
+
+@given(text=word_texts)
+def test_what_is_decoded_encodes_to_the_same_ids(text: str) -> None:
+    tokenizer = WordLevelTokenizer(create_vocabulary([text]))
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode(tokenizer.decode(ids)) == ids
+    assert tokenizer.decode_bytes(np.array(ids, np.uint16)) == tokenizer.decode(ids).encode()
+
+
+def test_decoding_puts_marks_to_their_words() -> None:
+    text = 'Well -- "no", he said ( twice ) !<|endoftext|>'
+    tokenizer = WordLevelTokenizer(create_vocabulary([text.removesuffix("<|endoftext|>")]))
+    expected = 'Well -- " no" , he said( twice) ! <|endoftext|>'
+    assert tokenizer.decode(tokenizer.encode(text)) == expected
+
+
+def test_ids_that_no_word_has(tokenizer: WordLevelTokenizer) -> None:
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(EncodingError, match=f"token id {wrong} is not in the vocabulary"):
+            tokenizer.decode([0, wrong])
+
+
+def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
+    with pytest.raises(EncodingError, match=r"character 1 of the text is '\\ud800', a lone"):
+        tokenizer.encode("a\ud800")
+    with pytest.raises(TypeError, match="expected text, found bytes"):
+        tokenizer.encode(b"a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a list of texts, found one text"):
+        tokenizer.encode_batch("a")
+    with pytest.raises(VocabularyError, match="allowed_special is 'none': expected 'all'"):
+        tokenizer.encode("a", "none")
+    with pytest.raises(VocabularyError, match="allowed_special names 'x', which is not a special"):
+        tokenizer.encode("a", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a", "b c"], "'b c' in the vocabulary is no word: expected text that split"),
+        (["a,"], "'a,' in the vocabulary is no word"),
+        ([""], "'' in the vocabulary is no word"),
+        (["---"], "'---' in the vocabulary is no word"),
+        (["<|eos|>"], "'<|eos|>' in the vocabulary is no word but a special token"),
+        (["a\ud800"], "is no word but not valid Unicode"),
+        (["a", "b", "a"], "'a' is in the vocabulary twice: expected it once"),
+        ("abc", "vocabulary is one text: expected words in a list"),
+    ],
+)
+def test_vocabularies_that_are_refused(words: Any, message: str) -> None:
+    with pytest.raises(VocabularyError) as refused:
+        WordLevelTokenizer(words)
+    assert message in str(refused.value)
+
+
+def test_arguments_of_create_vocabulary() -> None:
+    with pytest.raises(TypeError, match="expected several texts, found one text"):
+        create_vocabulary("abc")
+    with pytest.raises(VocabularyError, match="max_size is -1: expected 0 or more"):
+        create_vocabulary(["abc"], -1)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@given(text=word_texts)
+def test_it_reads_what_it_wrote(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "word_level.json"
+    tokenizer = WordLevelTokenizer(create_vocabulary([text]))
+    tokenizer.save(path)
+    again = WordLevelTokenizer.from_file(path)
+    assert again == tokenizer
+    assert hash(again) == hash(tokenizer)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode(text) == tokenizer.encode(text)
+    assert tokenizer != text
+
+
+def test_the_configuration_names_every_special_token(
+    tokenizer: WordLevelTokenizer, tmp_path: Path
+) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    named = [config[f"{role}_token"] for role in ("unk", "bos", "eos", "pad")]
+    assert named == ["<|unk|>", "<|bos|>", "<|endoftext|>", "<|pad|>"]
+    assert {*named, *config["extra_special_tokens"]} == set(SPECIAL_TOKENS)
+    assert repr(tokenizer) == f"WordLevelTokenizer(vocab_size={tokenizer.vocab_size})"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"type": "BPE"}}, "model.type is 'BPE': expected 'WordLevel'"),
+        ({"model": []}, "model.type is None: expected 'WordLevel'"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is not what"),
+        ({"normalizer": {"type": "Lowercase"}}, "normalizer is not what"),
+        ({"added_tokens": []}, "added_tokens is not what"),
+        ({"truncation": {"max_length": 3}}, "truncation is not what"),
+        ({"decoder": {"type": "WordPiece"}}, "decoder is not what"),
+        ({"unk_token": "[UNK]"}, "model.unk_token is not what WordLevelTokenizer.save writes"),
+        ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
+        ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
+        ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
+        ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
+        ({"vocab": {"a": 0, "b": True, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),
+        ({"vocab": {"a": 0, "b c": 1, "<|unk|>": 2}}, "'b c' in the vocabulary is no word"),
+    ],
+)
+def test_other_files_are_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    WordLevelTokenizer(["a", "b"]).save(path)
+    top = json.loads(path.read_text())
+    for name, value in change.items():
+        (top if name in top else top["model"])[name] = value
+    path.write_text(json.dumps(top))
+    with pytest.raises(UnsupportedTokenizerError) as refused:
+        WordLevelTokenizer.from_file(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert message in str(refused.value)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(TokenizerFileError, match="cannot be read"):
+        WordLevelTokenizer.from_file(path)
+    path.write_text('{"model": {"type": "WordLevel"}}')
+    with pytest.raises(TokenizerFileError, match="model has no 'vocab': expected an object"):
+        WordLevelTokenizer.from_file(path)
