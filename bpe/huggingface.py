@@ -1,7 +1,14 @@
 """Tokenizers that are not byte-level BPE, run by Hugging Face's own library; and `load_tokenizer`.
 
-The law here: what our engine does not implement is run by its owner's, or not at all.  It is slower,
-and that is said once.  Only the `tokenizers` library is used, which runs no code of a repository.
+The law here: what our engine does not implement is run by its owner's, or not at all.  It is
+slower, and that is said once.  Only the `tokenizers` library is used, which runs no code of a
+repository.
+
+`encode` gives the ids of the library's `encode(text, add_special_tokens=False)`.  With its
+`encode_special_tokens` it gives those of `encode_ordinary`, but for one thing: where the model
+itself has a special token among its entries, as those of T5 and BERT do, the library takes text
+that spells it for that token all the same, and a document could forge its own end.  As in
+SentencePiece, such text is ordinary text here.
 """
 
 from __future__ import annotations
@@ -10,13 +17,28 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Collection
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
-from bpe.tokenizer import Tokenizer, huggingface_hub_file
-from bpe.tokenizer_file import config_path, parse_json, read_text, write_atomically
+from bpe.errors import (
+    EncodingError,
+    TokenbinError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+)
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
+from bpe.tokenizer import Tokenizer, huggingface_hub_file
+from bpe.tokenizer_file import (
+    config_path,
+    parse_json,
+    parse_tokenizer_json,
+    read_text,
+    write_atomically,
+)
 from bpe.word_level import WordLevelTokenizer
 
 _logger = logging.getLogger("bpe")
@@ -49,21 +71,43 @@ def load_tokenizer(name: str | os.PathLike[str], *, pattern: str | None = None) 
         # A path that was mistyped is no name on the hub.
         if path.suffix or path.is_absolute() or len(path.parts) > 2:
             raise TokenizerFileError(
-                f"{name}: No such file or directory: expected a tokenizer.json, a directory that holds"
-                " one, a .tiktoken file, or a name known to tiktoken or Hugging Face"
+                f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
+                " holds one, a .tiktoken file, or a name known to tiktoken or Hugging Face"
             )
     path = huggingface_hub_file(name)
     try:
         return Tokenizer.from_file(path)
     except UnsupportedTokenizerError as error:
+        if _is_byte_level(path):
+            # What our engine lacks is not the matter: tokenizer_config.json contradicts the file.
+            raise
         try:
             return WordLevelTokenizer.from_file(path)
         except UnsupportedTokenizerError:
             return HuggingFaceTokenizer(path, reason=str(error))
 
 
+def _is_byte_level(path: Path) -> bool:
+    try:
+        parse_tokenizer_json(read_text(path), path)
+    except UnsupportedTokenizerError:
+        return False
+    return True
+
+
 # Fingerprints of the tokenizers of which it was said that they are slow.
 _said_slower: set[str] = set()
+
+
+@contextmanager
+def _errors_as(kind: type[TokenbinError], beginning: str) -> Iterator[None]:
+    """Turn what the library raises into an error of ours; a panic of it is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{beginning}: {' '.join(str(error).split())}") from error
 
 
 class HuggingFaceTokenizer(TextTokenizer):
@@ -81,6 +125,14 @@ class HuggingFaceTokenizer(TextTokenizer):
         path = Path(path)
         self._text = read_text(path)
         top = parse_json(self._text, path)
+        model = top.get("model")
+        if not isinstance(model, dict):
+            raise TokenizerFileError(f"{path}: it has no 'model': expected a tokenizer.json")
+        if model.get("dropout"):
+            raise UnsupportedTokenizerError(
+                f"{path}: model.dropout is {model['dropout']}, with which the same text has other"
+                " ids each time: set it to null"
+            )
         try:
             import tokenizers
         except ImportError as error:
@@ -88,47 +140,65 @@ class HuggingFaceTokenizer(TextTokenizer):
                 f"{reason or path}; Hugging Face's library could run it, but is not installed:"
                 " pip install 'tokenbin[hf]'"
             ) from error
-        try:
-            self._encoder = tokenizers.Tokenizer.from_str(self._text)
-            self._ordinary = tokenizers.Tokenizer.from_str(self._text)
-        except Exception as error:
-            # The library raises nothing more special.
-            raise TokenizerFileError(
-                f"{reason or path}; Hugging Face's library cannot read it either: {error}"
-            ) from error
-        for engine in (self._encoder, self._ordinary):
-            # They would cut documents off, or fill them up.
+        cannot = f"{reason or path}; Hugging Face's library cannot read it either"
+        with _errors_as(TokenizerFileError, cannot):
+            self._engine = tokenizers.Tokenizer.from_str(self._text)
+            ordinary = _without_special_entries(top)
+            self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
+        self._ordinary.encode_special_tokens = True
+        for engine in (self._engine, self._ordinary):
             engine.no_truncation()
             engine.no_padding()
-        self._ordinary.encode_special_tokens = True
-        model = top.get("model")
-        kind = model.get("type") if isinstance(model, dict) else None
-        self.pattern = f"huggingface:{kind or type(self._encoder.model).__name__}"
-        self.fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
-        if self.fingerprint not in _said_slower:
-            _said_slower.add(self.fingerprint)
-            _logger.warning(
-                "%s; so this tokenizer runs in Hugging Face's library, with the same ids but"
-                " slower",
-                reason or f"{path} is not run by tokenbin's own engine",
-            )
-        vocab = self._encoder.get_vocab(with_added_tokens=True)
+        kind = model.get("type") or type(self._engine.model).__name__
+        self._pattern = f"huggingface:{kind}"
+        self._fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
+        if self._fingerprint not in _said_slower:
+            _said_slower.add(self._fingerprint)
+            self._say_what_is_different(reason or f"{path} is named for it", top)
+        vocab = self._engine.get_vocab(with_added_tokens=True)
         self._spelled = dict(sorted((number, text) for text, number in vocab.items()))
-        self._special_tokens = {
-            token.content: token_id
-            for token_id, token in sorted(self._encoder.get_added_tokens_decoder().items())
-            if token.special
-        }
+        added = sorted(self._engine.get_added_tokens_decoder().items())
+        self._special_tokens = {t.content: token_id for token_id, t in added if t.special}
+        _refuse_other_numbers(path, top, vocab)
         beside = config_path(path)
         self._config = read_text(beside) if beside.exists() else ""
         config = parse_json(self._config, beside) if self._config else {}
-        self.eos_token = self._named(config, "eos_token")
-        self.bos_token = self._named(config, "bos_token")
+        self._eos_token = _content(config, "eos_token")
+        if self._eos_token is not None and self._eos_token not in self._special_tokens:
+            raise TokenizerFileError(
+                f"{beside}: eos_token is {self._eos_token!r}, which is no special token of {path}:"
+                f" expected one of {', '.join(map(repr, self._special_tokens)) or '(none)'}"
+            )
+        bos_token = _content(config, "bos_token")
+        self._bos_token = bos_token if bos_token in self._special_tokens else None
 
-    def _named(self, config: dict[str, object], role: str) -> str | None:
-        token = config.get(role)
-        text = token.get("content") if isinstance(token, dict) else token
-        return text if isinstance(text, str) and text in self._special_tokens else None
+    def _say_what_is_different(self, reason: str, top: Mapping[str, Any]) -> None:
+        _logger.warning(
+            "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower", reason
+        )
+        for name in ("truncation", "padding"):
+            if top.get(name) is not None:
+                _logger.warning("its %s is switched off, for it would change documents", name)
+
+    @property
+    def eos_token(self) -> str | None:
+        """The special token that ends a document, None if there is none."""
+        return self._eos_token
+
+    @property
+    def bos_token(self) -> str | None:
+        """The special token that begins a document, None if there is none."""
+        return self._bos_token
+
+    @property
+    def pattern(self) -> str:
+        """How text is split: "huggingface:" and the kind of the model."""
+        return self._pattern
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the text of the file, in hexadecimal."""
+        return self._fingerprint
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -158,7 +228,7 @@ class HuggingFaceTokenizer(TextTokenizer):
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
         if allowed_special is None:
-            engine = self._encoder
+            engine = self._engine
         elif not allowed_special:
             engine = self._ordinary
         else:
@@ -166,11 +236,12 @@ class HuggingFaceTokenizer(TextTokenizer):
                 "Hugging Face's library recognises all special tokens or none: expected"
                 " allowed_special='all' or ()"
             )
-        batch = engine.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in batch]
+        with _errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
+            batch = engine.encode_batch_fast(texts, add_special_tokens=False)
+            return [encoding.ids for encoding in batch]
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._encoder.decode(ids, skip_special_tokens=False))
+        return str(self._engine.decode(ids, skip_special_tokens=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and its configuration, as they were read."""
@@ -181,4 +252,54 @@ class HuggingFaceTokenizer(TextTokenizer):
 
     def __repr__(self) -> str:
         names = json.dumps(list(self._special_tokens)[:5], ensure_ascii=False)
-        return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
+        return f"HuggingFaceTokenizer({self._pattern!r}, vocab_size={self.vocab_size}, {names}...)"
+
+
+def _content(config: Mapping[str, Any], role: str) -> str | None:
+    token = config.get(role)
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _refuse_other_numbers(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
+    """Refuse a file whose added tokens the library numbers anew, without a word."""
+    for added in top.get("added_tokens") or []:
+        found = vocab.get(added["content"])
+        if found != added["id"]:
+            raise TokenizerFileError(
+                f"{path}: the added token {added['content']!r} has the id {added['id']}, and"
+                f" Hugging Face's library gives it {found}: expected an id that both agree on"
+            )
+
+
+def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
+    """The file with special tokens no longer among the entries of its model.
+
+    Each keeps its place under a name that no text spells, so that all other ids stay the same; the
+    unknown token keeps its name, too, where the model looks for it by that name.  So do those that
+    merges make, which are ordinary tokens as well.
+    """
+    model = dict(top["model"])
+    vocab, merges = model.get("vocab"), model.get("merges") or []
+    parts = {
+        part for merge in merges for part in (merge.split(" ") if isinstance(merge, str) else merge)
+    }
+    made = {"".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges}
+    special = {
+        added["content"]
+        for added in top.get("added_tokens") or []
+        if added.get("special") and added["content"] not in parts | made | {model.get("unk_token")}
+    }
+    # No document can know these, and so spell them.
+    names = {text: f"{secrets.token_hex(16)} {index}" for index, text in enumerate(special)}
+    if isinstance(vocab, dict):
+        inside = special & vocab.keys()
+        model["vocab"] = {names.get(text, text): token_id for text, token_id in vocab.items()}
+    elif isinstance(vocab, list):
+        inside = special & {entry[0] for entry in vocab}
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
+    else:
+        return dict(top)
+    # Those that the model does not know any more would be numbered anew.
+    added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
+    return {**top, "added_tokens": added_tokens, "model": model}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ def decoded(
             short.
         TokenizerFileError: There is no tokenizer, or it cannot be read.
     """
+    from bpe import Tokenizer
+
     tokenizer = tokenizer_of(path, tokenizer_path)
     file = open_tokens(path, tokenizer=tokenizer)
     if start > len(file):
@@ -62,8 +65,15 @@ def decoded(
             " start (--start)"
         )
     stop = len(file) if count is None else min(start + count, len(file))
-    for place in range(start, stop, _TOKENS_AT_A_TIME):
-        yield tokenizer.decode_bytes(file[place : min(place + _TOKENS_AT_A_TIME, stop)])
+    if isinstance(tokenizer, Tokenizer):
+        bounds = [*range(start, stop, _TOKENS_AT_A_TIME), stop]
+    else:
+        # What stands between words is theirs to say, so a document is decoded as a whole.
+        first, last = np.searchsorted(file.document_ends, [start, stop], side="left")
+        ends = file.document_ends[first:last].astype(np.int64).tolist()
+        bounds = list(dict.fromkeys([start, *ends, stop]))
+    for place, next_place in pairwise(bounds):
+        yield tokenizer.decode_bytes(file[place:next_place])
 
 
 def tokenizer_facts(path: Path, pattern: str | None = None) -> dict[str, Any]:

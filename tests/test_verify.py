@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -108,6 +109,29 @@ def test_contradictions_behind_right_digests_are_found(
     found = damages(verified(data / "odd.bin"))
     assert len(found) == bool(message)
     assert not message or message in found[0]
+
+
+def test_ids_without_a_token_are_found(data: Path) -> None:
+    from bpe import Tokenizer, Vocabulary
+
+    tokens = {byte: bytes([byte]) for byte in range(256)}
+    vocabulary = Vocabulary(tokens, [], {"<|endoftext|>": 278})
+    Tokenizer.from_vocabulary(vocabulary).save(data / "tokenizer.json")
+    write(data, [97, 260, 278], [3])
+    (found,) = damages(verified(data / "odd.bin"))
+    assert "document 0 does not decode: token id 260 is not in the vocabulary" in found
+
+
+def test_text_that_is_changed_before_it_is_encoded(data: Path, tmp_path: Path) -> None:
+    top = json.loads((data / "tokenizer.json").read_text())
+    top["normalizer"] = {"type": "NFD"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(top))
+    (tmp_path / "text").write_text("naïve<|endoftext|>e\u0301te\u0301")
+    text, out = tmp_path / "text", tmp_path / "nfd"
+    build(train=text, val=text, out=out, tokenizer=tmp_path / "tokenizer.json")
+    findings = verified(out / "train.bin")
+    assert not damages(findings)
+    assert "2 documents decode, but not always to the very text" in findings[-1].text
 
 
 def test_ids_beyond_the_vocabulary_and_ends_out_of_order_are_found(data: Path) -> None:
