@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,7 +42,7 @@ _EncodeDocuments = Callable[
 
 @functools.cache
 def _word_characters() -> NDArray[np.bool_]:
-    """bool[0x110000]: what `\\w` means to Rust's `regex`."""
+    r"""bool[0x110000]: what `\w` means to Rust's `regex`."""
     members: NDArray[np.bool_] = np.not_equal(class_table() & (LETTER | MARK), 0)
     for first, last, category in category_runs():
         if category in ("Nd", "Nl", "Pc"):
@@ -185,8 +184,13 @@ class Preparation:
 
         Args:
             encode_documents: Encodes `uint8[n]` cut at `int64[k + 1]`, as `Encoder.encode`.
+            buffer: As in `Encoder.encode`.
+            offsets: As there.
             recognised: As in `pieces`.
-            buffer, offsets, prefix_id, suffix_id, continues, continued: As in `Encoder.encode`.
+            prefix_id: As in `Encoder.encode`.
+            suffix_id: As there.
+            continues: As there.
+            continued: As there.
 
         Returns:
             As `Encoder.encode`.

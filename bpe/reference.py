@@ -46,7 +46,7 @@ BYTE_LEVEL_ALPHABET: Final = _byte_level_alphabet()
 
 
 def split(text: str, pattern: str = "gpt2") -> list[str]:
-    """Cut text into pre-tokens as a pattern of `bpe.patterns` does; joined, they are the text again.
+    """Cut text into pre-tokens as a pattern of `bpe.patterns` does; joined they are the text.
 
     Args:
         text: Any text.

@@ -227,9 +227,10 @@ class _Parser:
                 raise self.refuse("a '{' that begins no repetition")
             else:
                 return part
-            if isinstance(part, _Text) or (isinstance(part, _Group) and part.opening != "(?:"):
-                if not (isinstance(part, _Group) and part.opening == "(?>"):
-                    raise self.refuse("a repetition of what has no length", at)
+            if isinstance(part, _Text) or (
+                isinstance(part, _Group) and part.opening not in ("(?:", "(?>")
+            ):
+                raise self.refuse("a repetition of what has no length", at)
             interval = self.text[at] == "{"
             manner = ""
             if self._takes("?"):
@@ -646,10 +647,8 @@ def _beginnings(pieces: list[tuple[int, int, bool]], behavior: str) -> list[int]
         return kept
     before: bool | None = None
     for start, _, is_match in pieces:
-        if behavior == "Contiguous":
-            joined = is_match == before
-        else:
-            joined = is_match and before is False
+        wanted = before if behavior == "Contiguous" else (True if before is False else None)
+        joined = before is not None and is_match == wanted
         if not joined:
             kept.append(start)
         before = is_match

@@ -853,8 +853,8 @@ def _tiktoken_encoding(name: str) -> tiktoken.Encoding:
     known = tiktoken.list_encoding_names()
     if name not in known:
         raise TokenizerFileError(
-            f"{name}: No such file or directory, and no encoding of tiktoken's has this name: expected"
-            f" a path, or one of {', '.join(known)}"
+            f"{name}: No such file or directory, and no encoding of tiktoken's has this name:"
+            f" expected a path, or one of {', '.join(known)}"
         )
     try:
         return tiktoken.get_encoding(name)

@@ -221,6 +221,7 @@ class Lines:
 
 
 def layout(value: object, indent: str = "") -> str:
+    """Return JSON with one entry to the line where `Lines` says so."""
     inner = indent + "  "
     if isinstance(value, Lines) and value.entries:
         if isinstance(value.entries, dict):
@@ -761,6 +762,7 @@ def _object(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
+    """Return the text of a file; an error names it."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -779,6 +781,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """Return the object that a JSON text holds; an error names the file and the place."""
     try:
         value = json.loads(text, parse_constant=functools.partial(_refuse_constant, path))
     except RecursionError as error:

@@ -353,7 +353,7 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
         # An ordinary token may be an added one, too; then both are one entry of tokenizer.json.
         ordinary = tokens.get(token_id)
         if token_id in seen or (ordinary is not None and to_byte_level(ordinary) != text):
-            owner = seen[token_id] if token_id in seen else ordinary
+            owner = seen.get(token_id, ordinary)
             raise VocabularyError(
                 f"{name} {text!r} has the id {token_id}, which {owner!r} has already"
             )

@@ -66,6 +66,12 @@ class SpecialIds:
                     f"the tokenizer has no special token {token!r}; choose one that it has"
                     f" ({option}): {', '.join(map(repr, there)) or 'it has none at all'}"
                 )
+        if there[end] in tokenizer.encode_ordinary(end):
+            raise SpecialTokenError(
+                f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
+                " it would end there; choose another special token (--end-of-text):"
+                f" {', '.join(map(repr, there))}"
+            )
         begin = settings.begin_of_text
         return cls(there[end], None if begin is None else there[begin])
 

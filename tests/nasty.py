@@ -60,8 +60,8 @@ def nasty_texts(max_texts: int = 20, max_pieces: int = 15) -> st.SearchStrategy[
 
 
 # What the patterns that descend from cl100k tell apart: contractions in both cases, runs of digits,
-# mixed case, marks after letters, slashes and ends of lines after punctuation, white space with ends
-# of lines anywhere, and characters whose case folds to something unexpected.
+# mixed case, marks after letters, slashes and ends of lines after punctuation, white space with
+# ends of lines anywhere, and characters whose case folds to something unexpected.
 _FOLDING = ["\u0130", "\u0131", "\u017f", "'\u017f", "\u212a", "\u1e9e", "ǆ", "ǅ", "Ǆ", "\u0345"]
 _pattern_piece = st.one_of(
     st.sampled_from([*APOSTROPHES, *_FOLDING]),

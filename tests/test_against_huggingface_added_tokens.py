@@ -146,7 +146,10 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 WHOLE = BYTES | {"use_regex": True}
 TEMPLATE = {
     "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "single": [
+        {"SpecialToken": {"id": "<|begin|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
     "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [N], "tokens": ["<|begin|>"]}},
 }  # fmt: skip
@@ -160,7 +163,7 @@ FAMILIES = {
         ],
         normalizer={"type": "NFC"},
         pre_tokenizer=WHOLE,
-        post_processor={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
+        post_processor=WHOLE | {"add_prefix_space": True, "trim_offsets": False},
         decoder=WHOLE,
     ),
     "llama3": file(
@@ -184,7 +187,13 @@ FAMILIES = {
     "roberta": file(
         [token("<s>", N, normalized=True), token("<mask>", N + 1, lstrip=True)],
         pre_tokenizer=WHOLE | {"add_prefix_space": True},
-        post_processor={"type": "RobertaProcessing", "sep": ["<s>", N], "cls": ["<s>", N], "trim_offsets": True, "add_prefix_space": True},
+        post_processor={
+            "type": "RobertaProcessing",
+            "sep": ["<s>", N],
+            "cls": ["<s>", N],
+            "trim_offsets": True,
+            "add_prefix_space": True,
+        },
         model={"unk_token": "<s>", "continuing_subword_prefix": "", "end_of_word_suffix": ""},
     ),
     "deepseek": file(
@@ -194,7 +203,10 @@ FAMILIES = {
             "pretokenizers": [
                 split(r"\p{N}{1,3}"),
                 split("[一-龥\u3040-ゟ゠-ヿ]+"),
-                split(r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+                split(
+                    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+                    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+                ),
                 BYTES,
             ],
         },
@@ -219,7 +231,8 @@ FAMILIES = {
 _pieces = st.one_of(
     nasty_text(4),
     st.sampled_from(["<|endoftext|>", "<mask>", "  <mask> ", "<|low|>", "<|im_start|>", "<tool>",
-                     "<s>", "unreached", " " * 30, "\n" + " " * 9 + "x", "12345", "日本語です", "<|eot|>"]),
+                     "<s>", "unreached", " " * 30, "\n" + " " * 9 + "x", "12345", "日本語です",
+                     "<|eot|>"]),
 )  # fmt: skip
 
 

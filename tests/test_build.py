@@ -18,6 +18,7 @@ from bpe import Tokenizer, reference
 from preprocess import build, open_tokens, pipeline
 from preprocess.documents import CorpusError
 from preprocess.outputs import OutputError
+from preprocess.passes import SpecialTokenError
 from preprocess.progress import Progress
 
 END = "<|endoftext|>"
@@ -403,3 +404,23 @@ def test_nothing_is_left_of_a_run_that_ends_early(
     with pytest.raises(error):
         build(**options, out=tmp_path / "out", vocab_size=280, progress=Failing(), unit_size=500)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) -> None:
+    from bpe import Vocabulary
+
+    base = Vocabulary.from_merges([(b"e", b"n"), (b"en", b"d")])
+    # One entry of tokenizer.json, which the merges reach from ordinary text, too.
+    tokenizer = Tokenizer.from_vocabulary(Vocabulary(base.tokens, base.merges, {"end": 257}))
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "text.txt").write_text("the end of it")
+    with pytest.raises(
+        SpecialTokenError, match="'end' is an ordinary token of this tokenizer as well"
+    ):
+        build(
+            train=[tmp_path / "text.txt"],
+            out=tmp_path / "out",
+            tokenizer=tmp_path / "tokenizer.json",
+            end_of_text="end",
+        )
+    assert not (tmp_path / "out").exists()

@@ -22,7 +22,10 @@ VOCABULARY = Vocabulary.from_merges(trained.merges()[:40], ["<|endoftext|>"])
 SOUND = json.loads(
     Tokenizer.from_vocabulary(VOCABULARY, pattern="llama3").to_huggingface().to_str()
 )
-CONFIG = {"eos_token": "<|endoftext|>", "added_tokens_decoder": {"296": {"content": "<|endoftext|>", "special": True}}}  # fmt: skip
+CONFIG = {
+    "eos_token": "<|endoftext|>",
+    "added_tokens_decoder": {"296": {"content": "<|endoftext|>", "special": True}},
+}
 
 _values = st.one_of(
     st.none(),

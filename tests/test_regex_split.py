@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,9 @@ def pieces(splitter: RegexSplitter, texts: list[str]) -> list[list[str]]:
     splitter.refine(np.frombuffer(data, np.uint8), starts)
     places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
     result = []
-    for first, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for first, stop in pairwise(offsets):
         inside = [*places[(places >= first) & (places < stop)].tolist(), int(stop)]
-        cut = zip(inside[:-1], inside[1:], strict=True)
+        cut = pairwise(inside)
         result.append([data[i:j].decode() for i, j in cut] if first < stop else [])
     return result
 
@@ -74,7 +75,11 @@ _regex = st.lists(
     st.lists(_quantified, min_size=1, max_size=3).map("".join), min_size=1, max_size=3
 ).map("|".join)
 _text = st.lists(
-    st.one_of(st.text("abAB'sSlL1 \n.", max_size=8), st.sampled_from(SAMPLES), st.characters(exclude_categories=["Cs"])),
+    st.one_of(
+        st.text("abAB'sSlL1 \n.", max_size=8),
+        st.sampled_from(SAMPLES),
+        st.characters(exclude_categories=["Cs"]),
+    ),
     max_size=8,
 ).map("".join)  # fmt: skip
 
@@ -95,7 +100,7 @@ def test_any_regex_splits_as_in_tiktoken(regex: str, texts: list[str]) -> None:
 def test_text_that_tiktoken_would_lose_is_refused() -> None:
     splitter = RegexSplitter(r"\p{L}+", "tiktoken")
     assert pieces(splitter, ["abc"]) == [["abc"]]
-    with pytest.raises(EncodingError, match="byte 6 of the text is in no match .* would lose it"):
+    with pytest.raises(EncodingError, match=r"byte 6 of the text is in no match .* would lose it"):
         pieces(splitter, ["abc", "dé d"[0:2], " "])
 
 

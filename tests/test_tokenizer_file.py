@@ -521,4 +521,4 @@ def test_a_file_with_one_value_replaced_is_read_or_refused_but_never_breaks(
     try:
         tokenizer_file.parse_tokenizer_json(json.dumps(value), "t.json")
     except TokenizerFileError as error:
-        assert str(error).startswith("t.json: ")  # noqa: PT017
+        assert str(error).startswith("t.json: ")

@@ -1,8 +1,8 @@
 r"""Bytes -> boundaries of pre-tokens for the patterns that descend from cl100k, 64 bytes at a time.
 
 Law: `split_cl100k` sets bit i of `starts` exactly where `reference.split_cl100k` begins a
-pre-token, for every document of the buffer at once and for every sum of the flags below. Which flags
-a pattern has is told in `bpe.pretokenize`; one more pattern of this family is one more line there.
+pre-token, for every document of the buffer at once and for every sum of the flags below. Which
+flags a pattern has is told in `bpe.pretokenize`; one more of this family is one more line there.
 
 As in `split_gpt2` a block becomes bit sets, one for each class of characters, and boundaries are
 shifts and masks of them. What these patterns add is that one thing can depend on another far away:
@@ -110,8 +110,9 @@ def white_follows(source, at, classes):
 
 @functools.cache
 def scanner(flags):
-    """The kernel for one pattern: `split_cl100k` with the flags as constants, so that what a
-    pattern does not need is not compiled.
+    """The kernel for one pattern: `split_cl100k` with the flags as constants.
+
+    So what a pattern does not need is not compiled.
 
     Args:
         flags: a sum of the flags of this module.
