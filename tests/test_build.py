@@ -414,9 +414,7 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
     tokenizer = Tokenizer.from_vocabulary(Vocabulary(base.tokens, base.merges, {"end": 257}))
     tokenizer.save(tmp_path / "tokenizer.json")
     (tmp_path / "text.txt").write_text("the end of it")
-    with pytest.raises(
-        SpecialTokenError, match="'end' is an ordinary token of this tokenizer as well"
-    ):
+    with pytest.raises(SpecialTokenError, match="'end' is an ordinary token"):
         build(
             train=[tmp_path / "text.txt"],
             out=tmp_path / "out",
