@@ -1,0 +1,174 @@
+"""The other formats: written and read back equal, and what they cannot hold refused by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiktoken
+import tiktoken.load
+import trained
+from nasty import SAMPLES
+
+from bpe import AddedToken, Tokenizer, Vocabulary
+from bpe.errors import PatternError, TokenizerFileError, VocabularyError
+
+SPECIAL = ["<|endoftext|>", "<|pad|>"]
+BASE = Vocabulary.from_merges(trained.merges(), SPECIAL)
+TOKENIZER = Tokenizer.from_vocabulary(BASE)
+TEXT = "".join(SAMPLES) + " the end of it\n"
+
+
+def with_added(**flags: bool) -> Tokenizer:
+    added = [*BASE.added_tokens, AddedToken("<x>", 2000, **flags)]
+    return Tokenizer.from_vocabulary(Vocabulary(BASE.tokens, BASE.merges, added))
+
+
+# --- .tiktoken -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
+def test_ranks_are_written_and_read(pattern: str, tmp_path: Path) -> None:
+    ours = Tokenizer.from_vocabulary(BASE, pattern=pattern)
+    ours.save_tiktoken(tmp_path / "a.tiktoken")
+    special = ours.special_tokens
+    again = Tokenizer.from_tiktoken(
+        str(tmp_path / "a.tiktoken"), pattern=pattern, special_tokens=special
+    )
+    assert again.encode(TEXT) == ours.encode(TEXT)
+    theirs = tiktoken.Encoding(
+        "a",
+        pat_str=ours.to_tiktoken()._pat_str,
+        mergeable_ranks=tiktoken.load.load_tiktoken_bpe(str(tmp_path / "a.tiktoken")),
+        special_tokens=special,
+    )
+    assert theirs.encode_ordinary(TEXT) == ours.encode_ordinary(TEXT)
+    assert Tokenizer.from_tiktoken(theirs) == again
+    assert Tokenizer.from_tiktoken(theirs).pattern == pattern
+
+
+def test_gaps_and_special_tokens_in_the_middle(tmp_path: Path) -> None:
+    tokens = {i + (i >= 300) * 7: token for i, token in BASE.tokens.items()}
+    ranks = {token: i for i, token in tokens.items()}
+    theirs = tiktoken.Encoding(
+        "gaps",
+        pat_str=TOKENIZER.to_tiktoken()._pat_str,
+        mergeable_ranks=ranks,
+        # One is an ordinary pre-token, and one stands inside another.
+        special_tokens={"<|a|>": 301, "the": 5000, "<|a|><|b|>": 4000},
+    )
+    ours = Tokenizer.from_tiktoken(theirs)
+    for text in (TEXT, "the<|a|>the <|a|><|b|> thethe", "<|a|><|a|><|b|>"):
+        assert ours.encode(text) == theirs.encode(text, allowed_special="all")
+        assert ours.encode_ordinary(text) == theirs.encode_ordinary(text)
+    assert len(ours.fingerprint) == 64
+    # tokenizer.json has no two entries with one text.
+    with pytest.raises(VocabularyError, match="'the' is spelled like the ordinary token b'the'"):
+        ours.save(tmp_path / "tokenizer.json")
+
+
+def test_a_name_that_tiktoken_does_not_know() -> None:
+    with pytest.raises(TokenizerFileError, match=r"no encoding of tiktoken's .* o200k_base"):
+        Tokenizer.from_tiktoken("gpt-99")
+
+
+def test_an_encoding_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(name: str) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(tiktoken, "get_encoding", fails)
+    with pytest.raises(TokenizerFileError, match=r"cl100k_base: tiktoken cannot load .* no network"):
+        Tokenizer.from_tiktoken("cl100k_base")
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: TOKENIZER.to_tiktoken(name))
+    assert Tokenizer.from_tiktoken("gpt2").encode(TEXT) == TOKENIZER.encode(TEXT)
+
+
+def test_what_ranks_cannot_say() -> None:
+    for tokenizer in (with_added(special=False), with_added(lstrip=True)):
+        with pytest.raises(VocabularyError, match="what happens to text before it is split"):
+            tokenizer.to_tiktoken()
+    other = Tokenizer.from_vocabulary(BASE, pattern=r"\s+|\S+")
+    with pytest.raises(PatternError, match="was written for Hugging Face"):
+        other.to_tiktoken()
+
+
+# --- vocab.json and merges.txt -------------------------------------------------------------------
+
+
+def test_gpt2_files_are_written_and_read(tmp_path: Path) -> None:
+    vocab, merges = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    TOKENIZER.save_gpt2_files(vocab, merges)
+    again = Tokenizer.from_gpt2_files(vocab, merges, SPECIAL)
+    assert again.vocabulary == BASE
+    assert merges.read_text("utf-8").startswith("#version: 0.2\n")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (Tokenizer.from_vocabulary(BASE, pattern="llama3"), "'llama3' is not gpt2"),
+        (with_added(single_word=True), "what happens to text before it is split"),
+        (with_added(normalized=True), "what happens to text before it is split"),
+        (
+            Tokenizer.from_vocabulary(
+                Vocabulary({**BASE.tokens, 3000: b"abcxyz"}, BASE.merges, {}, whole_first=True)
+            ),
+            "cannot say that a whole pre-token comes first",
+        ),
+        (
+            Tokenizer.from_vocabulary(
+                Vocabulary(BASE.tokens, BASE.merges, [AddedToken("<y>", 999, normalized=True)])
+            ),
+            "cannot say what the added token '<y>' is",
+        ),
+    ],
+)
+def test_what_gpt2_files_cannot_say(tokenizer: Tokenizer, message: str, tmp_path: Path) -> None:
+    with pytest.raises(VocabularyError, match=message):
+        tokenizer.save_gpt2_files(tmp_path / "vocab.json", tmp_path / "merges.txt")
+    assert not list(tmp_path.iterdir())
+
+
+# --- Hugging Face's hub --------------------------------------------------------------------------
+
+
+def test_a_directory_is_a_name(tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.from_huggingface(tmp_path) == TOKENIZER
+
+
+def test_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    asked = []
+
+    def download(name: str, file: str) -> str:
+        asked.append((name, file))
+        if not (tmp_path / file).exists():
+            raise OSError(f"404: {file}")
+        return str(tmp_path / file)
+
+    hub = SimpleNamespace(try_to_load_from_cache=lambda name, file: None, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert Tokenizer.from_huggingface("somebody/model") == TOKENIZER
+    assert asked == [
+        ("somebody/model", "tokenizer.json"),
+        ("somebody/model", "tokenizer_config.json"),
+    ]
+    # What is in the cache is not asked for.
+    hub.try_to_load_from_cache = lambda name, file: str(tmp_path / file)
+    assert Tokenizer.from_huggingface("somebody/model") == TOKENIZER
+    assert len(asked) == 2
+    hub.try_to_load_from_cache = lambda name, file: None
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerFileError, match=r"hub gave no tokenizer\.json: OSError: 404"):
+        Tokenizer.from_huggingface("somebody/model")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(TokenizerFileError, match=r"huggingface_hub is missing: pip install"):
+        Tokenizer.from_huggingface("somebody/model")
+
+
+def test_an_object_that_is_no_tokenizer() -> None:
+    with pytest.raises(TokenizerFileError, match=r"int: expected a tokenizers\.Tokenizer"):
+        Tokenizer.from_huggingface(3)
