@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 from bpe import Tokenizer
 from bpe.errors import TokenizerFileError
 from bpe.patterns import PATTERNS
-from bpe.tokenizer_file import load, load_gpt2_files, load_tiktoken_ranks, parse_tokenizer_json
+from bpe.tokenizer_file import (
+    TokenizerParts,
+    load,
+    load_gpt2_files,
+    load_tiktoken_ranks,
+    parse_tokenizer_json,
+    tokenizer_json,
+)
 from bpe.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.from_merges(trained.merges()[:40], ["<|endoftext|>"])
-SOUND = json.loads(
-    Tokenizer.from_vocabulary(VOCABULARY, pattern="llama3").to_huggingface().to_str()
-)
+SOUND = json.loads(tokenizer_json(TokenizerParts(VOCABULARY, "llama3")))
 CONFIG = {
     "eos_token": "<|endoftext|>",
     "added_tokens_decoder": {"296": {"content": "<|endoftext|>", "special": True}},

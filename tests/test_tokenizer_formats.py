@@ -79,7 +79,7 @@ def test_an_encoding_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no network")
 
     monkeypatch.setattr(tiktoken, "get_encoding", fails)
-    with pytest.raises(TokenizerFileError, match=r"cl100k_base: tiktoken cannot load .* no network"):
+    with pytest.raises(TokenizerFileError, match=r"cl100k_base: tiktoken cannot load .*no net"):
         Tokenizer.from_tiktoken("cl100k_base")
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: TOKENIZER.to_tiktoken(name))
     assert Tokenizer.from_tiktoken("gpt2").encode(TEXT) == TOKENIZER.encode(TEXT)
