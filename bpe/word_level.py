@@ -149,7 +149,8 @@ class WordLevelTokenizer(TextTokenizer):
             raise TokenizerFileError(f"{path}: model has no 'vocab': expected an object")
         n_words = len(vocab) - 1
         words = [word for word in vocab if word != UNKNOWN]
-        if sorted(map(str, vocab.values())) != sorted(map(str, range(len(vocab)))):
+        numbers = [number for number in vocab.values() if type(number) is int]
+        if sorted(numbers) != list(range(len(vocab))):
             raise UnsupportedTokenizerError(
                 f"{path}: the ids in model.vocab are not the numbers from 0 to {n_words}: expected"
                 " a file that WordLevelTokenizer.save wrote"

@@ -245,6 +245,7 @@ def test_the_configuration_names_every_special_token(
         ({"unk_token": "[UNK]"}, "model.unk_token is not what WordLevelTokenizer.save writes"),
         ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
         ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
+        ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),
         ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
         ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
         ({"vocab": {"a": 0, "b": True, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),
