@@ -17,14 +17,16 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bpe.errors import (
     EncodingError,
+    PatternError,
     TokenbinError,
     TokenizerFileError,
     UnsupportedTokenizerError,
@@ -44,14 +46,25 @@ from bpe.word_level import WordLevelTokenizer
 _logger = logging.getLogger("bpe")
 
 
-def load_tokenizer(name: str | os.PathLike[str], *, pattern: str | None = None) -> AnyTokenizer:
+# What such a name ends in was meant to be a file.
+_FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
+
+
+def load_tokenizer(
+    name: str | os.PathLike[str],
+    *,
+    pattern: str | None = None,
+    special_tokens: Iterable[str] = (),
+) -> AnyTokenizer:
     """Read a tokenizer of any kind.
 
     Args:
         name: What is tried, in this order: the path of a tokenizer.json, of a directory that holds
             one, or of a .tiktoken file; the name of one of tiktoken's encodings; a name on Hugging
             Face's hub.
-        pattern: The split pattern of a .tiktoken file.
+        pattern: The split pattern of a .tiktoken file, which does not say it.
+        special_tokens: The special tokens of a .tiktoken file, which has none: they get the ids
+            behind its last one.
 
     Returns:
         A `Tokenizer` for a byte-level BPE, a `WordLevelTokenizer` for one of ours, else a
@@ -59,22 +72,43 @@ def load_tokenizer(name: str | os.PathLike[str], *, pattern: str | None = None) 
 
     Raises:
         TokenizerFileError: It cannot be found or read, or is damaged.
+        PatternError: There is no pattern for a .tiktoken file, or there is one for another.
     """
     path = Path(name)
     if path.suffix == ".tiktoken" and path.exists():
-        return Tokenizer.from_tiktoken(path, pattern=pattern)
+        return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
+    if pattern is not None:
+        raise PatternError(
+            f"{name}: a pattern ({pattern!r}) is only for a .tiktoken file; this tokenizer says"
+            " itself how text is split: leave the pattern out"
+        )
     if not path.exists():
-        import tiktoken
+        return _load_named(str(name))
+    return _load_file(huggingface_hub_file(path))
 
-        if str(name) in tiktoken.list_encoding_names():
-            return Tokenizer.from_tiktoken(str(name))
-        # A path that was mistyped is no name on the hub.
-        if path.suffix or path.is_absolute() or len(path.parts) > 2:
-            raise TokenizerFileError(
-                f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
-                " holds one, a .tiktoken file, or a name known to tiktoken or Hugging Face"
-            )
-    path = huggingface_hub_file(name)
+
+def _load_named(name: str) -> AnyTokenizer:
+    import tiktoken
+
+    encodings = tiktoken.list_encoding_names()
+    if name in encodings:
+        return Tokenizer.from_tiktoken(name)
+    # A path that was mistyped is no name on the hub.
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or Path(name).suffix in _FILE_SUFFIXES:
+        raise TokenizerFileError(
+            f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
+            " holds one, a .tiktoken file, or a name known to tiktoken or Hugging Face"
+        )
+    try:
+        path = huggingface_hub_file(name)
+    except TokenizerFileError as error:
+        raise TokenizerFileError(
+            f"{error}; nor is it an encoding of tiktoken's, which are {', '.join(encodings)}"
+        ) from error
+    return _load_file(path)
+
+
+def _load_file(path: Path) -> AnyTokenizer:
     try:
         return Tokenizer.from_file(path)
     except UnsupportedTokenizerError as error:

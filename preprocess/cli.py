@@ -104,6 +104,9 @@ _TieBreak = Annotated[
 _MinFrequency = Annotated[
     int | None, typer.Option(help="Pairs that occur less often are not merged.", show_default="2")
 ]
+_RanksPattern = Annotated[
+    str | None, typer.Option(help="The split pattern of a .tiktoken file.", show_default="none")
+]
 _EndOfText = Annotated[
     str | None,
     typer.Option(
@@ -288,6 +291,7 @@ def encode(
     ctx: typer.Context,
     paths: _SourcePaths,
     tokenizer: _TokenizerFile,
+    pattern: _RanksPattern = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -318,6 +322,7 @@ def count(
     ctx: typer.Context,
     paths: _SourcePaths,
     tokenizer: _TokenizerFile,
+    pattern: _RanksPattern = None,
     separator: _Separator = None,
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
@@ -373,11 +378,10 @@ def decode(
 def inspect(
     ctx: typer.Context,
     path: Annotated[
-        Path, typer.Argument(help="A .bin, a tokenizer.json, or a directory of outputs.")
+        Path,
+        typer.Argument(help="A .bin, a tokenizer (as for --tokenizer), or a directory of outputs."),
     ],
-    pattern: Annotated[
-        str | None, typer.Option(help="The split pattern of a .tiktoken file.")
-    ] = None,
+    pattern: _RanksPattern = None,
     as_json: Annotated[bool, typer.Option("--json", help="A tokenizer's facts as JSON.")] = False,
     debug: _Debug = False,
 ) -> None:
@@ -409,6 +413,7 @@ def compare(
             show_default="text that every Python ships with",
         ),
     ] = None,
+    pattern: _RanksPattern = None,
     max_bytes: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Stop after so much text.", show_default="64MiB"),

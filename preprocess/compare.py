@@ -1,23 +1,65 @@
 """Two tokenizers on the same text: how many tokens each makes of it, and how fast.
 
-Law: both get the same documents by the same reader, a part at a time, one after the other in turn,
-each in one thread; what is not measured (reading, loading, the first use of compiled code) is kept
-out of the time.
+Law: both get the same documents by the same reader, unit by unit, in one thread each, and first one
+and then the other begins.  Reading, loading, compiling and the first megabytes, with which caches
+fill, are kept out of the time where there is more text than that.  Memory is that of a unit; only
+tokenizers that let no document be cut need as much as the largest document.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from preprocess.config import CompareSettings, checked
-from preprocess.documents import Reading
+from preprocess.documents import Bytes, DocumentBatch, Reading
 from preprocess.progress import Progress
 from preprocess.report import table
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
+
+# Units of which the time is not taken where there are more.
+_WARMING_UP = 4
+
+
+@dataclass
+class _Side:
+    """One of the two."""
+
+    name: Path
+    tokenizer: AnyTokenizer
+    encoder: AnyEncoder
+    n_tokens: int = 0
+    rates: list[float] = field(default_factory=list)
+
+    def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        started = time.perf_counter()
+        ids, ends = self.encoder.encode(
+            batch.buffer, batch.offsets, continues=batch.continues, continued=batch.continued
+        )
+        seconds = time.perf_counter() - started
+        self.n_tokens += len(ids)
+        self.rates.append(len(batch.buffer) / 1e6 / seconds)
+        return ids, ends
+
+    def rate(self, sizes: Sequence[int]) -> float:
+        """The median of MB/s; small units say nothing."""
+        rates = [
+            rate for rate, size in zip(self.rates, sizes, strict=True) if size >= max(sizes) / 2
+        ]
+        warm = rates[_WARMING_UP:] if len(rates) > 2 * _WARMING_UP else rates
+        return float(np.median(warm)) if warm else 0.0
 
 
 def compare(*, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
@@ -25,103 +67,146 @@ def compare(*, progress: Progress | None = None, **options: Any) -> dict[str, An
 
     Args:
         progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.CompareSettings`: tokenizers, paths, max_bytes, ...
+        **options: Fields of `preprocess.config.CompareSettings`: first, second, paths and so on.
 
     Returns:
-        What was found, ready for JSON: `text` (documents, bytes) and for each of `tokenizers` its
-        vocab_size, tokens, bytes_per_token, tokens_per_document, megabytes_per_second; `same_ids`,
-        the share of documents that both encode to the same ids; `same_tokens`, how many entries
-        both vocabularies have.
+        What was found, ready for JSON: `text` (documents, bytes, and whether that is all of it);
+        for each of `tokenizers` its vocab_size, tokens, bytes_per_token, tokens_per_document,
+        megabytes_per_second and only_here, how many tokens the other has not; `same_tokens`, how
+        many both have; `same_vocabulary`, and if so `same_ids`, the share of documents that both
+        encode to the same ids, else None.
 
     Raises:
         TokenbinError: A tokenizer or the text cannot be read.
     """
-    from bpe import load_tokenizer
-
     settings = checked(CompareSettings, options)
     progress = progress or Progress()
-    tokenizers = [load_tokenizer(settings.first), load_tokenizer(settings.second)]
-    encoders = [tokenizer.new_encoder() for tokenizer in tokenizers]
-    # Neither tokenizer's documents are cut: each may allow it elsewhere.
+    sides = [_side(name, settings.pattern) for name in (settings.first, settings.second)]
+    first, second = (side.tokenizer for side in sides)
     reading = Reading(
         separator=settings.separator.encode(),
-        unit_size=1 << 20,
+        unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
-        safe_cut=lambda buffer, position, stop: stop,
+        safe_cut=_where_both_cut(first, second),
+        uncut=tuple(token.encode() for side in (first, second) for token in side.uncut_tokens),
     )
     sources: list[Source] = (
-        list(find_sources(settings.paths, reading))
-        if settings.paths
-        else [StandardLibrary(reading)]
+        find_sources(settings.paths, reading) if settings.paths else [StandardLibrary(reading)]
     )
-    n_documents = n_bytes = n_same = 0
-    n_tokens = [0, 0]
-    seconds: list[list[float]] = [[], []]
+    same_vocabulary = first.vocab == second.vocab
+    n_documents = n_same = 0
     sizes: list[int] = []
-    warm = np.frombuffer(b"compiles what is used ", np.uint8)
-    for encoder in encoders:
-        encoder.encode(warm, np.array([0, len(warm)]))
-    limit = settings.max_bytes
-    with progress.stage(
-        "comparing", min(limit, sum(source.n_bytes for source in sources))
-    ) as stage:
+    is_same_so_far = True
+    n_all = sum(source.n_bytes for source in sources)
+    n_read = 0
+    title = "comparing"
+    with _one_thread(), progress.stage(title, min(settings.max_bytes, n_all)) as stage:
         for unit in (unit for source in sources for unit in source.units()):
             batch = unit.read()
-            encoded = []
-            for index in (0, 1) if len(sizes) % 2 == 0 else (1, 0):
-                started = time.perf_counter()
-                encoded.append((index, encoders[index].encode(batch.buffer, batch.offsets)))
-                seconds[index].append(time.perf_counter() - started)
-            (ids_a, ends_a), (ids_b, ends_b) = (
-                result for _, result in sorted(encoded, key=lambda e: e[0])
-            )
-            n_tokens[0] += len(ids_a)
-            n_tokens[1] += len(ids_b)
-            n_same += sum(
-                np.array_equal(ids_a[a:b], ids_b[c:d])
-                for a, b, c, d in zip(ends_a[:-1], ends_a[1:], ends_b[:-1], ends_b[1:], strict=True)
-            )
-            n_documents += len(batch.offsets) - 1
-            n_bytes += len(batch.buffer)
-            sizes.append(len(batch.buffer))
+            n_read += unit.n_bytes
             stage.advance(unit.n_bytes)
-            if n_bytes >= limit:
+            if len(batch):
+                turn = sides if len(sizes) % 2 == 0 else sides[::-1]
+                encoded = {id(side): side.encode(batch) for side in turn}
+                if same_vocabulary:
+                    equal = _equal(*(encoded[id(side)] for side in sides))
+                    # A document that came in parts is the same if all of its parts are.
+                    equal[0] &= is_same_so_far or not batch.continues
+                    n_same += int(equal[: batch.n_ended].sum())
+                    is_same_so_far = bool(equal[-1])
+                n_documents += batch.n_ended
+                sizes.append(len(batch.buffer))
+            if n_read >= settings.max_bytes:
                 break
-    vocabularies = [set(tokenizer.vocab.values()) for tokenizer in tokenizers]
+    n_bytes = sum(sizes)
+    tokens = [set(side.tokenizer.vocab.values()) for side in sides]
     return {
-        "text": {"documents": n_documents, "bytes": n_bytes},
+        "text": {"documents": n_documents, "bytes": n_bytes, "everything": n_read == n_all},
         "tokenizers": [
             {
-                "name": str(name),
-                "vocab_size": tokenizer.vocab_size,
-                "pattern": tokenizer.pattern,
-                "tokens": n,
-                "bytes_per_token": n_bytes / max(n, 1),
-                "tokens_per_document": n / max(n_documents, 1),
-                "megabytes_per_second": _rate(sizes, times),
+                "name": str(side.name),
+                "pattern": side.tokenizer.pattern,
+                "vocab_size": side.tokenizer.vocab_size,
+                "tokens": side.n_tokens,
+                "bytes_per_token": n_bytes / max(side.n_tokens, 1),
+                "tokens_per_document": side.n_tokens / max(n_documents, 1),
+                "megabytes_per_second": side.rate(sizes),
+                "only_here": len(own - other),
             }
-            for name, tokenizer, n, times in zip(
-                (settings.first, settings.second), tokenizers, n_tokens, seconds, strict=True
-            )
+            for side, own, other in zip(sides, tokens, tokens[::-1], strict=True)
         ],
-        "same_ids": n_same / max(n_documents, 1),
-        "same_tokens": len(vocabularies[0] & vocabularies[1]),
+        "same_tokens": len(tokens[0] & tokens[1]),
+        "same_vocabulary": same_vocabulary,
+        "same_ids": n_same / max(n_documents, 1) if same_vocabulary else None,
     }
 
 
-def _rate(sizes: list[int], seconds: list[float]) -> float:
-    """The median rate of the parts, in MB/s; a last part that is small says nothing."""
-    rates = [n / 1e6 / s for n, s in zip(sizes, seconds, strict=True) if n >= max(sizes) / 2 and s]
-    return float(np.median(rates)) if rates else 0.0
+def _side(name: Path, pattern: str | None) -> _Side:
+    from bpe import load_tokenizer
+
+    tokenizer = load_tokenizer(name, pattern=pattern if name.suffix == ".tiktoken" else None)
+    encoder = tokenizer.new_encoder()
+    # Whatever is compiled or set up by the first text.
+    data = np.frombuffer(b"some text", np.uint8)
+    encoder.encode(data, np.array([0, len(data)], np.int64))
+    return _Side(name, tokenizer, encoder)
+
+
+def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
+    """Where a document may be cut for both, as `Pretokenizer.safe_cut`."""
+
+    def safe_cut(buffer: Bytes, position: int, stop: int) -> int:
+        while position < stop:
+            place = first.safe_cut(buffer, position, stop)
+            position = second.safe_cut(buffer, place, stop) if place < stop else stop
+            if position == place:
+                return place
+        return stop
+
+    return safe_cut
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep Hugging Face's library, which asks for this each time, from using threads of its own."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _equal(
+    first: tuple[NDArray[np.uint32], NDArray[np.int64]],
+    second: tuple[NDArray[np.uint32], NDArray[np.int64]],
+) -> NDArray[np.bool_]:
+    """Whether each document has the same ids: bool[n_documents]."""
+    (ids, ends), (other_ids, other_ends) = first, second
+    return np.array(
+        [
+            np.array_equal(ids[start:stop], other_ids[other_start:other_stop])
+            for start, stop, other_start, other_stop in zip(
+                ends[:-1], ends[1:], other_ends[:-1], other_ends[1:], strict=True
+            )
+        ],
+        np.bool_,
+    )
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """What `compare` found, in words."""
-    rows = [["ids", "tokens", "bytes/token", "tokens/document", "MB/s", "tokenizer"]]
+    heads = ["ids", "only here", "tokens", "bytes/token", "tokens/document", "MB/s", "tokenizer"]
+    rows = [heads]
     for one in found["tokenizers"]:
         rows.append(
             [
                 f"{one['vocab_size']:,}",
+                f"{one['only_here']:,}",
                 f"{one['tokens']:,}",
                 f"{one['bytes_per_token']:.3f}",
                 f"{one['tokens_per_document']:,.1f}",
@@ -130,11 +215,15 @@ def lines(found: dict[str, Any]) -> list[str]:
             ]
         )
     first, second = found["tokenizers"]
-    share = second["tokens"] / max(first["tokens"], 1)
     text = found["text"]
-    return [
+    all_of_it = "" if text["everything"] else " (not all of the text: --max-bytes)"
+    result = [
         *table(rows),
-        f"on {text['documents']:,} documents of {text['bytes']:,} bytes: the second makes"
-        f" {share:.3f} tokens for one of the first; {found['same_tokens']:,} entries are in both"
-        f" vocabularies; {found['same_ids']:.1%} of the documents have the same ids",
+        f"text: {text['documents']:,} documents, {text['bytes']:,} bytes{all_of_it};"
+        " one thread each",
+        f"the second makes {second['tokens'] / max(first['tokens'], 1):.3f} tokens for one of the"
+        f" first; {found['same_tokens']:,} tokens are in both vocabularies",
     ]
+    if found["same_vocabulary"]:
+        result.append(f"documents with the same ids: {found['same_ids']:.2%}")
+    return result

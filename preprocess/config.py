@@ -149,11 +149,18 @@ class CountSettings(ReadSettings):
 
     Attributes:
         paths: Text files and directories.
-        tokenizer: A tokenizer.json.
+        tokenizer: A tokenizer, as `bpe.load_tokenizer` takes it.
+        pattern: The split pattern of a .tiktoken file; None for all else.
     """
 
     paths: SomePaths
     tokenizer: Path
+    pattern: str | None = None
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Those that a .tiktoken file is given: none, for nothing stands around documents."""
+        return ()
 
 
 class EncodeSettings(CountSettings):
@@ -172,6 +179,12 @@ class EncodeSettings(CountSettings):
     overwrite: bool = False
 
     @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Those that a .tiktoken file is given: what stands around documents."""
+        wanted = [self.end_of_text or END_OF_TEXT, self.begin_of_text]
+        return tuple(dict.fromkeys(token for token in wanted if token))
+
+    @property
     def name(self) -> str:
         """NAME of NAME.bin."""
         return self.out.stem
@@ -184,12 +197,14 @@ class CompareSettings(ReadSettings):
         first: A tokenizer, as `bpe.load_tokenizer` takes it.
         second: Another.
         paths: Text files and directories; none: text that every Python ships with.
-        max_bytes: Stop after so much text.
+        pattern: The split pattern of a .tiktoken file; None if neither is one.
+        max_bytes: Stop after so much text, at the end of a unit.
     """
 
     first: Path
     second: Path
     paths: Paths = ()
+    pattern: str | None = None
     max_bytes: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 64 * 1024 * 1024
 
 
@@ -203,7 +218,7 @@ class BuildSettings(TrainSettings):
             None: 0.01. With 0 there is no validation file.
         out: Directory for the outputs; made if it does not exist.
         name: Outputs are NAME_train.bin and so on; empty: train.bin and so on.
-        tokenizer: A tokenizer.json to use; None: one is trained.
+        tokenizer: A tokenizer to use, as `bpe.load_tokenizer` takes it; None: one is trained.
         overwrite: Whether outputs that exist may be replaced.
     """
 

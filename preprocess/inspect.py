@@ -84,7 +84,7 @@ def tokenizer_facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
     """
     from bpe import load_tokenizer
 
-    if path.is_dir() or path.suffix not in (".json", ".tiktoken") or is_manifest(path):
+    if path.exists() and (path.suffix not in ("", ".json", ".tiktoken") or is_manifest(path)):
         raise TokenFileError(f"{path}: --json is for tokenizers; name a tokenizer.json")
     return inspect_tokenizer.facts(path, load_tokenizer(path, pattern=pattern))
 
@@ -93,7 +93,7 @@ def description(path: Path, pattern: str | None = None) -> list[str]:
     """Lines about a .bin, a tokenizer or a directory of outputs.
 
     Args:
-        path: What to look at.
+        path: What to look at; a tokenizer may be a name, as `bpe.load_tokenizer` takes it.
         pattern: The split pattern of a .tiktoken file.
 
     Raises:
@@ -104,7 +104,9 @@ def description(path: Path, pattern: str | None = None) -> list[str]:
     if path.is_dir():
         return _of_directory(path)
     if not path.exists():
-        raise TokenFileError(f"{path}: no such file or directory; check the path")
+        if path.suffix in (".bin", ".json"):
+            raise TokenFileError(f"{path}: no such file or directory; check the path")
+        return inspect_tokenizer.lines(path, load_tokenizer(path, pattern=pattern))
     if path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path)):
         return _of_token_file(open_tokens(path))
     if path.suffix in (".json", ".tiktoken"):

@@ -171,7 +171,7 @@ def saves_tokenizer(
     Args:
         directory: Where it would be.
         tokenizer: The one that is used; None: it is going to be trained.
-        given: The file that `tokenizer` was read from.
+        given: The file or the name that `tokenizer` was read from.
         overwrite: Whether one that is there may be replaced.
 
     Raises:
@@ -182,7 +182,7 @@ def saves_tokenizer(
     path = directory / TOKENIZER_FILE
     if not path.exists():
         return True
-    if given is not None and os.path.samefile(path, given):
+    if given is not None and given.exists() and os.path.samefile(path, given):
         return False
     if tokenizer is not None:
         try:

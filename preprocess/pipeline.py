@@ -136,13 +136,11 @@ class _Plan:
 
 def _plan(settings: BuildSettings) -> _Plan:
     """Find everything that will be read, and refuse now whatever can be refused now."""
-    from bpe import load_tokenizer
-
     tokenizer: AnyTokenizer | None = None
     if settings.tokenizer:
         given = settings.pattern if "pattern" in settings.model_fields_set else None
-        tokenizer = load_tokenizer(settings.tokenizer, pattern=given)
-    if tokenizer:
+        is_ranks = settings.tokenizer.suffix == ".tiktoken"
+        tokenizer = _load(settings.tokenizer, given if is_ranks else None, settings)
         SpecialIds.of(tokenizer, settings)
         _say_unused(settings, tokenizer)
     reading = _reading(settings, tokenizer, settings.validation_fraction)
@@ -163,11 +161,11 @@ def _plan(settings: BuildSettings) -> _Plan:
     return _Plan(passes, tokenizer, saves)
 
 
-def _say_unused(settings: TrainSettings, tokenizer: AnyTokenizer) -> None:
+def _say_unused(settings: BuildSettings, tokenizer: AnyTokenizer) -> None:
     """Name the settings that have no effect because nothing is trained."""
     only_for_training = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
-    if str(getattr(settings, "tokenizer", "")).endswith(".tiktoken"):
-        only_for_training.remove("pattern")
+    if settings.tokenizer and settings.tokenizer.suffix == ".tiktoken":
+        only_for_training -= {"pattern", "special_tokens"}
     unused = sorted(settings.model_fields_set & only_for_training)
     if unused:
         logger.warning(
@@ -176,6 +174,13 @@ def _say_unused(settings: TrainSettings, tokenizer: AnyTokenizer) -> None:
             ", ".join(unused),
             f"{tokenizer.vocab_size:,}",
         )
+
+
+def _load(name: Path, pattern: str | None, settings: BuildSettings | CountSettings) -> AnyTokenizer:
+    """The tokenizer that is given; a .tiktoken file gets the special tokens that are asked for."""
+    from bpe import load_tokenizer
+
+    return load_tokenizer(name, pattern=pattern, special_tokens=settings.all_special_tokens)
 
 
 def _reading(
@@ -244,12 +249,10 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     Raises:
         TokenbinError: As `build`.
     """
-    from bpe import load_tokenizer
-
     settings = checked(EncodeSettings, options)
     progress = progress or Progress()
     started = time.perf_counter()
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = _load(settings.tokenizer, settings.pattern, settings)
     ids = SpecialIds.of(tokenizer, settings)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     refuse_no_text(sources, settings.name)
@@ -281,10 +284,8 @@ def count(*, progress: Progress | None = None, **options: Any) -> Report:
     Raises:
         TokenbinError: As `build`.
     """
-    from bpe import load_tokenizer
-
     settings = checked(CountSettings, options)
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = _load(settings.tokenizer, settings.pattern, settings)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     report = Report()
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)

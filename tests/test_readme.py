@@ -97,7 +97,7 @@ def test_table_of_options_is_complete(checkout: Path) -> None:
     table = README.partition("| option of `build`")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(--[\w-]+)", table))
     assert named <= existing
-    assert existing - named == {"--debug", "--help", "--log-file", "--pattern", "--quiet"}
+    assert existing - named == {"--debug", "--help", "--log-file", "--quiet"}
 
 
 def test_manifest_table_is_complete() -> None:
