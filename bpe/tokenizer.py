@@ -890,21 +890,33 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
             f"{name}: No such file or directory, and for a name on Hugging Face's hub"
             " huggingface_hub is missing: pip install 'tokenbin[hf]'"
         ) from error
+    errors = huggingface_hub.errors
     found: dict[str, Path] = {}
-    for file, needed in (("tokenizer.json", True), ("tokenizer_config.json", False)):
-        cached = huggingface_hub.try_to_load_from_cache(str(name), file)
-        if isinstance(cached, str):
-            found[file] = Path(cached)
-            continue
+    for file in ("tokenizer.json", "tokenizer_config.json"):
         try:
-            found[file] = Path(huggingface_hub.hf_hub_download(str(name), file))
+            # A path, None if nothing is known of it, else a mark that there is none.
+            place = huggingface_hub.try_to_load_from_cache(str(name), file)
+            if place is None:
+                place = huggingface_hub.hf_hub_download(str(name), file)
         except Exception as error:
-            # Whatever the network, the hub or its library says of a file that must be there.
-            if needed:
-                raise TokenizerFileError(
-                    f"{name}: No such file or directory, and Hugging Face's hub gave no"
-                    f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
-                ) from error
+            # Whatever the network, the hub or its library says.  That there is no configuration is
+            # one thing, that nobody could look is another: it names the special tokens.
+            if (
+                file == "tokenizer_config.json"
+                and isinstance(error, errors.EntryNotFoundError)
+                and not isinstance(error, errors.LocalEntryNotFoundError)
+            ):
+                continue
+            raise TokenizerFileError(
+                f"{name}: No such file or directory, and Hugging Face's hub gave no"
+                f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        if isinstance(place, str):
+            found[file] = Path(place)
+    if "tokenizer.json" not in found:
+        raise TokenizerFileError(
+            f"{name}: No such file or directory, and on Hugging Face's hub it has no tokenizer.json"
+        )
     return found["tokenizer.json"]
 
 

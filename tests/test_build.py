@@ -422,3 +422,25 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
             end_of_text="end",
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "pattern", ["cl100k", "o200k", "llama3", "qwen2", r"\p{L}+|\s+|[^\p{L}\s]"]
+)
+def test_every_pattern_is_built_alike_however_it_is_cut(
+    corpus: Path, tmp_path: Path, pattern: str
+) -> None:
+    built = []
+    for number, (workers, unit_size) in enumerate([(1, "1MiB"), (2, 40)]):
+        out = tmp_path / str(number)
+        options = {"workers": workers, "unit_size": unit_size, "pattern": pattern}
+        build(train=corpus / "train", val=corpus / "val.txt", out=out, vocab_size=300, **options)
+        built.append(contents(out))
+    assert built[0] == built[1]
+    tokenizer = Tokenizer.from_file(tmp_path / "0" / "tokenizer.json")
+    assert tokenizer.pattern == pattern
+    file = open_tokens(tmp_path / "0" / "val.bin", tokenizer=tokenizer)
+    expected: list[int] = []
+    for document in filter(None, split(corpus / "val.txt")):
+        expected += [*tokenizer.encode_ordinary(document), tokenizer.special_tokens[END]]
+    assert file.tokens.tolist() == expected

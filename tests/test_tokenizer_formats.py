@@ -139,31 +139,74 @@ def test_a_directory_is_a_name(tmp_path: Path) -> None:
     assert Tokenizer.from_huggingface(tmp_path) == TOKENIZER
 
 
-def test_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    TOKENIZER.save(tmp_path / "tokenizer.json")
-    asked = []
+class _EntryNotFoundError(Exception):
+    pass
+
+
+class _LocalEntryNotFoundError(_EntryNotFoundError):
+    pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What is used of huggingface_hub; `asked` are the files that were downloaded."""
 
     def download(name: str, file: str) -> str:
-        asked.append((name, file))
+        fake.asked.append((name, file))
         if not (tmp_path / file).exists():
-            raise OSError(f"404: {file}")
+            raise fake.missing(f"404: {file}")
         return str(tmp_path / file)
 
-    hub = SimpleNamespace(try_to_load_from_cache=lambda name, file: None, hf_hub_download=download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    fake = SimpleNamespace(
+        asked=[],
+        missing=_EntryNotFoundError,
+        errors=SimpleNamespace(
+            EntryNotFoundError=_EntryNotFoundError, LocalEntryNotFoundError=_LocalEntryNotFoundError
+        ),
+        try_to_load_from_cache=lambda name, file: None,
+        hf_hub_download=download,
+    )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return fake
+
+
+def test_a_name_on_the_hub(tmp_path: Path, hub: SimpleNamespace) -> None:
+    TOKENIZER.save(tmp_path / "tokenizer.json")
     assert Tokenizer.from_huggingface("somebody/model") == TOKENIZER
-    assert asked == [
+    assert hub.asked == [
         ("somebody/model", "tokenizer.json"),
         ("somebody/model", "tokenizer_config.json"),
     ]
-    # What is in the cache is not asked for.
+    # What is in the cache is not asked for, nor what is known there not to exist.
     hub.try_to_load_from_cache = lambda name, file: str(tmp_path / file)
     assert Tokenizer.from_huggingface("somebody/model") == TOKENIZER
-    assert len(asked) == 2
-    hub.try_to_load_from_cache = lambda name, file: None
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(TokenizerFileError, match=r"hub gave no tokenizer\.json: OSError: 404"):
+    known = {"tokenizer.json": str(tmp_path / "tokenizer.json")}
+    hub.try_to_load_from_cache = lambda name, file: known.get(file, object())
+    assert Tokenizer.from_huggingface("somebody/model") == TOKENIZER
+    assert len(hub.asked) == 2
+    known.clear()
+    with pytest.raises(
+        TokenizerFileError, match=r"on Hugging Face's hub it has no tokenizer\.json"
+    ):
         Tokenizer.from_huggingface("somebody/model")
+
+
+def test_a_hub_that_gives_nothing(
+    tmp_path: Path, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (OSError, ValueError, _EntryNotFoundError):
+        hub.missing = error
+        with pytest.raises(TokenizerFileError, match=r"hub gave no tokenizer\.json: .*: 404"):
+            Tokenizer.from_huggingface("somebody/model")
+    # Without a configuration it is another tokenizer, so that there is none has to be certain.
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").unlink()
+    for error in (OSError, _LocalEntryNotFoundError):
+        hub.missing = error
+        with pytest.raises(TokenizerFileError, match=r"hub gave no tokenizer_config\.json: "):
+            Tokenizer.from_huggingface("somebody/model")
+    hub.missing = _EntryNotFoundError
+    assert Tokenizer.from_huggingface("somebody/model").eos_token == TOKENIZER.eos_token
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(TokenizerFileError, match=r"huggingface_hub is missing: pip install"):
         Tokenizer.from_huggingface("somebody/model")
