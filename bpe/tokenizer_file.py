@@ -194,10 +194,8 @@ def tokenizer_config_json(parts: TokenizerParts) -> str:
     """Return the text of tokenizer_config.json, where `transformers` looks for special tokens."""
     if not parts.config:
         return layout(_default_config(parts)) + "\n"
-    config = json.loads(parts.config)
-    if _content(config.get("eos_token")) != parts.eos_token:
-        config["eos_token"] = parts.eos_token
-    return layout(config) + "\n"
+    # As it was: one that names no eos_token leaves it open to `transformers`, too.
+    return layout(json.loads(parts.config)) + "\n"
 
 
 def _default_config(parts: TokenizerParts) -> dict[str, object]:

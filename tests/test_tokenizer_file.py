@@ -15,7 +15,7 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import tokenizer_file
+from bpe import Tokenizer, tokenizer_file
 from bpe.errors import TokenizerFileError, VocabularyError
 from bpe.patterns import PATTERNS
 from bpe.tokenizer_file import TokenizerParts
@@ -395,6 +395,17 @@ def test_a_configuration_that_does_not_fit_is_refused(
     saved.with_name("tokenizer_config.json").write_text(config)
     with pytest.raises(TokenizerFileError, match=message):
         tokenizer_file.load(saved)
+
+
+def test_a_configuration_without_an_eos_token_stays_without(saved: Path, tmp_path: Path) -> None:
+    # Ours is taken for granted here, but `transformers` would read what we write.
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|endoftext|>"}
+    saved.with_name("tokenizer_config.json").write_text(json.dumps(said))
+    tokenizer = Tokenizer.from_file(saved)
+    assert tokenizer.eos_token == "<|endoftext|>"
+    tokenizer.save(tmp_path / "again.json")
+    assert json.loads((tmp_path / "again_config.json").read_text()) == said
+    assert Tokenizer.from_file(tmp_path / "again.json") == tokenizer
 
 
 def test_their_configurations_may_hold_an_object(saved: Path) -> None:
