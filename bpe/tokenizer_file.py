@@ -782,11 +782,8 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     """Return the object that a JSON text holds; an error names the file and the place."""
     try:
         value = json.loads(text, parse_constant=functools.partial(_refuse_constant, path))
-    except RecursionError as error:
-        raise TokenizerFileError(
-            f"{path}: its lists and objects stand too deep inside one another: "
-            "expected a tokenizer file of Hugging Face's format"
-        ) from error
+    except RecursionError:
+        _refuse_depth(path)
     except json.JSONDecodeError as error:
         # What is cut off fails at its end, in a string that begins before it, or in a word.
         rest = text[error.pos :].rstrip()
@@ -806,7 +803,26 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         raise TokenizerFileError(f"{path}: not JSON: {error}: expected a tokenizer file") from error
     if not isinstance(value, dict):
         _refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
+    # How deep `json` itself goes differs from one Python to the next.
+    inside: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inside = [
+            entry
+            for outer in inside
+            for entry in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(entry, dict | list)
+        ]
+    if inside:
+        _refuse_depth(path)
     return value
+
+
+def _refuse_depth(path: Path) -> NoReturn:
+    _refuse(
+        path,
+        f"its lists and objects stand too deep inside one another, more than {_DEEPEST}",
+        "expected a tokenizer file of Hugging Face's format",
+    )
 
 
 def _refuse_constant(path: Path, constant: str) -> NoReturn:

@@ -279,3 +279,12 @@ def test_long_text_is_cut_only_where_it_may_be(tmp_path: Path) -> None:
                 ids = theirs.encode(before, add_special_tokens=False).ids
                 ids += theirs.encode(behind, add_special_tokens=False).ids
                 assert ids == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_a_gap_before_a_token_of_the_model_moves_no_other(tmp_path: Path) -> None:
+    model = {"vocab": {**SIZE, "</s>": N + 10}}
+    added = [token("</s>", N + 10), token("<new>", N + 1), token("<other>", N + 2, special=False)]
+    text = file(added, model=model)
+    ours, theirs = both(text, tmp_path)
+    check(ours, theirs, ["a<new>b</s>c<other>", "<other><new></s>"])
+    survives(text, tmp_path)

@@ -208,6 +208,36 @@ def test_a_special_token_need_not_stand_in_the_model(tmp_path: Path) -> None:
     assert parts.vocabulary.special_tokens == {"<|end|>": 260}
 
 
+def test_only_tokens_outside_the_model_are_numbered(tmp_path: Path) -> None:
+    # As tokenizers 0.23 does: what stands in the model behind a gap moves no other.
+    value = document()
+    value["model"]["vocab"]["<|end|>"] = 300
+    value["added_tokens"] = [added(id=300), added(content="<new>", id=261)]
+    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    assert parts.vocabulary.special_tokens == {"<new>": 261, "<|end|>": 300}
+    value["added_tokens"][1]["id"] = 301
+    with pytest.raises(TokenizerFileError, match="has the id 301: expected 261, as Hugging Face"):
+        tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+
+
+def test_thousands_of_added_tokens_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_looked_at = 0
+    looks = tokenizer_file._begins_with_white_space
+
+    def counted(token: AddedToken) -> bool:
+        nonlocal n_looked_at
+        n_looked_at += 1
+        return looks(token)
+
+    monkeypatch.setattr(tokenizer_file, "_begins_with_white_space", counted)
+    value = document()
+    value["added_tokens"] += [added(content=f"<{i}>", id=261 + i, rstrip=True) for i in range(2000)]
+    tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    assert n_looked_at == 2001
+
+
 def test_ignore_merges_takes_whole_pretokens_first(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", document(model__ignore_merges=True))
     assert tokenizer_file.load(path).vocabulary.whole_first
