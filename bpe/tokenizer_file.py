@@ -81,6 +81,10 @@ _TOP_LEVEL_KEYS = (
 )
 
 
+# Lists and objects inside one another; those in use have ten.
+_DEEPEST = 100
+
+
 def config_path(path: Path) -> Path:
     """Return where the configuration of a tokenizer file is: NAME_config.json beside NAME.json."""
     return path.with_name(f"{path.stem}_config.json")
@@ -325,12 +329,12 @@ def with_config(
     _expect(
         beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space
     )
-    added = {token.id: token for token in parts.vocabulary.added_tokens}
+    added = {str(token.id): token for token in parts.vocabulary.added_tokens}
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
         _refuse(beside, "added_tokens_decoder is no object", "expected an object")
     for number, said in decoder.items():
-        token = added.get(int(number)) if number.isascii() and number.isdecimal() else None
+        token = added.get(number)
         if (
             not isinstance(said, dict)
             or token is None
@@ -574,26 +578,29 @@ def _added_tokens(path: Path, listed: object, ids: Mapping[str, int]) -> list[Ad
                 f"{name} {content!r} has the id {added.get('id')!r}",
                 f"expected {expected_id}, as Hugging Face would number it",
             )
-        next_id = max(next_id, expected_id + 1)
+        # Only tokens that the model does not know count, wherever the ids of the others are.
+        next_id += content not in ids
         if content in added_tokens:
             _refuse(path, f"{name} {content!r} stands there twice", "expected each token once")
         added_tokens[content] = AddedToken(content, expected_id, **flags)
-    for token in added_tokens.values():
-        for other in added_tokens.values():
-            # There it encodes the white space twice, or ends in a panic.
-            if (
-                token.rstrip
-                and other.normalized == token.normalized
-                and class_table()[ord(other.text[:1] or "x")] & WHITE_SPACE
-            ):
-                _unsupported(
-                    path,
-                    f"the added token {token.text!r} has rstrip and {other.text!r} begins with"
-                    " white space",
-                    "what follows the one may be taken for the other, which Hugging Face's engine"
-                    " does not tell apart either; remove rstrip",
-                )
+    for normalized in (False, True):
+        alike = [token for token in added_tokens.values() if token.normalized == normalized]
+        stripping = next((token for token in alike if token.rstrip), None)
+        beginning = next((token for token in alike if _begins_with_white_space(token)), None)
+        # There it encodes the white space twice, or ends in a panic.
+        if stripping and beginning:
+            _unsupported(
+                path,
+                f"the added token {stripping.text!r} has rstrip and {beginning.text!r} begins with"
+                " white space",
+                "what follows the one may be taken for the other, which Hugging Face's engine"
+                " does not tell apart either; remove rstrip",
+            )
     return list(added_tokens.values())
+
+
+def _begins_with_white_space(token: AddedToken) -> bool:
+    return token.text != "" and bool(class_table()[ord(token.text[0])] & WHITE_SPACE)
 
 
 # --- vocab.json and merges.txt -------------------------------------------------------------------

@@ -147,11 +147,21 @@ def test_a_regex_that_explodes_elsewhere_does_not_here(tmp_path: Path) -> None:
     assert PATTERNS.get(parts.pattern) is None
 
 
-@pytest.mark.parametrize("depth", [1000, 100_000])
+@pytest.mark.parametrize("depth", [60, 1000, 4000, 100_000])
 def test_depth_is_bounded(depth: int, tmp_path: Path) -> None:
+    # Whatever Python's own JSON bears.
     nested = '{"type":"Sequence","pretokenizers":[' * depth + "]}" * depth
     text = json.dumps(SOUND | {"pre_tokenizer": 0}).replace(
         '"pre_tokenizer": 0', f'"pre_tokenizer": {nested}'
     )
-    with pytest.raises(TokenizerFileError):
+    with pytest.raises(TokenizerFileError, match="stand too deep inside one another, more than"):
         parse_tokenizer_json(text, tmp_path)
+
+
+def test_a_number_of_thousands_of_digits_is_no_id(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(SOUND))
+    config = {"added_tokens_decoder": {"9" * 5000: {"content": "<|endoftext|>"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(TokenizerFileError, match=r"for the id 999.*has no added token"):
+        load(path)
