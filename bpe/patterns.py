@@ -212,7 +212,8 @@ def _step(listed: str | dict[str, Any]) -> Step:
     if listed["type"] == "Digits":
         return Digits(listed["individual_digits"])
     ((kind, text),) = listed["pattern"].items()
-    regex = text if kind == "Regex" else re.sub(r"([^\w\s])", r"\\\1", text, flags=re.ASCII)
+    # What means something in a regex, and nothing else: `\<` would mean something again.
+    regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
     return Split(regex, "huggingface", listed["behavior"], listed["invert"])
 
 

@@ -345,8 +345,12 @@ class _Parser:
         for form in (r"x([0-9A-Fa-f]{2})", r"x\{([0-9A-Fa-f]{1,6})\}", r"u([0-9A-Fa-f]{4})"):
             if found := engine.compile(form).match(self.text, at + 1):
                 code_point = int(found.group(1), 16)
-                # Oniguruma's \xHH is a byte.
-                if code_point >= _N_CODE_POINTS or (form[1] == "(" and code_point > 0x7F):
+                # Oniguruma's \xHH is a byte, and no text has a surrogate.
+                if (
+                    code_point >= _N_CODE_POINTS
+                    or 0xD800 <= code_point < 0xE000
+                    or (form.startswith("x(") and code_point > 0x7F)
+                ):
                     break
                 self.place = found.end()
                 return chr(code_point)

@@ -25,6 +25,7 @@ REGEXES = [
     r"\p{N}{1,3}",
     PATTERNS["cl100k"],
     r"\s+$|^a|[\p{L}&&[^a-z]]+|a{1,2}+",
+    r"[\u0300-\u036f\u00e0-\u00ff]+|\u3000|\x{1F44D}",
 ]
 CHARACTERS = [chr(c) for c in range(0x110000) if c >> 11 != 0x1B]
 
@@ -83,3 +84,14 @@ def test_behaviors(behavior: str, name: str, invert: bool, regex: str, texts: li
     split = splitting(RegexSplitter(regex, "huggingface", name, invert))
     for text in texts:
         assert split(text) == [piece for piece, _ in theirs.pre_tokenize_str(text)]
+
+
+@settings(max_examples=100)
+@given(st.text("ab<>`_é▁\u0301\n \\.+*?()[]{}|^$#&~-", min_size=1, max_size=4), st.data())
+def test_any_string(string: str, data: st.DataObject) -> None:
+    other = st.sampled_from([string, string[0], string[-1], "x", "\\", " "])
+    text = data.draw(st.lists(other, max_size=8).map("".join))
+    step = {"type": "Split", "pattern": {"String": string}, "behavior": "Isolated"}
+    theirs = tokenizers.pre_tokenizers.Split(string, "isolated").pre_tokenize_str(text)
+    ours = Pretokenizer(from_huggingface([step])).split(text.encode())
+    assert ours == [piece.encode() for piece, _ in theirs]

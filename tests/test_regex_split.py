@@ -119,6 +119,8 @@ def test_text_that_tiktoken_would_lose_is_refused() -> None:
         ("a{2}?", r"'\{n\}\?'"),
         (r"(a)\1", r"'\\1'"),
         (r"\bx", r"'\\b'"),
+        (r"\xe9", r"'\\x'"),
+        (r"[\ud800-\udfff]", r"'\\u'"),
         (r"\w+", r"'\\w'"),
         (r"\h", r"'\\h'"),
         (r"\R", r"'\\R'"),
@@ -196,6 +198,20 @@ def test_a_regex_of_megabytes_is_refused() -> None:
             {"type": "Split", "pattern": {"String": "a.b"}, "behavior": "MergedWithPrevious"},
             "xa.bya.ba.b",
             ["xa.b", "ya.b", "a.b"],
+        ),
+        (
+            {"type": "Split", "pattern": {"String": "<é.\u2581`_"}, "behavior": "Isolated"},
+            "<é.\u2581`_<éx\u2581`_",
+            ["<é.\u2581`_", "<éx\u2581`_"],
+        ),
+        (
+            {
+                "type": "Split",
+                "pattern": {"Regex": r"[\u00e0-\u00ff\u2581]"},
+                "behavior": "Isolated",
+            },
+            "xéy\u2581",
+            ["x", "é", "y", "\u2581"],
         ),
         (
             {"type": "Split", "pattern": {"Regex": " "}, "behavior": "MergedWithNext"},
