@@ -48,7 +48,8 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
     if isinstance(tokenizer, Tokenizer):
         return common | _of_byte_level(tokenizer)
     words = tokenizer.vocab
-    ordinary = [t for i, t in words.items() if i not in set(special.values())]
+    special_ids = set(special.values())
+    ordinary = [token for token_id, token in words.items() if token_id not in special_ids]
     return common | {
         "kind": tokenizer.pattern,
         "ordinary_tokens": len(ordinary),
