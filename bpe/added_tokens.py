@@ -76,6 +76,11 @@ def _is_white_space(character: str) -> bool:
     return character != "" and bool(class_table()[ord(character)] & WHITE_SPACE)
 
 
+def _has_other_spellings(text: bytes) -> bool:
+    """Whether other text may have the canonical normal form `text`; of ASCII, three signs do."""
+    return not text.isascii() or any(sign in text for sign in b"K;`")
+
+
 class _Matcher:
     """Finds some of the added tokens."""
 
@@ -138,17 +143,20 @@ class Preparation:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
         raw = {token.text.encode(): token for token in added_tokens if not token.normalized}
-        late: dict[bytes, AddedToken] = {}
-        for token in added_tokens:
-            if token.normalized:
-                # Of two that are normalized to the same text, the first is found.
-                late.setdefault(normalized(token.text.encode(), normal_forms), token)
+        # No two are normalized to the same text: `tokenizer_file` refuses them.
+        late = {
+            normalized(token.text.encode(), normal_forms): token
+            for token in added_tokens
+            if token.normalized
+        }
         self._raw, self._late = _Matcher(raw), _Matcher(late)
-        # What is beside a cut can matter to the other side, or one character becomes several.
+        # What is beside a cut can matter to the other side, or one character becomes several; or a
+        # token is spelled otherwise before it is normalized, so that nobody sees the cut inside it.
         self.allows_cuts = (
             not add_prefix_space
             and not {"NFKC", "NFKD"} & set(normal_forms)
             and not any(t.lstrip or t.rstrip or t.single_word for t in added_tokens)
+            and not (normal_forms and any(map(_has_other_spellings, late)))
         )
 
     def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:

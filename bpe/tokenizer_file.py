@@ -20,7 +20,7 @@ import binascii
 import functools
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,7 +31,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
-from bpe.normalize import NORMAL_FORMS
+from bpe.normalize import NORMAL_FORMS, normalized
 from bpe.patterns import from_huggingface, to_huggingface
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
@@ -416,6 +416,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
 
     ids = _ids_of_vocab(path, _object(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
+    _check_normalized(path, added_tokens, normal_forms)
     merges = _merges(path, model["merges"])
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
     both = {bytes([byte]) for byte in range(256)}
@@ -583,8 +584,8 @@ def _added_tokens(path: Path, listed: object, ids: Mapping[str, int]) -> list[Ad
         if content in added_tokens:
             _refuse(path, f"{name} {content!r} stands there twice", "expected each token once")
         added_tokens[content] = AddedToken(content, expected_id, **flags)
-    for normalized in (False, True):
-        alike = [token for token in added_tokens.values() if token.normalized == normalized]
+    for late in (False, True):
+        alike = [token for token in added_tokens.values() if token.normalized == late]
         stripping = next((token for token in alike if token.rstrip), None)
         beginning = next((token for token in alike if _begins_with_white_space(token)), None)
         # There it encodes the white space twice, or ends in a panic.
@@ -597,6 +598,23 @@ def _added_tokens(path: Path, listed: object, ids: Mapping[str, int]) -> list[Ad
                 " does not tell apart either; remove rstrip",
             )
     return list(added_tokens.values())
+
+
+def _check_normalized(
+    path: Path, added_tokens: Iterable[AddedToken], normal_forms: tuple[str, ...]
+) -> None:
+    seen: dict[bytes, str] = {}
+    for token in added_tokens:
+        if token.normalized:
+            other = seen.setdefault(normalized(token.text.encode(), normal_forms), token.text)
+            if other != token.text:
+                _refuse(
+                    path,
+                    f"the added tokens {other!a} and {token.text!a} are one text when"
+                    " they are normalized",
+                    "expected texts that differ, for Hugging Face's engine takes one or the other"
+                    " by chance; set 'normalized' to false for one of them",
+                )
 
 
 def _begins_with_white_space(token: AddedToken) -> bool:

@@ -6,6 +6,7 @@ Each is made by the library, read by us, and written again.
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nasty import WHITE_SPACES, nasty_text
 
-from bpe import Tokenizer
+from bpe import Tokenizer, load_tokenizer
+from bpe.errors import TokenizerFileError
 from bpe.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
@@ -84,7 +86,7 @@ _contents = st.lists(
                          "x ", "ﬁ", "<|end|><|", "0", "'s", "\u0301", "a", "th", "e", "日本"]),
         st.text("<|e> a", min_size=1, max_size=4),
     ),
-    unique=True,
+    unique_by=lambda content: unicodedata.normalize("NFKC", content),
     max_size=6,
 )  # fmt: skip
 _flags = st.fixed_dictionaries(
@@ -288,3 +290,25 @@ def test_a_gap_before_a_token_of_the_model_moves_no_other(tmp_path: Path) -> Non
     ours, theirs = both(text, tmp_path)
     check(ours, theirs, ["a<new>b</s>c<other>", "<other><new></s>"])
     survives(text, tmp_path)
+
+
+def test_a_token_that_text_spells_otherwise_is_not_cut(tmp_path: Path) -> None:
+    # "e" and an accent are the token when they are normalized, so a cut inside it goes unseen.
+    late = [token("qé a b", N, normalized=True)]
+    data = np.frombuffer("qe\u0301 a b".encode() * 9, np.uint8)
+    for form, cuts in (("NFC", False), ("NFD", False), (None, True)):
+        ours, _ = both(file(late, normalizer=form and {"type": form}), tmp_path)
+        assert (ours.safe_cut(data, 1, len(data)) < len(data)) == cuts
+    plain, _ = both(file([token("   ", N, normalized=True)], normalizer={"type": "NFC"}), tmp_path)
+    assert plain.safe_cut(data, 1, len(data)) < len(data)
+
+
+def test_tokens_that_are_one_text_are_refused(tmp_path: Path) -> None:
+    added = [token("qé", N, normalized=True), token("qe\u0301", N + 1, normalized=True)]
+    text = file(added, normalizer={"type": "NFC"})
+    with pytest.raises(TokenizerFileError, match=r"'q\\xe9' and 'qe\\u0301' are one text when"):
+        both(text, tmp_path)
+    with pytest.raises(TokenizerFileError, match="takes one or the other by chance"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+    both(file(added), tmp_path)
+    both(file([added[0], added[1] | {"normalized": False}], normalizer={"type": "NFC"}), tmp_path)
