@@ -19,7 +19,9 @@ the bytes that it makes.
 from __future__ import annotations
 
 import functools
+import heapq
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -200,10 +202,9 @@ class Vocabulary:
         ids = self._ids
         if self.ranked_by_bytes:
             rows = [
-                (ids[token[:cut]], ids[token[cut:]], rank, rank)
-                for rank, token in self.tokens.items()
-                for cut in range(1, len(token))
-                if token[:cut] in ids and token[cut:] in ids
+                (left, right, rank, rank)
+                for token, left, right in _ways_to_cut(ids)
+                for rank in (ids[token],)
             ]
             columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
             return PairTable(columns[0], columns[1], columns[2], columns[3])
@@ -243,17 +244,14 @@ class Vocabulary:
         if not self.ranked_by_bytes:
             return
         made = {left + right for left, right in self.merges}
-        for rank, token in self.tokens.items():
-            if len(token) == 1 or token in made:
-                continue
-            # The parts that come before a token in the ranks never meet, or it would have a merge.
-            for cut in range(1, len(token)):
-                left, right = self._ids.get(token[:cut]), self._ids.get(token[cut:])
-                if left is not None and right is not None and max(left, right) > rank:
-                    raise VocabularyError(
-                        f"these ranks cannot be written as a list of merges: {token!r} has the "
-                        f"rank {rank}, below one of its parts {token[:cut]!r} and {token[cut:]!r}"
-                    )
+        # The parts that come before a token in the ranks never meet, or it would have a merge.
+        for token, left, right in _ways_to_cut(self._ids):
+            if token not in made and max(left, right) > (rank := self._ids[token]):
+                raise VocabularyError(
+                    f"these ranks cannot be written as a list of merges: {token!r} has the "
+                    f"rank {rank}, below one of its parts {self.tokens[left]!r} and"
+                    f" {self.tokens[right]!r}"
+                )
 
     def __getstate__(self) -> dict[str, object]:
         derived = ("size", "bytes_of_id", "byte_ids")
@@ -401,19 +399,56 @@ def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
     for token, own_rank in sorted(ranks.items(), key=lambda item: item[1]):
         if len(token) == 1:
             continue
-        word = [token[index : index + 1] for index in range(len(token))]
-        while len(word) > 2:
-            lowest, place = own_rank, -1
-            for index in range(len(word) - 1):
-                rank = ranks.get(word[index] + word[index + 1], own_rank)
-                if rank < lowest:
-                    lowest, place = rank, index
-            if place < 0:
-                break
-            word[place : place + 2] = [word[place] + word[place + 1]]
-        if len(word) == 2:
-            merges.append((word[0], word[1]))
+        parts = _parts_below(token, own_rank, ranks)
+        if len(parts) == 2:
+            merges.append((parts[0], parts[1]))
     return merges
+
+
+def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """What the ranks below its own make of the bytes of a token, two parts or more.
+
+    Time is that of a heap: a hostile file may have a token of megabytes.
+    """
+    part = [token[index : index + 1] for index in range(len(token))]
+    following = [*range(1, len(token) + 1)]
+    before = [*range(-1, len(token) - 1)]
+    heap: list[tuple[int, int, bytes]] = []
+
+    def push(index: int) -> None:
+        joined = part[index] + part[following[index]]
+        rank = ranks.get(joined, own_rank)
+        if rank < own_rank:
+            heapq.heappush(heap, (rank, index, joined))
+
+    for index in range(len(token) - 1):
+        push(index)
+    n_parts = len(token)
+    while heap and n_parts > 2:
+        _, index, joined = heapq.heappop(heap)
+        other = following[index]
+        if not part[index] or other == len(token) or part[index] + part[other] != joined:
+            continue  # One of the two was joined before.
+        part[index], part[other] = joined, b""
+        following[index] = following[other]
+        if following[other] < len(token):
+            before[following[other]] = index
+            push(index)
+        if before[index] >= 0:
+            push(before[index])
+        n_parts -= 1
+    return [one for one in part if one]
+
+
+def _ways_to_cut(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
+    """Yield each token and the ids of two tokens that it is made of, in every way there is."""
+    # Only where a token ends can one be cut off: a long token of a hostile file has few such cuts.
+    lengths = sorted(set(map(len, ids)))
+    for token in ids:
+        for cut in lengths[: bisect_left(lengths, len(token))]:
+            left = ids.get(token[:cut])
+            if left is not None and (right := ids.get(token[cut:])) is not None:
+                yield token, left, right
 
 
 def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:

@@ -131,6 +131,33 @@ def test_merges_of_ranks_encode_the_same_or_are_refused(
         assert encoded(by_merges, pretoken) == encoded(vocabulary, pretoken)
 
 
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.binary(min_size=2, max_size=9).map(lambda b: bytes(97 + x % 2 for x in b)), unique=True
+    )
+)
+def test_merges_of_ranks_are_what_the_ranks_below_leave(tokens: list[bytes]) -> None:
+    ranks = ranks_of(*tokens)
+    below = [
+        reference.encode(
+            token, reference.rank_by_bytes({t: i for t, i in ranks.items() if i < ranks[token]})
+        )
+        for token in tokens
+    ]
+    assert merges_of_ranks(ranks) == [tuple(parts) for parts in below if len(parts) == 2]
+
+
+def test_a_token_of_a_quarter_megabyte_is_taken_in_its_stride() -> None:
+    # Whoever tries every way to cut it, or looks for the next pair from its start, is not back in
+    # a day.
+    long = b"ab" * (1 << 17)
+    vocabulary = Vocabulary.from_ranks(ranks_of(b"ab", b"abab", long), {})
+    assert vocabulary.pair_table().merged_ids.tolist() == [256, 257]
+    assert vocabulary.merges == [(b"a", b"b"), (b"ab", b"ab")]
+    vocabulary.check_merges_say_all()
+
+
 def test_ranks_that_no_list_of_merges_can_say_are_refused() -> None:
     # "abc" comes before "ab", so its own bytes never make it, but text that has "ab" can.
     vocabulary = Vocabulary.from_ranks(ranks_of(b"abc", b"ab"), {})
