@@ -12,6 +12,7 @@ VOCAB_SIZE ?=
 OUT ?= data
 WORKERS ?=
 NAME ?=
+CORPUS ?=
 ARGS ?=
 
 # With READY_PYTHON=/path/to/python that environment is used as it is and nothing is installed (the tests do this).
@@ -43,7 +44,7 @@ help:
 	@echo 'make test-all     the tests, with PyTorch and Hugging Face'
 	@echo 'make coverage     the lines of the kernels that their tests reach, uncompiled'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make bench        tokenbin beside other tokenizers'
+	@echo 'make bench        tokenbin beside other tokenizers; CORPUS=paths  ARGS="any option of python -m benchmarks"'
 	@echo 'make clean        removes the virtual environment and caches; outputs stay'
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter; TORCH="torch --index-url URL" where PyTorch comes from.'
@@ -79,7 +80,7 @@ lint: $(dev)
 	$(run) -m mypy
 
 bench: $(bench_peers)
-	$(run) -m benchmarks $(ARGS)
+	$(run) -m benchmarks $(strip $(call each,--corpus,$(CORPUS)) $(ARGS))
 
 clean:
 	rm -rf '$(VENV)' .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,220 @@
+"""Text in memory -> ids in memory.
+
+    load        the tokenizer, from its file
+    first use   of a few words: what a side puts off until then (compiled code, tables, threads)
+    cold        the whole text, the cache empty but for those words
+    warm        the same text again
+
+Law: both sides hold the text before the clock runs. The ids of all documents must be equal, one
+after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, documents, side
+
+if TYPE_CHECKING:
+    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyEncoder
+
+T = TypeVar("T")
+Ids = NDArray[np.uint32]
+
+_UNIT = 1 << 20
+# Peers on one thread, and those that make lists of lists.
+_SLOW = 32_000_000
+_SLOWEST = 8_000_000
+_FEW_WORDS = "a few words"
+
+
+def _timed(clock: Clock, first: Callable[[], object], work: Callable[[], T]) -> T:
+    clock.time("first use", first)
+    ids = clock.time("cold", work)
+    clock.add_up("first use and cold", ["first use", "cold"])
+    del ids
+    return clock.time("warm", work)
+
+
+def _parts(data: bytes, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
+    """Where documents can be encoded apart: parts of about a megabyte, without separators."""
+    separator = END_OF_TEXT.encode()
+    buffer = np.frombuffer(data, np.uint8)
+    start = 0
+    while start < len(data):
+        end = data.find(separator, start)
+        end = len(data) if end < 0 else end
+        while start < end:
+            target = start + _UNIT
+            stop = tokenizer.safe_cut(buffer, target, end) if target < end else end
+            yield start, stop
+            start = stop
+        start = end + len(separator)
+
+
+def _units(data: bytes, tokenizer: Tokenizer) -> Iterator[list[tuple[int, int]]]:
+    unit, n_bytes = [], 0
+    for start, stop in _parts(data, tokenizer):
+        unit.append((start, stop))
+        n_bytes += stop - start
+        if n_bytes >= _UNIT:
+            yield unit
+            unit, n_bytes = [], 0
+    if unit:
+        yield unit
+
+
+@side("encode", OURS)
+def encode_tokenbin(job: Job, clock: Clock) -> Result:
+    """Ours, from bytes with separators to one array: an encoder for each thread."""
+    import bpe.encode  # noqa: F401 - imports do not count
+    from bpe import Tokenizer
+
+    data = job.corpus.read_bytes()
+    tokenizer = clock.time("load", lambda: Tokenizer.from_file(job.tokenizer))
+    idle: list[AnyEncoder] = []
+
+    def encode(unit: list[tuple[int, int]]) -> Ids:
+        encoder = idle.pop()
+        text = b"".join([data[start:stop] for start, stop in unit])
+        lengths = [stop - start for start, stop in unit]
+        ids, _ = encoder.encode(np.frombuffer(text, np.uint8), np.cumsum([0, *lengths]))
+        idle.append(encoder)
+        return ids
+
+    def work() -> Ids:
+        while len(idle) < job.threads:
+            idle.append(tokenizer.new_encoder())
+        with ThreadPoolExecutor(job.threads) as pool:
+            return np.concatenate(list(pool.map(encode, _units(data, tokenizer))))
+
+    def first() -> None:
+        encoder = tokenizer.new_encoder()
+        encoder.encode(np.frombuffer(_FEW_WORDS.encode(), np.uint8), np.array([0, len(_FEW_WORDS)]))
+        idle.append(encoder)
+
+    return Result(len(data), digest_of(_timed(clock, first, work)))
+
+
+@side("encode", "gigatoken")
+def encode_gigatoken(job: Job, clock: Clock) -> Result:
+    """gigatoken, from bytes with separators: the way that it recommends."""
+    import awkward
+    import gigatoken
+
+    data = job.corpus.read_bytes()
+    tokenizer = clock.time("load", lambda: gigatoken.Tokenizer(str(job.tokenizer)))
+    source = gigatoken.BytesSource(data, END_OF_TEXT)
+    few = gigatoken.BytesSource(_FEW_WORDS.encode(), END_OF_TEXT)
+    ids = _timed(clock, lambda: tokenizer.encode_batch(few), lambda: tokenizer.encode_batch(source))
+    return Result(len(data), digest_of(np.asarray(awkward.flatten(ids))))
+
+
+def _encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
+    import pyarrow  # noqa: F401 - imports do not count
+
+    import bpe.encode  # noqa: F401
+    from bpe import Tokenizer
+
+    texts = documents(job.corpus)
+    tokenizer = clock.time("load", lambda: Tokenizer.from_file(job.tokenizer))
+
+    def encode(some: list[str]) -> tuple[Ids, NDArray[np.int64]]:
+        return tokenizer.encode_batch_to_numpy(some, allowed_special=())
+
+    ids, _ = _timed(clock, lambda: encode([_FEW_WORDS]), lambda: encode(texts))
+    return Result(job.corpus.stat().st_size, digest_of(ids))
+
+
+def _encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
+    import awkward
+    import gigatoken
+
+    texts = documents(job.corpus)
+    tokenizer = clock.time("load", lambda: gigatoken.Tokenizer(str(job.tokenizer)))
+
+    def encode(some: list[str]) -> Any:
+        return tokenizer.encode_batch(some, parallel=job.threads > 1)
+
+    ids = _timed(clock, lambda: encode([_FEW_WORDS]), lambda: encode(texts))
+    return Result(job.corpus.stat().st_size, digest_of(np.asarray(awkward.flatten(ids))))
+
+
+@side("encode-texts", OURS)
+def encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
+    """Ours, from a list of strings."""
+    return _encode_texts_tokenbin(job, clock)
+
+
+@side("encode-texts", "gigatoken")
+def encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
+    """gigatoken, from a list of strings."""
+    return _encode_texts_gigatoken(job, clock)
+
+
+@side("encode-texts", "tokenizers", at_most=_SLOWEST)
+def encode_texts_tokenizers(job: Job, clock: Clock) -> Result:
+    """Hugging Face, from a list of strings."""
+    import tokenizers
+
+    texts = documents(job.corpus)
+    tokenizer = clock.time("load", lambda: tokenizers.Tokenizer.from_file(str(job.tokenizer)))
+
+    def encode(some: list[str]) -> Any:
+        return tokenizer.encode_batch_fast(some, add_special_tokens=False)
+
+    encoded = _timed(clock, lambda: encode([_FEW_WORDS]), lambda: encode(texts))
+    ids = np.concatenate([np.array(some.ids, np.uint32) for some in encoded])
+    return Result(job.corpus.stat().st_size, digest_of(ids))
+
+
+@side("encode-one-thread", OURS, threads=1)
+def encode_one_thread_tokenbin(job: Job, clock: Clock) -> Result:
+    """Ours, from a list of strings, with one processor."""
+    return _encode_texts_tokenbin(job, clock)
+
+
+@side("encode-one-thread", "gigatoken", threads=1)
+def encode_one_thread_gigatoken(job: Job, clock: Clock) -> Result:
+    """gigatoken, on the calling thread."""
+    return _encode_texts_gigatoken(job, clock)
+
+
+@side("encode-one-thread", "tiktoken", threads=1, at_most=_SLOW)
+def encode_one_thread_tiktoken(job: Job, clock: Clock) -> Result:
+    """tiktoken, to NumPy, which is faster than to lists."""
+    from bpe import Tokenizer
+
+    texts = documents(job.corpus)
+    encoding = clock.time("load", lambda: Tokenizer.from_file(job.tokenizer).to_tiktoken())
+
+    def encode(text: str) -> Ids:
+        return encoding.encode_to_numpy(text, allowed_special=set(), disallowed_special=())
+
+    ids = _timed(clock, lambda: encode(_FEW_WORDS), lambda: [encode(text) for text in texts])
+    return Result(job.corpus.stat().st_size, digest_of(*ids))
+
+
+@side("encode-one-thread", "ffbpe", threads=1, at_most=_SLOW, patterns=("gpt2",))
+def encode_one_thread_ffbpe(job: Job, clock: Clock) -> Result:
+    """ffbpe, from tokens and merges in memory, to NumPy."""
+    import ffbpe
+
+    from bpe import Tokenizer
+
+    texts = documents(job.corpus)
+    vocabulary = Tokenizer.from_file(job.tokenizer).vocabulary
+    ids_of = {token: token_id for token_id, token in vocabulary.tokens.items()}
+    encoder = clock.time(
+        "load",
+        lambda: ffbpe.BpeEncoder(special_tokens=[], merges=vocabulary.merges, vocab=ids_of),
+    )
+    encode = encoder.encode_to_numpy
+    ids = _timed(clock, lambda: encode(_FEW_WORDS), lambda: [encode(text) for text in texts])
+    return Result(job.corpus.stat().st_size, digest_of(*(some.astype(np.uint32) for some in ids)))

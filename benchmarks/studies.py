@@ -1,0 +1,292 @@
+"""Ours alone: scaling, growth, worst cases, where the time goes, instructions.
+
+Law: what a study compares was measured in the same round; rounds alternate as those with peers do.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from benchmarks.corpora import MB, WORST_BYTES, sized, worst_cases
+from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, side
+from benchmarks.rounds import Measured, MeasurementError, measure
+
+GROWTH_BYTES = (10 * MB, 100 * MB, 1000 * MB)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a study found: a title, the names of the columns, rows of text, and what it means."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+def _spread(values: list[float], digits: int = 2) -> str:
+    middle = statistics.median(values)
+    return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _peak(measurements: list[Measured]) -> str:
+    peaks = [max(measured.memory.values()) for measured in measurements if measured.memory]
+    return f"{max(peaks) / MB:.0f}" if peaks else "not told by the system"
+
+
+# --- two workers against one ---
+
+
+@side("pure-compute", OURS, package="numba")
+def pure_compute(job: Job, clock: Clock) -> Result:
+    """What the machine gains by a second thread: arithmetic in registers, no lock, no memory."""
+    import numba
+
+    def compute(n: int) -> Any:
+        x = np.uint64(1)
+        for _ in range(n):
+            x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        return x
+
+    compute = numba.njit("uint64(uint64)", nogil=True)(compute)
+    n, n_threads = 1 << 29, job.threads
+    clock.time("one", lambda: [compute(n) for _ in range(n_threads)])
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(compute, [1] * n_threads))
+        clock.time("all", lambda: list(pool.map(compute, [n] * n_threads)))
+    return Result(0, None)
+
+
+def scaling(job: Job, rounds: int) -> Table:
+    """The whole way to a `.bin` with one worker and with all, beside pure compute."""
+    big = replace(job, work="steady", corpus=sized(job.corpus, 1000 * MB, job.directory))
+    gains, limits = [], []
+    for _ in range(rounds):
+        one = measure(replace(big, threads=1))
+        limit = measure(replace(job, work="pure-compute"))
+        every = measure(big)
+        if one.digest != every.digest:
+            raise MeasurementError("one worker and several made different files")
+        gains.append(one.seconds["build"] / every.seconds["build"])
+        limits.append(limit.seconds["one"] / limit.seconds["all"])
+    shares = [gain / limit for gain, limit in zip(gains, limits, strict=True)]
+    return Table(
+        f"{job.threads} workers against 1, file to .bin, 1 GB",
+        ["gain", "gain of pure compute", "share of it"],
+        [[_spread(gains), _spread(limits), _spread(shares)]],
+        "Pure compute is a kernel in registers that holds no lock, in the same round.",
+    )
+
+
+# --- time per MB ---
+
+
+def growth(job: Job, rounds: int) -> Table:
+    """The time per MB at several sizes, the start left out."""
+    jobs = [
+        replace(job, work="steady", corpus=sized(job.corpus, n_bytes, job.directory))
+        for n_bytes in GROWTH_BYTES
+    ]
+    taken = [[measure(one) for one in jobs] for _ in range(rounds)]
+    rows = []
+    for index, n_bytes in enumerate(GROWTH_BYTES):
+        per_mb = [_milliseconds_per_mb(some[index]) for some in taken]
+        ratios = [
+            _milliseconds_per_mb(some[index]) / _milliseconds_per_mb(some[0]) for some in taken
+        ]
+        memory = _peak([some[index] for some in taken])
+        rows.append([f"{n_bytes // MB:,}", _spread(per_mb), _spread(ratios), memory])
+    return Table(
+        "Time per MB, file to .bin",
+        ["MB", "ms per MB", "times that of the smallest", "peak MB"],
+        rows,
+        "The time for a text of a few bytes is taken off: tokenizer, tables, files.",
+    )
+
+
+def _milliseconds_per_mb(measured: Measured) -> float:
+    seconds = measured.seconds["build"] - measured.seconds["tiny"]
+    return seconds / measured.n_bytes * MB * 1000
+
+
+# --- worst cases ---
+
+
+def worst(job: Job, rounds: int) -> Table:
+    """Texts that bring tokenizers down, beside as much of the corpus."""
+    usual = sized(job.corpus, WORST_BYTES, job.directory)
+    rows = []
+    for name, path in worst_cases(job.corpus, job.directory).items():
+        row = [name]
+        for work, figure in (("encode", "cold"), ("train", "train")):
+            ours = replace(job, work=work)
+            pairs = [
+                (measure(replace(ours, corpus=usual)), measure(replace(ours, corpus=path)))
+                for _ in range(rounds)
+            ]
+            ratios = [
+                (b.seconds[figure] / b.n_bytes) / (a.seconds[figure] / a.n_bytes) for a, b in pairs
+            ]
+            row += [_spread(ratios), _peak([b for _, b in pairs])]
+        rows.append(row)
+    return Table(
+        "Worst cases: time per MB, as times that of 10 MB of the corpus",
+        ["text", "encode, cold", "peak MB", "train", "peak MB"],
+        rows,
+        "Each is one document.",
+    )
+
+
+# --- where the time goes ---
+
+
+@side("breakdown", OURS, threads=1)
+def measure_breakdown(job: Job, clock: Clock) -> Result:
+    """The steps of the whole way one after the other, each over all of the text."""
+    import xxhash
+
+    from bpe import Tokenizer
+    from bpe.pretokenize import Pretokenizer
+    from preprocess.documents import Reading
+    from preprocess.sources import find_sources
+    from preprocess.token_file import TokenFileWriter
+
+    tokenizer = Tokenizer.from_file(job.tokenizer)
+    reading = Reading(
+        separator=END_OF_TEXT.encode(),
+        unit_size=1 << 20,
+        on_invalid_utf8="error",
+        validation_fraction=0.0,
+        safe_cut=tokenizer.safe_cut,
+        uncut=tuple(token.encode() for token in tokenizer.uncut_tokens),
+    )
+    units = [unit for source in find_sources([job.corpus], reading) for unit in source.units()]
+    end_of_text = tokenizer.special_tokens[END_OF_TEXT]
+    pretokenizer = Pretokenizer(job.pattern)
+    encoder = tokenizer.new_encoder()
+    encoder.encode(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
+
+    batches = clock.time("read", lambda: [unit.read() for unit in units])
+    xxh = xxhash.xxh3_128()
+
+    def digest() -> None:
+        for unit in units:
+            xxh.update(unit.content().data)
+
+    clock.time("digest", digest)
+    clock.time(
+        "split", lambda: [pretokenizer.boundaries(batch.buffer, batch.offsets) for batch in batches]
+    )
+
+    def encode() -> list[Any]:
+        return [
+            encoder.encode(
+                batch.buffer,
+                batch.offsets,
+                suffix_id=end_of_text,
+                continues=batch.continues,
+                continued=batch.continued,
+            )
+            for batch in batches
+        ]
+
+    encoder = tokenizer.new_encoder()
+    clock.time("cold", encode)
+    encoded = clock.time("warm", encode)
+
+    with TokenFileWriter(
+        job.directory, "breakdown", vocab_size=tokenizer.vocab_size, overwrite=True
+    ) as writer:
+
+        def write() -> None:
+            for batch, (ids, offsets) in zip(batches, encoded, strict=True):
+                writer.append(ids, offsets[1 : batch.n_ended + 1])
+
+        clock.time("write", write)
+    return Result(job.corpus.stat().st_size, None)
+
+
+def breakdown(job: Job, rounds: int) -> Table:
+    """Read, split, look-up, miss, write, on one thread."""
+    taken = [measure(replace(job, work="breakdown", threads=1)) for _ in range(rounds)]
+    steps: dict[str, Callable[[dict[str, float]], float]] = {
+        "read: find documents, check UTF-8": lambda s: s["read"],
+        "digest of the text": lambda s: s["digest"],
+        "split": lambda s: s["split"],
+        "look-up: second pass, without split": lambda s: s["warm"] - s["split"],
+        "miss: first pass, without the second": lambda s: s["cold"] - s["warm"],
+        "write: check, narrow, digest, write": lambda s: s["write"],
+    }
+    totals = [sum(step(measured.seconds) for step in steps.values()) for measured in taken]
+    rows = []
+    for name, step in steps.items():
+        per_mb = [step(measured.seconds) * 1000 * MB / measured.n_bytes for measured in taken]
+        shares = [
+            100 * step(measured.seconds) / total
+            for measured, total in zip(taken, totals, strict=True)
+        ]
+        rows.append([name, _spread(per_mb, 3), f"{statistics.median(shares):.0f} %"])
+    return Table(
+        "Where the time goes, file to .bin, one thread",
+        ["step", "ms per MB", "share"],
+        rows,
+        "Each step runs over the whole text before the next, so none finds it in a cache.",
+    )
+
+
+# --- instructions ---
+
+
+def instructions(job: Job, rounds: int) -> Table:
+    """Instructions per byte: the difference of two sizes, so that start and compiling fall away."""
+    columns = ["work", "instructions per byte"]
+    title = "Instructions"
+    if reason := _no_counters():
+        return Table(title, columns, [["none", "not counted"]], reason)
+    sizes = [sized(job.corpus, n_bytes, job.directory) for n_bytes in (20 * MB, 40 * MB)]
+    rows = []
+    for work in ("split", "count", "encode-one-thread", "train"):
+        per_byte = []
+        for _ in range(rounds):
+            counts = []
+            for corpus in sizes:
+                told = job.directory / "perf.csv"
+                prefix = ["perf", "stat", "-x,", "-e", "instructions:u", "-o", str(told), "--"]
+                measure(replace(job, work=work, corpus=corpus), prefix)
+                counts.append(int(re.findall(r"^(\d+),", told.read_text(), re.MULTILINE)[0]))
+            n_bytes = [corpus.stat().st_size for corpus in sizes]
+            ((first, second),) = pairwise(counts)
+            per_byte.append((second - first) / (n_bytes[1] - n_bytes[0]))
+        rows.append([work, _spread(per_byte)])
+    return Table(title, columns, rows, "User instructions by `perf stat`; both passes of encoding.")
+
+
+def _no_counters() -> str:
+    """Why instructions cannot be counted here; empty if they can."""
+    if not shutil.which("perf"):
+        return "`perf` is not installed."
+    command = ["perf", "stat", "-x,", "-e", "instructions:u", "true"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode or not re.search(r"^\d+,", told.stderr, re.MULTILINE):
+        lines = told.stderr.strip().splitlines()
+        return f"`perf stat` cannot count here: {lines[0] if lines else told.returncode}"
+    return ""
+
+
+STUDIES: dict[str, Callable[[Job, int], Table]] = {
+    "scaling": scaling,
+    "growth": growth,
+    "worst": worst,
+    "breakdown": breakdown,
+    "instructions": instructions,
+}
