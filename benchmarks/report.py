@@ -100,7 +100,10 @@ def row(found: Comparison) -> str:
     if found.figure in ("load", "first use"):  # does not depend on the text
         rate = f"{statistics.median(found.ours):.3f} s"
         their_rate = f"{statistics.median(found.theirs):.3f} s"
-    memory = [f"{max(m) / MB:,.0f}" if m else "-" for m in (found.our_memory, found.their_memory)]
+    memory = [
+        f"{statistics.median(m) / MB:,.0f}" if m else "-"
+        for m in (found.our_memory, found.their_memory)
+    ]
     equal = {True: "yes", False: "NO", None: "time only"}[found.equal]
     work = found.work if found.figure in found.work else f"{found.work}, {found.figure}"
     cells = [

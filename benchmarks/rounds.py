@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from typing import Any
 from benchmarks.job import OURS, SIDES, Job, digest_of_file
 
 _POLL_SECONDS = 0.005
+# The packages that are measured are those beside this one, wherever the command is run.
+_ROOT = str(Path(__file__).parent.parent)
 
 # Work -> the module that has its sides.
 MODULES = {
@@ -87,35 +90,22 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     how = SIDES[job.work][job.side]
     command = [sys.executable, "-m", "benchmarks.child", MODULES[job.work], job.to_json()]
     measured, result = Measured(), None
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     with tempfile.TemporaryFile() as said:
         started = time.perf_counter()
-        process = subprocess.Popen(
-            [*(prefix or []), *command], stdout=subprocess.PIPE, stderr=said, bufsize=0
-        )
-        assert process.stdout is not None
-        figure = "process" if how.whole else None
-        pending = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while True:
-                ready = selector.select(_POLL_SECONDS if figure else None)
-                if figure and (memory := _anonymous_memory(process.pid)):
-                    measured.memory[figure] = max(measured.memory.get(figure, 0), memory)
-                if not ready:
-                    continue
-                received = os.read(process.stdout.fileno(), 1 << 16)
-                if not received:
-                    break
-                *lines, pending = (pending + received).split(b"\n")
-                for kind, *values in map(json.loads, lines):
-                    if kind == "begin" and not how.whole:
-                        figure = values[0]
-                    elif kind == "end":
-                        measured.seconds[values[0]] = values[1]
-                        figure = figure if how.whole else None
-                    elif kind == "result":
-                        result = values
-        status = process.wait()
+        with subprocess.Popen(
+            [*(prefix or []), *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            bufsize=0,
+        ) as process:
+            for kind, *values in _messages(process, measured, how.whole):
+                if kind == "end":
+                    measured.seconds[values[0]] = values[1]
+                elif kind == "result":
+                    result = values
+            status = process.wait()
         if how.whole:
             measured.seconds["process"] = time.perf_counter() - started
         if status or result is None:
@@ -126,6 +116,42 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     if output is not None:
         measured.digest = digest_of_file(Path(output))
     return measured
+
+
+def _messages(
+    process: subprocess.Popen[bytes], measured: Measured, whole: bool
+) -> Iterator[list[Any]]:
+    """What a process tells, while the memory of the figure that runs is read."""
+    assert process.stdout is not None
+    figure = "process" if whole else None
+    pending = b""
+
+    def look() -> None:
+        if figure and (memory := _anonymous_memory(process.pid)):
+            measured.memory[figure] = max(measured.memory.get(figure, 0), memory)
+
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            ready = selector.select(_POLL_SECONDS if figure else None)
+            look()
+            if not ready:
+                continue
+            received = os.read(process.stdout.fileno(), 1 << 16)
+            if not received:
+                return
+            *lines, pending = (pending + received).split(b"\n")
+            for message in map(json.loads, lines):
+                if not whole and message[0] == "begin":
+                    figure = message[1]
+                    look()
+                elif not whole and message[0] == "end":
+                    figure = None
+                yield message
+
+
+def _python_path() -> list[str]:
+    return [path for path in [os.environ.get("PYTHONPATH")] if path]
 
 
 def _anonymous_memory(pid: int) -> int | None:

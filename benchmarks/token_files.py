@@ -56,7 +56,7 @@ def _write_gigatoken(job: Job, path: Path) -> None:
 
 @side("to-bin", OURS, whole=True)
 def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours: `tokenbin encode`, which also checks, digests and syncs."""
+    """Ours: what `tokenbin encode` does; it checks, digests and brings to the disk, too."""
     path = job.directory / "ours.bin"
     _build(job, path)
     return Result(job.corpus.stat().st_size, None, path)
@@ -64,7 +64,7 @@ def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
 
 @side("to-bin", "gigatoken", whole=True)
 def to_bin_gigatoken(job: Job, clock: Clock) -> Result:
-    """By gigatoken from the file, by NumPy to the `.bin`; nothing is checked, digested or synced."""
+    """By gigatoken and NumPy; nothing is checked, digested or brought to the disk."""
     path = job.directory / "gigatoken.bin"
     _write_gigatoken(job, path)
     return Result(job.corpus.stat().st_size, None, path)

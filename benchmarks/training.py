@@ -142,7 +142,8 @@ def train_ffbpe(job: Job, clock: Clock) -> Result:
     path = job.directory / "ffbpe-merges.txt"
     trainer.validate_model().save_merges_txt(path, format="gpt2")
     lines = path.read_text(encoding="utf-8").splitlines()
-    merges = [line.split(" ") for line in lines if not line.startswith("#version")]
+    # "left right => count"
+    merges = [line.split(" ")[:2] for line in lines]
     return Result(job.corpus.stat().st_size, _digest(_from_byte_level(merges)))
 
 
