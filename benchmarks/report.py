@@ -27,7 +27,8 @@ _PACKAGES = (
 )  # fmt: skip
 _COLUMNS = [
     "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenbin MB/s", "peer MB/s",
-    "times as fast (lowest to highest)", "peak MB", "peer's", "equal",
+    "times as fast (lowest to highest)",
+    "in CPU seconds", "peak MB", "peer's", "equal",
 ]  # fmt: skip
 
 
@@ -90,12 +91,13 @@ def table_head() -> str:
 def row(found: Comparison) -> str:
     """One comparison as a line of the table."""
     if found.equal is False:
-        rate = their_rate = "-"
+        rate = their_rate = cpu = "-"
         ratio = "results differ"
     else:
         rate = f"{found.n_bytes / MB / statistics.median(found.ours):,.1f}"
         their_rate = f"{found.n_bytes / MB / statistics.median(found.theirs):,.1f}"
         lowest, highest = min(found.ratios), max(found.ratios)
+        cpu = f"{found.cpu_ratio:.2f}"
         ratio = f"**{found.ratio:.2f}** ({lowest:.2f} to {highest:.2f})"
     if found.figure in ("load", "first use"):  # does not depend on the text
         rate = f"{statistics.median(found.ours):.3f} s"
@@ -108,7 +110,7 @@ def row(found: Comparison) -> str:
     work = found.work if found.figure in found.work else f"{found.work}, {found.figure}"
     cells = [
         work, found.text, f"{found.n_bytes / MB:,.0f}", found.vocabulary, found.pattern,
-        found.peer, rate, their_rate, ratio, *memory, equal,
+        found.peer, rate, their_rate, ratio, cpu, *memory, equal,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

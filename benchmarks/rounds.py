@@ -66,12 +66,14 @@ class Measured:
 
     Attributes:
         seconds: Of each figure.
+        cpu_seconds: The same, of all processors together.
         memory: Peak RssAnon in bytes of each figure; empty where the system does not tell.
         n_bytes: Text that was worked on.
         digest: Of the result; None where there is nothing to compare.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
     n_bytes: int = 0
     digest: str | None = None
@@ -92,7 +94,7 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     measured, result = Measured(), None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     with tempfile.TemporaryFile() as said:
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), _cpu_seconds_of_children()
         with subprocess.Popen(
             [*(prefix or []), *command],
             env=environment,
@@ -102,12 +104,13 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
         ) as process:
             for kind, *values in _messages(process, measured, how.whole):
                 if kind == "end":
-                    measured.seconds[values[0]] = values[1]
+                    figure, measured.seconds[figure], measured.cpu_seconds[figure] = values
                 elif kind == "result":
                     result = values
             status = process.wait()
         if how.whole:
             measured.seconds["process"] = time.perf_counter() - started
+            measured.cpu_seconds["process"] = _cpu_seconds_of_children() - cpu_started
         if status or result is None:
             said.seek(0)
             text = said.read().decode("utf-8", "replace")
@@ -150,6 +153,11 @@ def _messages(
                 yield message
 
 
+def _cpu_seconds_of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _python_path() -> list[str]:
     return [path for path in [os.environ.get("PYTHONPATH")] if path]
 
@@ -174,6 +182,7 @@ class Comparison:
         work, figure, peer: What was compared.
         text, vocabulary, pattern, n_bytes: On what.
         ours, theirs: Seconds of each round.
+        our_cpu, their_cpu: The same, of all processors together.
         our_memory, their_memory: Peak bytes of each round.
         equal: Whether the results were; None: they cannot be, for ties fall otherwise.
     """
@@ -187,6 +196,8 @@ class Comparison:
     n_bytes: int
     ours: list[float]
     theirs: list[float]
+    our_cpu: list[float]
+    their_cpu: list[float]
     our_memory: list[int]
     their_memory: list[int]
     equal: bool | None
@@ -201,9 +212,23 @@ class Comparison:
         """The median of them."""
         return statistics.median(self.ratios)
 
+    @property
+    def cpu_ratio(self) -> float:
+        """How many times the seconds of all processors the peer takes, the median."""
+        pairs = zip(self.our_cpu, self.their_cpu, strict=True)
+        return statistics.median(theirs / max(ours, 1e-6) for ours, theirs in pairs)
+
     def to_json(self) -> dict[str, Any]:
         """Everything; a figure whose results differ has no ratio."""
-        counts = {} if self.equal is False else {"ratio": self.ratio, "ratios": self.ratios}
+        counts = (
+            {}
+            if self.equal is False
+            else {
+                "ratio": self.ratio,
+                "ratios": self.ratios,
+                "cpu_ratio": self.cpu_ratio,
+            }
+        )
         return vars(self) | counts
 
 
@@ -243,6 +268,8 @@ def compare(ours: Job, theirs: Job, rounds: int, names: tuple[str, str]) -> list
             n_bytes=pairs[0][0].n_bytes,
             ours=[own.seconds[figure] for own, _ in pairs],
             theirs=[peer.seconds[figure] for _, peer in pairs],
+            our_cpu=[own.cpu_seconds[figure] for own, _ in pairs],
+            their_cpu=[peer.cpu_seconds[figure] for _, peer in pairs],
             our_memory=[own.memory[figure] for own, _ in pairs if figure in own.memory],
             their_memory=[peer.memory[figure] for _, peer in pairs if figure in peer.memory],
             equal=equal,
