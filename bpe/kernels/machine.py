@@ -134,6 +134,21 @@ def _add(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
+def _plain_out_of_line() -> None:
+    # Only a hint to the compiler.
+    pass
+
+
+@intrinsic
+def _out_of_line(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        builder.function.attributes.add("cold")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 def _plain_prefetch(array: Any, i: int) -> None:
     # Only a hint: there is nothing to do. The twin still touches the place, to notice a wrong
     # index.
@@ -177,6 +192,10 @@ multiply = _plain_multiply if config.DISABLE_JIT else _multiply
 
 add = _plain_add if config.DISABLE_JIT else _add
 """`add(a, b)`: the sum modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+
+out_of_line = _plain_out_of_line if config.DISABLE_JIT else _out_of_line
+"""`out_of_line()`: the function that says so is called, never inlined, and seldom: the registers of
+the loop around it are not kept free for it."""
 
 prefetch = _plain_prefetch if config.DISABLE_JIT else _prefetch
 """`prefetch(array, i)`: have the cache line of `array[i]` fetched; it changes no result."""

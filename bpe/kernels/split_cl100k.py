@@ -28,7 +28,7 @@ import functools
 import numpy as np
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import add, leading_zeros, range_mask, trailing_zeros
+from bpe.kernels.machine import add, leading_zeros, out_of_line, range_mask, trailing_zeros
 from bpe.kernels.split import character
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
@@ -102,6 +102,7 @@ def white_follows(source, at, classes):
 
     It does in the middle of a character. Looks at four bytes.
     """
+    out_of_line()
     if source[at] < 0xC2:
         return True
     code_point, _ = character(source, at)
