@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from bpe.added_tokens import Preparation
     from bpe.vocabulary import Vocabulary
 
-# Three bits of the last id in a row of the cache hold the number of ids.
-MAX_ID = 2**29 - 1
+MAX_ID = 2**kernels.ID_BITS - 2
 
-_BUCKETS = (
-    2**19
-)  # of 64 bytes: 32 MiB for each encoder, of which only what is used becomes resident
-_LONG_ROWS = 2**14
-_ARENA_BYTES = 2**22
-_ARENA_IDS = 2**20
+# Words of the cache of each encoder: 64, 8 and 32 MiB, of which only what is used becomes resident.
+_ROWS = 2**23
+_LONG_ROWS = 2**20
+_ARENA = 2**22
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
 _GROUPS_PER_CALL = 2048
 # Scratch for ids that is larger than this is not kept for the next call.
@@ -73,11 +70,9 @@ def group_scratch() -> kernels.Scratch:
     n = kernels.GROUP + 66
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
-        lows=np.empty(n, np.uint64),
-        highs=np.empty(n, np.uint64),
-        slots=np.empty(n, np.uint64),
-        symbols=np.empty(kernels.QUADRATIC + 1, np.int64),
-        values=np.empty(kernels.QUADRATIC + 1, np.uint64),
+        keys=np.empty(4 * n, np.uint64),
+        symbols=np.empty(kernels.FEW, np.uint32),
+        packed=np.empty(kernels.FEW, np.uint32),
         **_links(64),
     )
 
@@ -112,9 +107,11 @@ class EncoderTables:
         self.pretokenizer = Pretokenizer(pattern)
         lefts, rights, ranks, merged_ids = vocabulary.pair_table()
         byte_ids = vocabulary.byte_ids
-        pairs = _zeroed_words(2 * 4 * _power_of_two_above(len(lefts)))
-        byte_pairs = np.empty(65536, np.uint64)
-        kernels.fill_pairs(lefts, rights, ranks, merged_ids, byte_ids, pairs, byte_pairs)
+        n_pairs = _power_of_two_above(len(lefts))
+        # As many bits as the largest id needs: two words hold more of them than of 32 bits each.
+        bits = max(16, (vocabulary.size - 1).bit_length())
+        n_first = 64 // bits
+        packing = np.array([bits, n_first, n_first + 61 // bits], np.int64)
         whole = np.empty(0, np.uint64)
         whole_bytes = np.empty(0, np.uint8)
         whole_offsets = np.zeros(1, np.int64)
@@ -135,8 +132,18 @@ class EncoderTables:
         self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
         self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
         self.tables = kernels.Tables(
-            byte_ids, byte_pairs, pairs, whole, whole_bytes, whole_offsets, whole_ids
+            byte_ids=byte_ids,
+            byte_pairs=np.empty(65536, np.uint32),
+            pairs=_zeroed_words(2 * n_pairs),
+            pair_filter=_zeroed_words(max(1, 16 * n_pairs // 64)),
+            merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
+            packing=packing,
+            whole=whole,
+            whole_bytes=whole_bytes,
+            whole_offsets=whole_offsets,
+            whole_ids=whole_ids,
         )
+        kernels.fill_pairs(lefts, rights, ranks, merged_ids, self.tables)
 
 
 class Encoder:
@@ -155,17 +162,16 @@ class Encoder:
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
         self._cache = kernels.Cache(
-            rows=_zeroed_words(_BUCKETS * 8),
-            long_rows=np.full(4 * _LONG_ROWS, 2**64 - 1, np.uint64),
-            long_bytes=np.empty(_ARENA_BYTES, np.uint8),
-            long_ids=np.empty(_ARENA_IDS, np.uint32),
-            used=np.zeros(3, np.int64),
+            rows=_zeroed_words(_ROWS),
+            long_rows=_zeroed_words(_LONG_ROWS),
+            arena=_zeroed_words(_ARENA),
+            used=np.zeros(2, np.int64),
         )
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
         # Most words of a text are tokens: encoding each token puts those in the cache that are
         # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
-        self._encode(tables.seed_bytes, tables.seed_offsets)
+        self.encode_view(tables.seed_bytes, tables.seed_offsets)
 
     def encode(
         self,
@@ -194,7 +200,7 @@ class Encoder:
             end.
         """
         if self._preparation is None:
-            return self._encode(
+            ids, token_offsets = self.encode_view(
                 buffer,
                 offsets,
                 prefix_id=prefix_id,
@@ -202,8 +208,9 @@ class Encoder:
                 continues=continues,
                 continued=continued,
             )
+            return ids.copy(), token_offsets
         return self._preparation.encode(
-            self._encode,
+            self.encode_view,
             buffer,
             offsets,
             frozenset(),
@@ -213,7 +220,7 @@ class Encoder:
             continued=continued,
         )
 
-    def _encode(
+    def encode_view(
         self,
         buffer: NDArray[np.uint8],
         offsets: NDArray[np.int64],
@@ -223,9 +230,10 @@ class Encoder:
         continues: bool = False,
         continued: bool = False,
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """As `encode`, without preparation; the ids are there until this encoder is used again."""
         n = len(buffer)
         n_documents = len(offsets) - 1
-        capacity = n + 2 * n_documents + 4
+        capacity = n + 2 * n_documents + 8
         ids = self._ids if capacity <= len(self._ids) else np.empty(capacity, np.uint32)
         if capacity <= _KEPT_IDS:
             self._ids = ids
@@ -262,8 +270,4 @@ class Encoder:
                 n_ids,
                 _GROUPS_PER_CALL,
             )
-        if ids is self._ids:
-            return ids[:n_ids].copy(), documents.token_offsets
-        # Gives the memory behind the last id back without a copy.
-        ids.resize(n_ids, refcheck=False)
-        return ids, documents.token_offsets
+        return ids[:n_ids], documents.token_offsets

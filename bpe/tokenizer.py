@@ -22,8 +22,10 @@ import json
 import os
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -49,12 +51,8 @@ if TYPE_CHECKING:
 END_OF_TEXT: Final = "<|endoftext|>"
 
 # Text from this size on is cut into parts of this size, which all threads encode.  Below it a
-# thread costs more than it saves.
-_PART_BYTES = 1 << 20
-
-# From so many texts on, pyarrow joins them two to three times as fast as bytes.join; below, its
-# import (50 ms) is not worth it.
-_MANY_TEXTS = 4096
+# thread costs more than it saves: a hand-over between threads takes as long as 50 KB of text.
+_PART_BYTES = 1 << 21
 
 # encode_iterable gathers this much before it encodes, and looks back this far for a place to cut.
 _STREAM_BYTES = 1 << 16
@@ -524,14 +522,15 @@ class Tokenizer:
             VocabularyError: As in `encode`.
         """
         matcher = self._matcher_of(allowed_special)
-        buffer, offsets = _joined(texts)
+        if isinstance(texts, str):
+            raise TypeError("expected a list of texts, found one text: put it in a list")
+        texts = texts if isinstance(texts, list) else list(texts)
         if self._preparation is not None:
-            return self._preparation.encode(
-                self._encode_documents, buffer, offsets, _recognised(allowed_special)
-            )
-        if matcher.occurs_in(buffer.data):
-            return self._encode_with_special(buffer.data, offsets, matcher)
-        return self._encode_documents(buffer, offsets)
+            return self._prepared(list(map(_utf8, texts)), _recognised(allowed_special))
+        groups = _groups(texts)
+        if len(groups) > 1 and (n_threads := _usable_cpus()) > 1:
+            return self._encode_groups(groups, matcher, n_threads)
+        return self._encode_joined(*_joined(texts), matcher)
 
     def encode_iterable(
         self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
@@ -714,22 +713,49 @@ class Tokenizer:
         """Encode documents without special tokens; on all threads if they are large."""
         if len(buffer) >= 2 * _PART_BYTES and (n_threads := _usable_cpus()) > 1:
             return self._encode_on_threads(buffer, offsets, n_threads)
-        return self._lend_and_encode(buffer, offsets)
+        with self._lent_encoder() as encoder:
+            return encoder.encode(buffer, offsets)
 
-    def _lend_and_encode(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    def _encode_groups(
+        self, groups: Sequence[Sequence[str]], matcher: SpecialTokenMatcher, n_threads: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode groups of texts on threads."""
+        gathered = _Gathered(len(groups))
+
+        def encode_group(number: int, texts: Sequence[str]) -> None:
+            buffer, offsets = _joined(texts)
+            if len(buffer) >= 2 * _PART_BYTES or matcher.occurs_in(buffer.data):
+                # A very long text has parts of its own.
+                gathered.put(number, *self._encode_joined(buffer, offsets, matcher))
+            else:
+                with self._lent_encoder() as encoder:
+                    gathered.put(number, *encoder.encode_view(buffer, offsets))
+
+        with ThreadPoolExecutor(n_threads) as pool:
+            deque(pool.map(encode_group, range(len(groups)), groups), maxlen=0)
+        return gathered.result()
+
+    def _encode_joined(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], matcher: SpecialTokenMatcher
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        if matcher.occurs_in(buffer.data):
+            return self._encode_with_special(buffer.data, offsets, matcher)
+        return self._encode_documents(buffer, offsets)
+
+    @contextmanager
+    def _lent_encoder(self) -> Iterator[Encoder]:
+        """An encoder without preparation, for one thread, with what its cache holds already.
+
+        Encoders are lent, not bound to a thread: threads come and go, what is cached stays.
+        """
         from bpe.encode import Encoder
 
-        # Encoders are lent, not bound to a thread: threads come and go, what is cached stays.
         try:
             encoder = self._idle_encoders.pop()
         except IndexError:
-            # Without the preparation: what comes here is prepared.
             encoder = Encoder(self._encoder_tables())
-        result = encoder.encode(buffer, offsets)
+        yield encoder
         self._idle_encoders.append(encoder)
-        return result
 
     def _encode_on_threads(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], n_threads: int
@@ -744,24 +770,23 @@ class Tokenizer:
                 edges.append(safe_cut(buffer, target, end_of_document))
         if edges[-1] < len(buffer):
             edges.append(len(buffer))
+        gathered = _Gathered(len(edges) - 1)
 
-        def encode_part(part: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        def encode_part(part: int) -> None:
             start, stop = edges[part], edges[part + 1]
             first, last = np.searchsorted(offsets, [start, stop], side="right")
             ends = offsets[first:last] - start
             cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
-            ids, counts = self._lend_and_encode(buffer[start:stop], cuts)
-            return ids, counts[np.searchsorted(cuts, ends)]
+            with self._lent_encoder() as encoder:
+                ids, counts = encoder.encode_view(buffer[start:stop], cuts)
+                counts_at_ends = counts[np.searchsorted(cuts, [0, *ends])]
+                gathered.put(part, ids, counts_at_ends)
 
         with ThreadPoolExecutor(n_threads) as pool:
-            parts = list(pool.map(encode_part, range(len(edges) - 1)))
-        before = np.cumsum([0] + [len(ids) for ids, _ in parts])
-        n_empty = int(np.searchsorted(offsets, 0, side="right"))
-        token_offsets = np.concatenate(
-            [np.zeros(n_empty, np.int64)]
-            + [counts + start for (_, counts), start in zip(parts, before[:-1], strict=True)]
-        )
-        return np.concatenate([ids for ids, _ in parts]), token_offsets
+            deque(pool.map(encode_part, range(len(edges) - 1)), maxlen=0)
+        ids, token_offsets = gathered.result()
+        n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
+        return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])
 
     # --- ids -> text -----------------------------------------------------------------------------
 
@@ -942,29 +967,69 @@ def _utf8(text: str) -> bytes:
         raise TypeError(f"expected text, found {type(text).__name__}") from None
 
 
+def _groups(texts: list[str]) -> list[list[str]]:
+    """Cut a list into lists of about as many characters as a part has."""
+    groups, first, size = [], 0, 0
+    for number, text in enumerate(texts):
+        if type(text) is not str:
+            raise TypeError(f"expected text, found {type(text).__name__}")
+        size += len(text)
+        if size >= _PART_BYTES:
+            groups.append(texts[first : number + 1])
+            first, size = number + 1, 0
+    if first < len(texts):
+        groups.append(texts[first:])
+    return groups
+
+
 def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the UTF-8 of all texts, `uint8[n_bytes]`, and their offsets, `int64[n_texts + 1]`."""
-    if isinstance(texts, str):
-        raise TypeError("expected a list of texts, found one text: put it in a list")
-    texts = texts if isinstance(texts, list) else list(texts)
-    # pyarrow would take bytes for text, too.
-    if len(texts) >= _MANY_TEXTS and set(map(type, texts)) == {str}:
-        import pyarrow
-
-        try:
-            array = pyarrow.array(texts, pyarrow.large_string())
-        except UnicodeError:
-            # Below, the text that has the surrogate says where.
-            array = None
-        if array is not None:
-            _, ends, data = array.buffers()
-            offsets = np.frombuffer(ends, dtype=np.int64)[: len(texts) + 1]
-            return np.frombuffer(data, dtype=np.uint8)[: offsets[-1]], offsets
     encoded = [_utf8(text) for text in texts]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum([len(data) for data in encoded], out=offsets[1:])
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
     data = b"".join(encoded)
     return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets
+
+
+class _Gathered:
+    """The ids of parts that are finished in any order, one behind the other in one array."""
+
+    def __init__(self, n_parts: int) -> None:
+        self._lock = threading.Lock()
+        self._n_parts = n_parts
+        self._ids = np.empty(0, np.uint32)
+        self._n_ids = 0
+        self._offsets = [np.zeros(1, np.int64)]
+        self._waiting: dict[int, tuple[NDArray[np.uint32], NDArray[np.int64]]] = {}
+        self._next = 0
+
+    def put(self, number: int, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
+        """Take part `number`: its ids, which are copied, and int64[n + 1] offsets of n documents."""
+        with self._lock:
+            if number != self._next:
+                self._waiting[number] = ids.copy(), offsets
+                return
+            self._append(ids, offsets)
+            while part := self._waiting.pop(self._next, None):
+                self._append(*part)
+
+    def _append(self, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
+        end = self._n_ids + len(ids)
+        if end > len(self._ids):
+            # As if those to come were as the average so far; memory that is not needed is never
+            # touched.
+            larger = np.empty(int(end / (self._next + 1) * self._n_parts * 1.2), np.uint32)
+            larger[: self._n_ids] = self._ids[: self._n_ids]
+            self._ids = larger
+        self._ids[self._n_ids : end] = ids
+        self._offsets.append(offsets[1:] + self._n_ids)
+        self._n_ids = end
+        self._next += 1
+
+    def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """All ids, and int64[n_documents + 1]."""
+        self._ids.resize(self._n_ids, refcheck=False)
+        return self._ids, np.concatenate(self._offsets)
 
 
 def _find_in_documents(

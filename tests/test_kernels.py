@@ -14,6 +14,7 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 from bpe import reference
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
+from bpe.errors import VocabularyError
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
 from bpe.kernels.jit import kernel
@@ -131,16 +132,39 @@ def test_no_documents() -> None:
     assert offsets.tolist() == [0]
 
 
-def test_arenas_are_emptied_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpe.encode._ARENA_BYTES", 1024)
-    monkeypatch.setattr("bpe.encode._ARENA_IDS", 1100)
-    monkeypatch.setattr("bpe.encode._BUCKETS", 2)
+def test_the_arena_is_emptied_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bpe.encode._ARENA", 1100)
+    monkeypatch.setattr("bpe.encode._LONG_ROWS", 16)
+    monkeypatch.setattr("bpe.encode._ROWS", 16)
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (5 + i) for i in range(60)] * 2
     text = " ".join(words)
     ids, _ = encoder.encode(*as_batch([text]))
     assert bytes(ids.astype(np.uint8)) == text.encode()
-    assert encoder._cache.used[2] > 0
+    assert encoder._cache.used[1] > 0
+
+
+@pytest.mark.parametrize("bits", range(15, 22))
+def test_ids_of_every_width(bits: int) -> None:
+    # A row of the cache holds seven ids of 16 bits, and fewer of more bits.
+    merges = trained()
+    plain = Vocabulary.from_merges(merges)
+    spread = (2**bits - 2) // (plain.size - 1)
+    tokens = {number * spread: token for number, token in plain.tokens.items()}
+    wide = Vocabulary(tokens, merges, {})
+    assert wide.size.bit_length() == bits
+    texts = documents()
+    expected, _ = Encoder(EncoderTables(plain, "gpt2")).encode(*as_batch(texts))
+    encoder = Encoder(EncoderTables(wide, "gpt2"))
+    for _ in range(2):
+        ids, _ = encoder.encode(*as_batch(texts))
+        assert (ids == expected * np.uint32(spread)).all()
+
+
+def test_ids_that_are_too_wide_are_refused() -> None:
+    tokens = {**{i: bytes([i]) for i in range(256)}, 2**21 - 1: b"ab"}
+    with pytest.raises(VocabularyError, match=r"largest token id is 2,097,151; the encoder takes"):
+        EncoderTables(Vocabulary(tokens, [(b"a", b"b")], {}), "gpt2")
 
 
 def test_counts_are_those_of_the_reference() -> None:
@@ -213,10 +237,14 @@ def test_machine_words_equal_their_plain_twins() -> None:
         factor = np.uint64(0x9E3779B97F4A7C15)
         assert _multiply(word, factor) == machine._plain_multiply(word, factor)
         assert _add(word, factor) == machine._plain_add(word, factor)
-        compiled, plain = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
-        _store(compiled, 1, word)
-        machine._plain_store_two_u32(plain, 1, word)
-        assert compiled.tolist() == plain.tolist()
+        for bits in range(16, 33):
+            compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
+            _store(compiled, 1, word, bits)
+            machine._plain_store_four_ids(plain, 1, word, bits)
+            assert compiled.tolist() == plain.tolist()
+    numbers = random_source.integers(0, 2**32, 40, np.uint32)
+    for i in range(25):
+        assert _minimum(numbers, i) == machine._plain_minimum_of_16(numbers, i)
 
 
 def test_keys_of_different_words_differ() -> None:
@@ -252,5 +280,10 @@ def _add(a, b):
 
 
 @kernel
-def _store(array, i, value):
-    machine.store_two_u32(array, i, value)
+def _store(array, i, word, bits):
+    machine.store_four_ids(array, i, word, bits)
+
+
+@kernel
+def _minimum(array, i):
+    return machine.minimum_of_16(array, i)

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from bpe.kernels.encode import (
     GROUP,
+    LONG,
+    LONGEST_CACHED,
     compute_keys,
     hash_bytes,
     hash_key,
+    long_bucket,
     same_bytes,
     take_positions,
 )
@@ -60,7 +63,7 @@ def room(table, n_pretokens, n_bytes):
 def find_long(rows, arena, hashed, buffer, start, length):
     """The place in `rows` of a long pre-token, or the free place where it belongs."""
     mask = rows.size - 1
-    at = np.int64(hashed >> np.uint64(20)) * 4 & mask
+    at = np.int64(long_bucket(hashed, rows))
     while rows[at] != _NONE:
         if (
             rows[at] == hashed
@@ -84,17 +87,17 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
         first_weight: index of the first one's weight.
     """
     rows, counts = table.short_rows, table.short_counts
-    positions, slots = scratch.positions, scratch.slots
-    lows, highs = scratch.lows, scratch.highs
+    positions, keys = scratch.positions, scratch.keys
     mask = np.uint64(rows.size - 1)
-    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
+    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, table.long_rows)
     weight = np.int64(1)
-    for i in range(n_pretokens):
+    for number in range(n_pretokens):
+        i = np.uint64(number)
+        k = i << np.uint64(2)
         if weights.size:
-            weight = weights[first_weight + i]
-        slot = slots[i]
-        if slot != _NONE:
-            low, high = lows[i], highs[i]
+            weight = weights[first_weight + number]
+        low, high, slot = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
+        if high != LONG:
             while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
                 slot + np.uint64(1)
             ] != np.uint64(0):
@@ -107,8 +110,10 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
             counts[slot + np.uint64(2)] += weight
         else:
             start = positions[i]
-            length = positions[i + 1] - start
-            hashed = hash_bytes(buffer, start, start + length)
+            length = positions[i + np.uint64(1)] - start
+            hashed = low
+            if length > LONGEST_CACHED:
+                hashed = hash_bytes(buffer, start, start + length)
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
             if table.long_rows[at] == _NONE:
                 place = table.used[ARENA_USED]
@@ -197,7 +202,7 @@ def move_long(old, new):
     mask = new.size - 1
     for at in range(0, old.size, 4):
         if old[at] != _NONE:
-            slot = np.int64(old[at] >> np.uint64(20)) * 4 & mask
+            slot = np.int64(long_bucket(old[at], new))
             while new[slot] != _NONE:
                 slot = (slot + 4) & mask
             for j in range(4):

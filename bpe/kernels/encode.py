@@ -1,17 +1,16 @@
 """Pre-tokens -> token ids: look-up in a cache of words, and merging where it misses.
 
 Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
-the result. The cache is bounded: rows are overwritten, and the arenas of long pre-tokens are
-emptied when full.
+the result. The cache is bounded: rows are overwritten, and the arena is emptied when full.
 
 A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of
-the cache is 32 bytes: the key, up to four ids, and their number; a bucket is two rows, one cache
-line. Pre-tokens are handled in groups of some hundred, in two passes: keys first, with a prefetch
-of each bucket, then look-ups. A pass that did both waited for memory at every word and was three
-times slower.
+the cache is 32 bytes: the key, up to seven ids in as few bits as the vocabulary needs, and their
+number; a bucket is two rows, one cache line. Pre-tokens are handled in groups of some hundred, in
+two passes: keys first, with a prefetch of each bucket, then look-ups. A pass that did both waited
+for memory at every word and was three times slower.
 
-A pair of tokens is looked up as `rank << 32 | merged id`, so that the smallest value *is* the next
-merge.
+Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
+for nearly all of them; only the others are looked up in the table of pairs.
 """
 
 from __future__ import annotations
@@ -26,27 +25,35 @@ from bpe.kernels.machine import (
     leading_zeros,
     load_u64,
     multiply,
+    minimum_of_16,
     prefetch,
-    store_two_u32,
+    store_four_ids,
     trailing_zeros,
 )
 
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 256  # pre-tokens whose keys are computed before the first is looked up
-QUADRATIC = 40  # bytes up to which the smallest of all pairs is found by looking at each of them
+FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
-_ID_BITS = np.uint64((1 << 61) - 1)
-_IN_ARENA = np.uint64(7)
+_NO_RANK = np.uint32(0xFFFFFFFF)
+ID_BITS = 21
+"""Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
 
 
 class Tables(NamedTuple):
     """What one vocabulary is to the kernels; shared by all threads, never changed."""
 
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
-    byte_pairs: NDArray[np.uint64]  # uint64[65536], value of the pair of bytes (a, b) at a << 8 | b
-    pairs: NDArray[np.uint64]  # uint64[2 * capacity], open addressing: key `a << 32 | b`, value
+    byte_pairs: NDArray[np.uint32]  # uint32[65536], rank of the pair of bytes (a, b) at a << 8 | b
+    # uint64[capacity], open addressing: left id, right id and rank, ID_BITS each
+    pairs: NDArray[np.uint64]
+    # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
+    pair_filter: NDArray[np.uint64]
+    merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
+    # int64[3]: bits of an id in a row of the cache, ids in its first word, ids in both
+    packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
     whole: NDArray[np.uint64]
     whole_bytes: NDArray[np.uint8]  # uint8, the bytes of the tokens of `whole`, one after the other
@@ -57,14 +64,14 @@ class Tables(NamedTuple):
 class Cache(NamedTuple):
     """What one thread remembers; every array is modified in place."""
 
-    # uint64[8 * n_buckets]: key, key, ids 0 and 1, ids 2 and 3 with their number on top
+    # uint64[8 * n_buckets]: key, key, ids, ids with their number in the top three bits.  Number 0:
+    # they are in the arena, their place << 32 | number and the times it was emptied instead.
     rows: NDArray[np.uint64]
-    # uint64[4 * n]: hash, place in long_bytes, length, place in long_ids << 32 | number
+    # uint64[8 * n]: four times hash, then place in the arena << 32 | number of ids << 16 | length;
+    # all zero: nothing
     long_rows: NDArray[np.uint64]
-    long_bytes: NDArray[np.uint8]
-    long_ids: NDArray[np.uint32]
-    # int64[3]: bytes and ids used of the arenas, and how often they were emptied
-    used: NDArray[np.int64]
+    arena: NDArray[np.uint64]  # uint64: ids, two to a word, and the bytes of long pre-tokens
+    used: NDArray[np.int64]  # int64[2]: words used of the arena, and how often it was emptied
 
 
 class Documents(NamedTuple):
@@ -80,17 +87,19 @@ class Scratch(NamedTuple):
     """Memory for one group; its content means nothing between calls."""
 
     positions: NDArray[np.int64]  # int64[GROUP + 66]
-    lows: NDArray[np.uint64]  # uint64[GROUP + 66], first word of the key
-    highs: NDArray[np.uint64]  # uint64[GROUP + 66], second word
-    # uint64[GROUP + 66], place of the bucket; _NONE: the pre-token is long
-    slots: NDArray[np.uint64]
-    symbols: NDArray[np.int64]  # int64[QUADRATIC + 1]
-    values: NDArray[np.uint64]  # uint64[QUADRATIC + 1]
+    # uint64[4 * (GROUP + 66)]: the two words of the key, place of the bucket.  A pre-token that is
+    # long has its hash and LONG instead.
+    keys: NDArray[np.uint64]
+    symbols: NDArray[np.uint32]  # uint32[FEW]
+    packed: NDArray[np.uint32]  # uint32[FEW]
     # For `merge_many`; n is the number of bytes of the longest pre-token.
     links: NDArray[np.int32]  # int32[3 * n + 2]
     ranks: NDArray[np.uint32]  # uint32[n]
     heap: NDArray[np.uint64]  # uint64[2 * n]
 
+
+LONG = np.uint64(0xFF << 56)
+"""The second word of a key that no row has."""
 
 LOW_MASKS = np.array([(1 << 8 * min(n, 8)) - 1 for n in range(16)], np.uint64)
 HIGH_MASKS = np.array([(1 << 8 * max(n - 8, 0)) - 1 for n in range(16)], np.uint64)
@@ -107,20 +116,25 @@ def hash_key(low, high):
 
 
 @kernel
+def hash_word(mixed, word):
+    """One more word of what is hashed."""
+    mixed = multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+@kernel
 def hash_bytes(data, start, stop):
-    """A hash of `data[start:stop]`; never the number that marks a free place."""
-    mixed = np.uint64(stop - start)
-    at = start
-    while at < stop:
-        if at + 8 <= stop:
-            word = load_u64(data, at)
-        else:
-            word = np.uint64(0)
-            for j in range(stop - at):
-                word |= np.uint64(data[at + j]) << np.uint64(8 * j)
-        mixed = multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
-        mixed ^= mixed >> np.uint64(29)
-        at += 8
+    """A hash of `data[start:stop]`, at least one byte; never the number that marks a free place."""
+    length = stop - start
+    mixed = np.uint64(length)
+    if length >= 8:
+        for at in range(start, stop - 8, 8):
+            mixed = hash_word(mixed, load_u64(data, at))
+        # The last eight, of which some were there before.
+        mixed = hash_word(mixed, load_u64(data, stop - 8))
+    else:
+        for at in range(start, stop):
+            mixed = hash_word(mixed, np.uint64(data[at]))
     mixed = multiply(mixed, np.uint64(0xD6E8FEB86659FD93))
     mixed ^= mixed >> np.uint64(32)
     return min(mixed, _NONE - np.uint64(1))
@@ -142,52 +156,71 @@ def same_bytes(a, a_start, b, b_start, length):
 
 
 @kernel
-def pair_value(pairs, left, right):
-    """`rank << 32 | merged id` of the pair, or the largest number if it is never merged."""
-    mask = np.uint64(pairs.size // 2 - 1)
-    key = (np.uint64(left) << np.uint64(32)) | np.uint64(right)
-    at = (
-        multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-        & mask
-    )
+def pair_key(left, right):
+    """Both ids of a pair in the low bits of one word."""
+    return (np.uint64(left) << np.uint64(ID_BITS)) | np.uint64(right)
+
+
+@kernel
+def hash_pair(key):
+    """A hash of a pair; its high bits are the good ones."""
+    return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
+
+
+@kernel
+def filter_bit(hashed, pair_filter):
+    """The bit of `pair_filter` that a pair has."""
+    return (hashed >> np.uint64(24)) & np.uint64(pair_filter.size * 64 - 1)
+
+
+@kernel
+def pair_rank(tables, left, right):
+    """The rank of the merge of a pair, uint32; the largest number if it is never merged."""
+    key = pair_key(left, right)
+    hashed = hash_pair(key)
+    bit = filter_bit(hashed, tables.pair_filter)
+    if (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1) == 0:
+        return _NO_RANK
+    mask = np.uint64(tables.pairs.size - 1)
+    at = (hashed >> np.uint64(40)) & mask
     while True:
-        found = pairs[np.int64(at) * 2]
-        if found == key:
-            return pairs[np.int64(at) * 2 + 1]
+        found = tables.pairs[at]
+        if found >> np.uint64(ID_BITS) == key:
+            return np.uint32(found & np.uint64((1 << ID_BITS) - 1))
         if found == _NONE:
-            return _NONE
+            return _NO_RANK
         at = (at + np.uint64(1)) & mask
 
 
 @kernel
-def fill_pairs(lefts, rights, ranks, merged_ids, byte_ids, pairs, byte_pairs):
-    """Build the two tables of pairs.
+def fill_pairs(lefts, rights, ranks, merged_ids, tables):
+    """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
 
     Args:
         lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
             counts.
-        byte_ids: int32[256].
-        pairs: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
-        byte_pairs: uint64[65536]; replaced.
+        tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
+            and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
-    pairs[:] = _NONE
-    mask = np.uint64(pairs.size // 2 - 1)
+    tables.pairs[:] = _NONE
+    tables.pair_filter[:] = np.uint64(0)
+    mask = np.uint64(tables.pairs.size - 1)
     for i in range(lefts.size):
-        key = (np.uint64(lefts[i]) << np.uint64(32)) | np.uint64(rights[i])
-        at = (
-            multiply(key ^ (key >> np.uint64(29)), np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-            & mask
-        )
-        while pairs[np.int64(at) * 2] != _NONE and pairs[np.int64(at) * 2] != key:
+        key = pair_key(lefts[i], rights[i])
+        hashed = hash_pair(key)
+        bit = filter_bit(hashed, tables.pair_filter)
+        tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        at = (hashed >> np.uint64(40)) & mask
+        while tables.pairs[at] != _NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
             at = (at + np.uint64(1)) & mask
-        if pairs[np.int64(at) * 2] == _NONE:
-            pairs[np.int64(at) * 2] = key
-            pairs[np.int64(at) * 2 + 1] = (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(
-                merged_ids[i]
-            )
+        if tables.pairs[at] == _NONE:
+            tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
+            tables.merged[ranks[i]] = np.uint32(merged_ids[i])
     for a in range(256):
         for b in range(256):
-            byte_pairs[a << 8 | b] = pair_value(pairs, byte_ids[a], byte_ids[b])
+            tables.byte_pairs[a << 8 | b] = pair_rank(
+                tables, tables.byte_ids[a], tables.byte_ids[b]
+            )
 
 
 @kernel
@@ -230,42 +263,64 @@ def whole_token(tables, buffer, start, stop):
 
 
 @kernel
-def merge_few(tables, buffer, start, stop, symbols, values, ids, n_ids):
-    """Merge a pre-token of at most QUADRATIC bytes, by looking at every pair for the smallest rank.
+def pack(rank, at):
+    """A rank and a place below FEW in one word, smaller where the merge comes earlier."""
+    return _NO_RANK if rank == _NO_RANK else (rank << np.uint32(6)) | np.uint32(at)
+
+
+@kernel
+def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
+    """Merge a pre-token of at most FEW bytes, by looking at every pair for the smallest rank.
+
+    The first symbols of pairs stay where they are; a bit set tells which are left.
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
+    one = np.uint64(1)
+    symbols, packed = scratch.symbols, scratch.packed
     n = stop - start
+    n_places = (n + 15) & ~15
     for i in range(n):
-        symbols[i] = tables.byte_ids[buffer[start + i]]
+        symbols[i] = np.uint32(tables.byte_ids[buffer[start + i]])
     for i in range(n - 1):
-        values[i] = tables.byte_pairs[
+        rank = tables.byte_pairs[
             np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
         ]
-    while n > 1:
-        # The leftmost of the lowest rank: equal pairs have equal values.
-        best = 0
-        value = values[0]
-        for i in range(1, n - 1):
-            if values[i] < value:
-                value = values[i]
-                best = i
-        if value == _NONE:
+        packed[i] = pack(rank, i)
+    for i in range(n - 1, n_places):
+        packed[i] = _NO_RANK
+    left = _NONE >> np.uint64(64 - n)
+    while True:
+        # The leftmost of the lowest rank.
+        best = minimum_of_16(packed, 0)
+        for i in range(16, n_places, 16):
+            best = min(best, minimum_of_16(packed, i))
+        if best == _NO_RANK:
             break
-        symbols[best] = np.int64(value & np.uint64(0xFFFFFFFF))
-        n -= 1
-        for i in range(best + 1, n):
-            symbols[i] = symbols[i + 1]
-            values[i - 1] = values[i]
-        # Only the pairs on both sides are new. values[best] is the pair with what follows.
-        if best > 0:
-            values[best - 1] = pair_value(tables.pairs, symbols[best - 1], symbols[best])
-        if best < n - 1:
-            values[best] = pair_value(tables.pairs, symbols[best], symbols[best + 1])
-    for i in range(n):
-        ids[n_ids + i] = symbols[i]
-    return n_ids + n
+        at = np.uint64(best & np.uint32(63))
+        symbol = tables.merged[best >> np.uint32(6)]
+        symbols[at] = symbol
+        # Only the pairs on both sides are new.
+        after = (left >> at) >> one
+        joined = at + one + np.uint64(trailing_zeros(after))
+        packed[joined] = _NO_RANK
+        left ^= one << joined
+        after &= after - one
+        rank = _NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            rank = pair_rank(tables, symbol, symbols[following])
+        packed[at] = pack(rank, at)
+        before = left & ((one << at) - one)
+        if before != 0:
+            preceding = np.uint64(63 - leading_zeros(before))
+            packed[preceding] = pack(pair_rank(tables, symbols[preceding], symbol), preceding)
+    while left != 0:
+        ids[n_ids] = symbols[trailing_zeros(left)]
+        left &= left - one
+        n_ids += 1
+    return n_ids
 
 
 @kernel
@@ -283,7 +338,6 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
     following = scratch.links[n : 2 * n + 1]  # position of the next symbol; n: there is none
     preceding = scratch.links[2 * n + 1 : 3 * n + 2]
     ranks = scratch.ranks  # of the pair that begins here
-    no_rank = np.uint32(0xFFFFFFFF)
     # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there
     # are n - 1 merges.
     heap = scratch.heap
@@ -292,40 +346,36 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
         symbols[i] = tables.byte_ids[buffer[start + i]]
         following[i] = i + 1
         preceding[i] = i - 1
-        ranks[i] = no_rank
+        ranks[i] = _NO_RANK
         if i + 1 < n:
-            value = tables.byte_pairs[
+            ranks[i] = tables.byte_pairs[
                 np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
             ]
-            if value != _NONE:
-                ranks[i] = np.uint32(value >> np.uint64(32))
-                size = _push(heap, size, (value & ~np.uint64(0xFFFFFFFF)) | np.uint64(i))
+            if ranks[i] != _NO_RANK:
+                size = _push(heap, size, (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(i))
     while size > 0:
         entry = heap[0]
         size = _pop(heap, size)
         at = np.int64(entry & np.uint64(0xFFFFFFFF))
-        if np.uint64(ranks[at]) != entry >> np.uint64(32) or ranks[at] == no_rank:
+        if np.uint64(ranks[at]) != entry >> np.uint64(32) or ranks[at] == _NO_RANK:
             continue
         right = np.int64(following[at])
-        value = pair_value(tables.pairs, symbols[at], symbols[right])
-        symbols[at] = np.int32(value & np.uint64(0xFFFFFFFF))
-        ranks[right] = no_rank
+        symbols[at] = np.int32(tables.merged[ranks[at]])
+        ranks[right] = _NO_RANK
         after = np.int64(following[right])
         following[at] = after
         preceding[after] = at
-        ranks[at] = no_rank
+        ranks[at] = _NO_RANK
         if after < n:
-            value = pair_value(tables.pairs, symbols[at], symbols[after])
-            if value != _NONE:
-                ranks[at] = np.uint32(value >> np.uint64(32))
-                size = _push(heap, size, (value & ~np.uint64(0xFFFFFFFF)) | np.uint64(at))
+            ranks[at] = pair_rank(tables, symbols[at], symbols[after])
+            if ranks[at] != _NO_RANK:
+                size = _push(heap, size, (np.uint64(ranks[at]) << np.uint64(32)) | np.uint64(at))
         before = np.int64(preceding[at])
         if before >= 0:
-            value = pair_value(tables.pairs, symbols[before], symbols[at])
-            ranks[before] = no_rank
-            if value != _NONE:
-                ranks[before] = np.uint32(value >> np.uint64(32))
-                size = _push(heap, size, (value & ~np.uint64(0xFFFFFFFF)) | np.uint64(before))
+            rank = pair_rank(tables, symbols[before], symbols[at])
+            ranks[before] = rank
+            if rank != _NO_RANK:
+                size = _push(heap, size, (np.uint64(rank) << np.uint64(32)) | np.uint64(before))
     at = 0
     while at < n:
         ids[n_ids] = symbols[at]
@@ -373,94 +423,114 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
     if known >= 0:
         ids[n_ids] = known
         return n_ids + 1
-    if stop - start <= QUADRATIC:
-        return merge_few(tables, buffer, start, stop, scratch.symbols, scratch.values, ids, n_ids)
+    if stop - start <= FEW:
+        return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
     return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
 @kernel
-def remember_ids(cache, ids, first, n_ids):
-    """Keep `ids[first:n_ids]` in the arena, which is emptied first if it is full.
+def remember(cache, ids, first, n, buffer, start, length):
+    """Keep `ids[first : first + n]`, and bytes behind them, in the arena.
+
+    The arena is emptied first if it is full: then rows that point into it know by the second
+    counter that they are old, and long pre-tokens are forgotten.
 
     Returns their place there.
     """
-    n = n_ids - first
-    if cache.used[1] + n > cache.long_ids.size:
-        empty_arenas(cache)
-    place = cache.used[1]
-    for i in range(n):
-        cache.long_ids[place + i] = ids[first + i]
-    cache.used[1] += n
+    arena = cache.arena
+    n_words = (n + 1) // 2
+    if cache.used[0] + n_words + (length + 7) // 8 > arena.size:
+        cache.long_rows[:] = np.uint64(0)
+        cache.used[0] = 0
+        cache.used[1] += 1
+    place = cache.used[0]
+    for i in range(n_words):
+        # What stands behind the last id is written over, before it is read.
+        arena[place + i] = np.uint64(ids[first + 2 * i]) | (
+            np.uint64(ids[first + 2 * i + 1]) << np.uint64(32)
+        )
+    at = place + n_words
+    for i in range(start, start + length - 7, 8):
+        arena[at] = load_u64(buffer, i)
+        at += 1
+    if length & 7:
+        arena[at] = last_bytes(buffer, start + length, length)
+        at += 1
+    cache.used[0] = at
     return place
 
 
 @kernel
-def empty_arenas(cache):
-    """Forget all long pre-tokens.
-
-    Rows that point into the arenas know by the third counter that they are old.
-    """
-    cache.long_rows[:] = _NONE
-    cache.used[0] = 0
-    cache.used[1] = 0
-    cache.used[2] += 1
+def last_bytes(buffer, stop, length):
+    """The last `length & 7` bytes before `stop`, not none; there are eight at least."""
+    return load_u64(buffer, stop - 8) >> np.uint64(64 - 8 * (length & 7))
 
 
 @kernel
-def encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids):
-    """The ids of a pre-token of more than SHORT bytes, through a cache of its own.
+def recall(arena, place, n, ids, n_ids):
+    """Copy n ids from the arena; up to one more is overwritten. Returns the number of ids now."""
+    for i in range((n + 1) // 2):
+        word = arena[place + i]
+        ids[n_ids + 2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))
+        ids[n_ids + 2 * i + 1] = np.uint32(word >> np.uint64(32))
+    return n_ids + n
+
+
+@kernel
+def is_remembered(arena, at, buffer, start, length):
+    """Whether the arena has the bytes `buffer[start : start + length]` from word `at` on."""
+    for i in range(start, start + length - 7, 8):
+        if arena[at] != load_u64(buffer, i):
+            return False
+        at += 1
+    return length & 7 == 0 or arena[at] == last_bytes(buffer, start + length, length)
+
+
+@kernel
+def long_bucket(hashed, long_rows):
+    """Where in `long_rows` a long pre-token has its four places."""
+    return ((hashed >> np.uint64(20)) & np.uint64(long_rows.size // 8 - 1)) << np.uint64(3)
+
+
+@kernel
+def encode_long(tables, cache, scratch, buffer, i, ids, n_ids):
+    """The ids of pre-token i of the group, of more than SHORT bytes, through a cache of its own.
 
     Returns the number of ids after it.
     """
+    start, stop = scratch.positions[i], scratch.positions[i + 1]
     length = stop - start
     if length > LONGEST_CACHED:
         return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-    hashed = hash_bytes(buffer, start, stop)
-    row = np.int64(hashed >> np.uint64(20)) & (cache.long_rows.size // 4 - 1)
-    row *= 4
-    if cache.long_rows[row] == hashed and np.int64(cache.long_rows[row + 2]) == length:
-        begin = np.int64(cache.long_rows[row + 1])
-        if same_bytes(cache.long_bytes, begin, buffer, start, length):
-            place = np.int64(cache.long_rows[row + 3] >> np.uint64(32))
-            n = np.int64(cache.long_rows[row + 3] & np.uint64(0xFFFFFFFF))
-            for i in range(n):
-                ids[n_ids + i] = cache.long_ids[place + i]
-            return n_ids + n
+    hashed = scratch.keys[4 * i]
+    rows = cache.long_rows
+    bucket = np.int64(long_bucket(hashed, rows))
+    for at in range(bucket, bucket + 8, 2):
+        if rows[at] == hashed and np.int64(rows[at + 1] & np.uint64(0xFFFF)) == length:
+            place = np.int64(rows[at + 1] >> np.uint64(32))
+            n = np.int64((rows[at + 1] >> np.uint64(16)) & np.uint64(0xFFFF))
+            if is_remembered(cache.arena, place + (n + 1) // 2, buffer, start, length):
+                return recall(cache.arena, place, n, ids, n_ids)
     after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-    if cache.used[0] + length > cache.long_bytes.size:
-        empty_arenas(cache)
-    place = remember_ids(cache, ids, n_ids, after)
-    begin = cache.used[0]
-    for i in range(length):
-        cache.long_bytes[begin + i] = buffer[start + i]
-    cache.used[0] += length
-    cache.long_rows[row] = hashed
-    cache.long_rows[row + 1] = np.uint64(begin)
-    cache.long_rows[row + 2] = np.uint64(length)
-    cache.long_rows[row + 3] = (np.uint64(place) << np.uint64(32)) | np.uint64(after - n_ids)
+    n = after - n_ids
+    place = remember(cache, ids, n_ids, n, buffer, start, length)
+    # It goes into the first row; the others move on, and the last is lost.
+    for at in range(bucket + 7, bucket + 1, -1):
+        rows[at] = rows[at - 2]
+    rows[bucket] = hashed
+    rows[bucket + 1] = np.uint64(place << 32 | n << 16 | length)
     return after
 
 
 @kernel
-def encode_rare(tables, cache, scratch, buffer, i, ids, n_ids):
-    """The ids of short pre-token i of the group; one that is not in the cache is put there.
+def encode_new(tables, cache, scratch, buffer, i, ids, n_ids):
+    """The ids of short pre-token i of the group, which is not in the cache and is put there.
 
     Returns the number of ids after it.
     """
     rows = cache.rows
-    low, high = scratch.lows[i], scratch.highs[i]
-    slot = np.int64(scratch.slots[i])
-    for at in (slot, slot + 4):
-        if (
-            rows[at] == low
-            and rows[at + 1] == high
-            and rows[at + 3] == (_IN_ARENA << np.uint64(61)) | np.uint64(cache.used[2])
-        ):
-            place = np.int64(rows[at + 2] >> np.uint64(8))
-            n = np.int64(rows[at + 2] & np.uint64(255))
-            for j in range(n):
-                ids[n_ids + j] = cache.long_ids[place + j]
-            return n_ids + n
+    low, high = scratch.keys[4 * i], scratch.keys[4 * i + 1]
+    slot = np.int64(scratch.keys[4 * i + 2])
     start, stop = scratch.positions[i], scratch.positions[i + 1]
     after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
     n = after - n_ids
@@ -469,21 +539,20 @@ def encode_rare(tables, cache, scratch, buffer, i, ids, n_ids):
         rows[slot + 4 + j] = rows[slot + j]
     rows[slot] = low
     rows[slot + 1] = high
-    if n <= 4:
-        words = np.uint64(ids[n_ids])
-        if n > 1:
-            words |= np.uint64(ids[n_ids + 1]) << np.uint64(32)
+    bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
+    if n <= tables.packing[2]:
+        words = np.uint64(0)
+        for j in range(min(n, n_first)):
+            words |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j))
         rows[slot + 2] = words
         words = np.uint64(n) << np.uint64(61)
-        if n > 2:
-            words |= np.uint64(ids[n_ids + 2])
-        if n > 3:
-            words |= np.uint64(ids[n_ids + 3]) << np.uint64(32)
+        for j in range(n_first, n):
+            words |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j - n_first))
         rows[slot + 3] = words
     else:
-        place = remember_ids(cache, ids, n_ids, after)
-        rows[slot + 2] = (np.uint64(place) << np.uint64(8)) | np.uint64(n)
-        rows[slot + 3] = (_IN_ARENA << np.uint64(61)) | np.uint64(cache.used[2])
+        place = remember(cache, ids, n_ids, n, buffer, start, 0)
+        rows[slot + 2] = (np.uint64(place) << np.uint64(32)) | np.uint64(n)
+        rows[slot + 3] = np.uint64(cache.used[1])
     return after
 
 
@@ -534,23 +603,25 @@ def longest_pretoken(starts):
 
 
 @kernel
-def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
-    """The key of every short pre-token of a group, and a prefetch of its bucket.
+def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, long_rows):
+    """The key of every short pre-token of a group, the hash of a long one, and a prefetch of each.
 
     Args:
         buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
         tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
             can be read.
         n_pretokens: `scratch.positions` has one more position than this.
-        scratch: its lows, highs and slots are replaced.
-        rows: the cache's rows.
+        scratch: its keys are replaced.
+        rows, long_rows: of the cache.
     """
     mask = np.uint64(rows.size // 8 - 1)
-    positions, slots = scratch.positions, scratch.slots
-    lows, highs = scratch.lows, scratch.highs
-    for i in range(n_pretokens):
+    positions, keys = scratch.positions, scratch.keys
+    # Unsigned numbers need no test for places counted from the end.
+    for number in range(n_pretokens):
+        i = np.uint64(number)
         at = positions[i]
-        length = positions[i + 1] - at
+        length = positions[i + np.uint64(1)] - at
+        k = i << np.uint64(2)
         if length <= SHORT:
             if at < tail_start:
                 low = load_u64(buffer, at)
@@ -558,15 +629,22 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
             else:
                 low = load_u64(tail, at - tail_start)
                 high = load_u64(tail, at - tail_start + 8)
-            low &= LOW_MASKS[length]
-            high = (high & HIGH_MASKS[length]) | (np.uint64(length) << np.uint64(56))
+            n_bytes = np.uint64(length)
+            low &= LOW_MASKS[n_bytes]
+            high = (high & HIGH_MASKS[n_bytes]) | (n_bytes << np.uint64(56))
             slot = ((hash_key(low, high) >> np.uint64(32)) & mask) << np.uint64(3)
             prefetch(rows, slot)
-            lows[i] = low
-            highs[i] = high
-            slots[i] = slot
+            keys[k] = low
+            keys[k + np.uint64(1)] = high
+            keys[k + np.uint64(2)] = slot
         else:
-            slots[i] = _NONE
+            hashed = np.uint64(0)
+            if length <= LONGEST_CACHED:
+                hashed = hash_bytes(buffer, at, at + length)
+                prefetch(long_rows, long_bucket(hashed, long_rows))
+            keys[k] = hashed
+            keys[k + np.uint64(1)] = LONG
+            keys[k + np.uint64(2)] = np.uint64(0)
 
 
 @kernel
@@ -600,56 +678,64 @@ def encode_pretokens(
         buffer, tail, tail_start: see `compute_keys`.
         starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
         cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
-        ids: uint32, with place for one id per byte, those around documents, and 4 more.
+        ids: uint32, with place for one id per byte, those around documents, and 8 more.
         n_ids: ids already written.
         most: groups after which to come back, so that signals are seen.
 
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
-    rows = cache.rows
-    positions, slots = scratch.positions, scratch.slots
-    lows, highs = scratch.lows, scratch.highs
+    rows, positions, keys = cache.rows, scratch.positions, scratch.keys
+    bits, n_first = tables.packing[0], tables.packing[1]
     document = cursor[2]
     last = documents.offsets.size - 1
     document_end = documents.offsets[min(document + 1, last)]
     while most > 0 and cursor[0] < starts.size:
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
-        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
-        i = 0
-        while i < n_pretokens:
+        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, cache.long_rows)
+        i, end_of_group = np.uint64(0), np.uint64(n_pretokens)
+        while i < end_of_group:
+            # Those of the open document.
+            stop = end_of_group
+            if positions[n_pretokens - 1] >= document_end:
+                stop = i
+                while positions[stop] < document_end:
+                    stop += np.uint64(1)
+            emptied = np.uint64(cache.used[1])
             # Words that are in the cache, one after the other; everything rare leaves this loop.
-            while i < n_pretokens and positions[i] < document_end:
-                slot = slots[i]
-                if slot == _NONE:
+            while i < stop:
+                k = i << np.uint64(2)
+                low, high, at = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
+                if (rows[at] ^ low) | (rows[at + np.uint64(1)] ^ high) != 0:
+                    at += np.uint64(4)
+                    if (rows[at] ^ low) | (rows[at + np.uint64(1)] ^ high) != 0:
+                        break
+                first_ids, second_ids = rows[at + np.uint64(2)], rows[at + np.uint64(3)]
+                n = second_ids >> np.uint64(61)
+                if n != 0:
+                    # Always as many as fit; those past the number are overwritten by what follows.
+                    store_four_ids(ids, n_ids, first_ids, bits)
+                    store_four_ids(ids, n_ids + n_first, second_ids, bits)
+                    n_ids += np.int64(n)
+                elif second_ids == emptied:
+                    place = np.int64(first_ids >> np.uint64(32))
+                    n_here = np.int64(first_ids & np.uint64(0xFFFFFFFF))
+                    n_ids = recall(cache.arena, place, n_here, ids, n_ids)
+                else:
                     break
-                low, high = lows[i], highs[i]
-                # Which row it is cannot be predicted: choose without a branch, then ask whether it
-                # was right.
-                first = (rows[slot] ^ low) | (rows[slot + np.uint64(1)] ^ high)
-                at = slot if first == np.uint64(0) else slot + np.uint64(4)
-                words = rows[at + np.uint64(3)]
-                n = words >> np.uint64(61)
-                if rows[at] != low or rows[at + np.uint64(1)] != high or n == _IN_ARENA:
-                    break
-                # Always four ids; those past the number are overwritten by what follows.
-                store_two_u32(ids, n_ids, rows[at + np.uint64(2)])
-                store_two_u32(ids, n_ids + 2, words & _ID_BITS)
-                n_ids += np.int64(n)
-                i += 1
-            if i == n_pretokens:
-                break
-            start, stop = positions[i], positions[i + 1]
-            if start >= document_end:
-                document, n_ids = close_documents(documents, document, start, ids, n_ids)
-                document_end = documents.offsets[min(document + 1, last)]
-            elif slots[i] == _NONE:
-                n_ids = encode_long(tables, cache, scratch, buffer, start, stop, ids, n_ids)
-                i += 1
+                i += np.uint64(1)
+            if i == stop:
+                if i < end_of_group:
+                    start = positions[i]
+                    document, n_ids = close_documents(documents, document, start, ids, n_ids)
+                    document_end = documents.offsets[min(document + 1, last)]
             else:
-                n_ids = encode_rare(tables, cache, scratch, buffer, i, ids, n_ids)
-                i += 1
+                if keys[(i << np.uint64(2)) + np.uint64(1)] == LONG:
+                    n_ids = encode_long(tables, cache, scratch, buffer, np.int64(i), ids, n_ids)
+                else:
+                    n_ids = encode_new(tables, cache, scratch, buffer, np.int64(i), ids, n_ids)
+                i += np.uint64(1)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

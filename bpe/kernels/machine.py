@@ -71,19 +71,52 @@ def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     return types.uint64(array, types.int64), generate
 
 
-def _plain_store_two_u32(array: Any, i: int, value: int) -> None:
-    array[i] = int(value) & 0xFFFFFFFF
-    array[i + 1] = int(value) >> 32
+def _plain_store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
+    for lane in range(4):
+        array[i + lane] = (int(word) >> (int(bits) * lane & 63)) & ((1 << int(bits)) - 1)
 
 
 @intrinsic
-def _store_two_u32(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I64, 4)
+        undefined = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(_I32, 4), [0] * 4)
+
+        def splat(value: Any) -> Any:
+            first = builder.insert_element(undefined, value, ir.Constant(_I32, 0))
+            return builder.shuffle_vector(first, undefined, zeros)
+
+        _, _, word, bits = arguments
+        one = ir.Constant(_I64, 1)
+        lanes = ir.Constant(vector, [0, 1, 2, 3])
+        shifts = builder.and_(builder.mul(splat(bits), lanes), ir.Constant(vector, [63] * 4))
+        mask = splat(builder.sub(builder.shl(one, bits), one))
+        fields = builder.and_(builder.lshr(splat(word), shifts), mask)
+        ids = builder.trunc(fields, ir.VectorType(_I32, 4))
         pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        builder.store(arguments[2], builder.bitcast(pointer, _I64.as_pointer()), align=4)
+        builder.store(ids, builder.bitcast(pointer, ids.type.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    return types.void(array, types.int64, types.uint64), generate
+    return types.void(array, types.int64, types.uint64, types.int64), generate
+
+
+def _plain_minimum_of_16(array: Any, i: int) -> np.uint32:
+    return np.uint32(min(int(value) for value in array[i : i + 16]))
+
+
+@intrinsic
+def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I32, 16)
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=4)
+        function_type = ir.FunctionType(_I32, [vector])
+        name = "llvm.vector.reduce.umin.v16i32"
+        function = cgutils.get_or_insert_function(builder.module, function_type, name)
+        return builder.call(function, [loaded])
+
+    return types.uint32(array, types.int64), generate
 
 
 def _plain_trailing_zeros(word: int) -> np.int64:
@@ -178,8 +211,12 @@ Reads `array[i : i + 64]` of a `uint8` array.
 load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
 """`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
 
-store_two_u32 = _plain_store_two_u32 if config.DISABLE_JIT else _store_two_u32
-"""`store_two_u32(array, i, value)`: low half to `array[i]`, high half to the next; `uint32`."""
+store_four_ids = _plain_store_four_ids if config.DISABLE_JIT else _store_four_ids
+"""`store_four_ids(array, i, word, bits)`: the lowest four numbers of so many bits each to
+`array[i : i + 4]`, `uint32`; those for which the word has too few bits mean nothing."""
+
+minimum_of_16 = _plain_minimum_of_16 if config.DISABLE_JIT else _minimum_of_16
+"""`minimum_of_16(array, i)`: the smallest of `array[i : i + 16]`, `uint32`."""
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
 """`trailing_zeros(word)`: the number of the lowest set bit, `int64`; undefined for 0."""
