@@ -209,6 +209,36 @@ class PretokenCounts:
         kernels.export(self._table, buffer, offsets, counts)
         return buffer, offsets, counts
 
+    @classmethod
+    def from_arrays(
+        cls,
+        pattern: str,
+        special_tokens: Sequence[str],
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> PretokenCounts:
+        """Counts from what `arrays` returned, or several such one behind the other.
+
+        Raises:
+            CountsFileError: the arrays contradict one another.
+        """
+        sound = (
+            buffer.dtype == np.uint8
+            and offsets.dtype == counts.dtype == np.int64
+            and buffer.ndim == offsets.ndim == counts.ndim == 1
+            and len(offsets) == len(counts) + 1
+            and offsets[0] == 0
+            and offsets[-1] == len(buffer)
+            and bool(np.all(np.diff(offsets) > 0))
+            and bool(np.all(counts > 0))
+        )
+        if not sound:
+            raise CountsFileError("offsets and counts contradict one another")
+        made = cls(pattern, special_tokens)
+        made._add_words(buffer, offsets, counts)
+        return made
+
     def items(self) -> Iterator[tuple[bytes, int]]:
         """(pre-token, count), in the order of the bytes."""
         buffer, offsets, counts = self.arrays()
@@ -272,24 +302,13 @@ class PretokenCounts:
                 f"{os.fspath(path)}: expected format version {_FORMAT_VERSION}, found {version!r};"
                 " count the corpus again"
             )
-        sound = (
-            buffer.dtype == np.uint8
-            and offsets.dtype == counts.dtype == np.int64
-            and buffer.ndim == offsets.ndim == counts.ndim == 1
-            and len(offsets) == len(counts) + 1
-            and offsets[0] == 0
-            and offsets[-1] == len(buffer)
-            and bool(np.all(np.diff(offsets) > 0))
-            and bool(np.all(counts > 0))
-        )
-        if not sound:
+        try:
+            return cls.from_arrays(pattern, special_tokens, buffer, offsets, counts)
+        except CountsFileError as error:
             raise CountsFileError(
                 f"{os.fspath(path)}: its offsets and counts contradict one another;"
                 " count the corpus again"
-            )
-        loaded = cls(pattern, special_tokens)
-        loaded._add_words(buffer, offsets, counts)
-        return loaded
+            ) from error
 
 
 def require_text(counts: PretokenCounts) -> None:

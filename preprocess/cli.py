@@ -7,6 +7,7 @@ traceback.
     exit code 0     done
               1     failed
               2     wrong usage
+              3     stopped by --max-minutes
               130   interrupted by SIGINT (Ctrl-C)
               143   terminated by SIGTERM
 
@@ -152,7 +153,18 @@ _Workers = Annotated[
         show_default="one per processor",
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+_Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace outputs that exist, give up what is unfinished."),
+]
+_MaxMinutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M",
+        help="Stop after M minutes, saying how long all of it takes; the same command goes on.",
+        show_default="none",
+    ),
+]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
 _LogFile = Annotated[
@@ -242,6 +254,7 @@ def build(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
     workers: _Workers = None,
+    max_minutes: _MaxMinutes = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
@@ -273,6 +286,7 @@ def train(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
     workers: _Workers = None,
+    max_minutes: _MaxMinutes = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
@@ -304,6 +318,7 @@ def encode(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
     workers: _Workers = None,
+    max_minutes: _MaxMinutes = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
@@ -502,7 +517,11 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         from preprocess.config import SettingsError
+        from preprocess.progress import OutOfTimeError
 
+        if isinstance(error, OutOfTimeError):
+            print(f"tokenbin: {error}", file=sys.stderr)
+            return 3
         return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python must not fail once more when it flushes.
@@ -513,9 +532,7 @@ def run(arguments: list[str]) -> int:
             raise
         return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
     except Stopped as stopped:
-        return _failed(
-            f"stopped ({stopped}); what was not finished is removed", 128 + stopped.number
-        )
+        return _failed(f"stopped ({stopped})", 128 + stopped.number)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -647,7 +664,7 @@ class _OnStderr(logging.Handler):
 
 
 def _log_file_error(path: Path, error: OSError) -> TokenbinError:
-    from preprocess.outputs import OutputError
+    from preprocess.storage import OutputError
 
     return OutputError(
         f"{path}: no log can be written there: {error.strerror}; choose another file"

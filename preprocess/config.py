@@ -112,6 +112,7 @@ class TrainSettings(ReadSettings):
         begin_of_text: The token before every document; None: none.
         tie_break: Which of equally frequent pairs is merged first.
         min_frequency: Pairs that occur less often are not merged.
+        max_minutes: Stop after so long, to be gone on with; None: when all is done.
     """
 
     vocab_size: Annotated[int, Field(le=2**29)] = 32_000
@@ -121,6 +122,7 @@ class TrainSettings(ReadSettings):
     begin_of_text: SpecialToken | None = None
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes"
     min_frequency: Annotated[int, Field(ge=0)] = 2
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -171,10 +173,12 @@ class EncodeSettings(CountSettings):
         begin_of_text: As in `TrainSettings`.
         out: The .bin; its .docs and .json land beside it.
         overwrite: Whether outputs that exist may be replaced.
+        max_minutes: As in `TrainSettings`.
     """
 
     end_of_text: SpecialToken | None = None
     begin_of_text: SpecialToken | None = None
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
     out: Annotated[Path, AfterValidator(_bin_file)] = Path("train.bin")
     overwrite: bool = False
 

@@ -33,6 +33,10 @@ class CorpusError(TokenbinError, ValueError):
     """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
 
 
+class ChangedError(CorpusError):
+    """A source is not what it was when it was found; it may be again when the command runs anew."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How sources are read; the same for every source of a pass.

@@ -17,7 +17,8 @@ import numpy as np
 from bpe.errors import TokenbinError, TokenizerFileError
 from preprocess import inspect_tokenizer
 from preprocess.outputs import TOKENIZER_FILE
-from preprocess.token_file import FORMAT, PARTIAL, TokenFile, TokenFileError, open_tokens
+from preprocess.storage import unfinished
+from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -139,7 +140,7 @@ def _of_directory(directory: Path) -> list[str]:
         lines += inspect_tokenizer.lines(tokenizer_path, load_tokenizer(tokenizer_path))
     for path in manifests_in(directory):
         lines += _of_token_file(open_tokens(path))
-    lines += [f"{path}: not finished" for path in sorted(directory.glob(f"*{PARTIAL}"))]
+    lines += [f"{path}: not finished" for path in unfinished(directory)]
     if not lines:
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return lines

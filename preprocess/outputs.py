@@ -1,108 +1,203 @@
-"""Where a run puts its files: all of them under their final names, or none.
+"""The files of one run: begun, gone on with, refused, or found to be there already.
 
 Law: nothing is under a final name before everything is complete and on disk. Then the old manifests
 go first and the new ones come last, so whatever a crash leaves, no manifest vouches for files that
-are not its own. A run that ends in any other way removes what it wrote.
+are not its own. A run that was interrupted leaves its work directory, and the same command goes on
+there; a run of anything else does not touch it unless it is told to (--overwrite). A run that was
+refused because of its text leaves nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bpe.errors import TokenbinError, TokenizerFileError
-from preprocess.token_file import TokenFileWriter, refuse_to_overwrite
+from bpe.errors import TokenizerFileError, TrainingError
+from preprocess.documents import ChangedError, CorpusError
+from preprocess.inputs import Record, differences, without_stamps
+from preprocess.journal import FORMAT_VERSION, Journal, JournalError
+from preprocess.progress import logger
+from preprocess.storage import LocalStorage, OutputError, writing
+from preprocess.token_file import file_names, refuse_to_overwrite
 
 if TYPE_CHECKING:
+    from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 STATS_FORMAT = "tokenbin-stats"
 
-
-class OutputError(TokenbinError):
-    """Outputs exist already, or cannot be written."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a failure of the system inside the `with` into one that says what was not written."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"{path}: could not be written: {error.strerror or error}; nothing was put under a"
-            " final name: see to the space and the permissions, or choose another directory"
-        ) from error
+# Refusals of the text itself: the same command would only come to them again.
+_OF_THE_TEXT = (CorpusError, TrainingError)
 
 
 class Outputs:
-    """The files of one run in one directory.
+    """The files of one run in one directory; as a context manager it holds the directory's lock.
 
     Args:
         directory: Made if it does not exist.
-        name: The name of this run's work directory inside it, where small files wait.
-        overwrite: Whether files that exist may be replaced.
+        name: The name of this run's work directory inside it.
+        made_from: What the run is made from.
+        overwrite: Whether files that exist may be replaced, and an unfinished run be given up.
+
+    Attributes:
+        storage: Where everything lies that has no final name.
+        journal: What was done; of use inside the `with`.
+        overwrite: As given.
+        resumed: Whether an earlier run of the same command is gone on with.
 
     Raises:
-        OutputError: The directory cannot be written.
+        OutputError: The directory cannot be written, somebody else is at work there, or an
+            unfinished run of something else is there.
+        JournalError: The journal of the unfinished run is damaged.
     """
 
-    def __init__(self, directory: Path, name: str, overwrite: bool) -> None:
+    journal: Journal
+
+    def __init__(self, directory: Path, name: str, made_from: Record, overwrite: bool) -> None:
+        refuse_directory(directory)
         self.directory = directory
-        self._overwrite = overwrite
-        self._waiting = directory / f".{name}.partial"
+        self.storage = LocalStorage(directory, name)
+        self.resumed = False
+        self._made_from = made_from
+        self.overwrite = overwrite
         self._small: list[str] = []
-        self._writers: list[TokenFileWriter] = []
-        with writing(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            # What an earlier run left when it was killed.
-            shutil.rmtree(self._waiting, ignore_errors=True)
-            self._waiting.mkdir()
+        self._data: list[str] = []
+        self._manifests: list[str] = []
 
-    def add_token_file(self, name: str, vocab_size: int) -> TokenFileWriter:
-        """Begin NAME.bin and what belongs to it."""
-        writer = TokenFileWriter(
-            self.directory, name, vocab_size=vocab_size, overwrite=self._overwrite
-        )
-        self._writers.append(writer)
-        return writer
+    def __enter__(self) -> Self:
+        self.storage.__enter__()
+        try:
+            self._open()
+        except BaseException:
+            self.storage.__exit__(None, None, None)
+            raise
+        return self
 
-    def add_tokenizer(self, tokenizer: AnyTokenizer) -> None:
-        """Write tokenizer.json and its configuration."""
-        with writing(self.directory / TOKENIZER_FILE):
-            tokenizer.save(self._waiting / TOKENIZER_FILE)
+    def _open(self) -> None:
+        try:
+            self.journal = Journal(self.storage)
+            if self.journal.entries and self._goes_on(self.journal.entries[0]):
+                self.resumed = True
+                return
+        except (JournalError, OutputError):
+            if not self.overwrite:
+                raise
+        self.storage.clear()
+        self.journal = Journal(self.storage)
+
+    def _goes_on(self, begun: Mapping[str, Any]) -> bool:
+        """Whether this run goes on with the one that wrote `begun`; else it takes its place."""
+        work = self.storage.work
+        try:
+            if begun["format_version"] != FORMAT_VERSION:
+                raise JournalError(
+                    f"{work}: an unfinished run of another version of tokenbin; finish it with that"
+                    " one, or start anew (--overwrite)"
+                )
+            changed = differences(begun["made_from"], self._made_from)
+            # A run that was to overwrite goes on with --overwrite; others start anew with it.
+            anew = self.overwrite and (bool(changed) or not begun["overwrite"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise JournalError(
+                f"{work}: its journal begins with what this tokenbin does not write ({error!r});"
+                " start anew (--overwrite)"
+            ) from error
+        if changed and not anew:
+            raise OutputError(
+                f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
+                " the command that it was to finish it, choose another directory or name, or give"
+                " it up and start anew (--overwrite)"
+            )
+        return not anew
+
+    def begin(self) -> None:
+        """Write the first entry of the journal, if this is a new run."""
+        if not self.resumed:
+            self.journal.append(
+                {
+                    "kind": "begun",
+                    "format_version": FORMAT_VERSION,
+                    "made_from": self._made_from,
+                    "overwrite": self.overwrite,
+                }
+            )
+
+    @property
+    def finishing(self) -> bool:
+        """Whether all is complete, and only final names are missing, or some of them."""
+        return self.journal.last("finishing") is not None
+
+    def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
+        """Write a tokenizer and its configuration."""
+        with (
+            writing(self.directory / file_name),
+            tempfile.TemporaryDirectory(prefix="tokenbin-") as directory,
+        ):
+            tokenizer.save(Path(directory, file_name))
+            for path in sorted(Path(directory).iterdir()):
+                self.storage.put(path.name, path.read_bytes())
+        self._add_names_of_tokenizer(file_name)
+
+    def _add_names_of_tokenizer(self, file_name: str) -> None:
         # The tokenizer comes behind its configuration, which means nothing without it.
-        self._small += [TOKENIZER_CONFIG_FILE, TOKENIZER_FILE]
+        self._small += [f"{Path(file_name).stem}_config.json", file_name]
+
+    def add_token_file(self, name: str) -> None:
+        """Let the files of NAME.bin get their final names with the others."""
+        data, manifest = file_names(name)
+        self._data += data
+        self._manifests.append(manifest)
+
+    def trained(self, file_name: str) -> Tokenizer:
+        """The tokenizer that an earlier run trained and the journal tells of.
+
+        Raises:
+            JournalError: It is not what it was.
+        """
+        from bpe import Tokenizer
+
+        entry = self.journal.last("trained")
+        content = self.storage.get(file_name)
+        if (
+            entry is None
+            or content is None
+            or hashlib.sha256(content).hexdigest() != entry["fingerprint"]
+        ):
+            raise JournalError(
+                f"{self.storage.work / file_name}: the tokenizer that was trained is damaged or"
+                " gone; start anew (--overwrite)"
+            )
+        self._add_names_of_tokenizer(file_name)
+        return Tokenizer.from_file(self.storage.work / file_name)
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
         """Write what is known of the run itself."""
-        text = json.dumps({"format": STATS_FORMAT, **stats}, indent=2) + "\n"
-        with writing(self.directory / name), open(self._waiting / name, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        content = {"format": STATS_FORMAT, "made_from": self._made_from, **stats}
+        self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
         self._small.append(name)
 
     def commit(self) -> None:
         """Give everything its final name; the writers were finished before."""
-        with writing(self.directory):
-            for writer in self._writers:
-                writer.manifest_path.unlink(missing_ok=True)
-            for name in self._small:
-                os.replace(self._waiting / name, self.directory / name)
-        for writer in self._writers:
-            writer.commit()
+        names, last = [*self._small, *self._data], self._manifests
+        self.journal.append({"kind": "finishing", "names": names, "last": last})
+        self._publish(names, last)
 
-    def __enter__(self) -> Self:
-        return self
+    def commit_again(self) -> None:
+        """Go on with a `commit` that was interrupted."""
+        entry = self.journal.last("finishing")
+        assert entry is not None
+        self._publish(entry["names"], entry["last"])
+
+    def _publish(self, names: Sequence[str], last: Sequence[str]) -> None:
+        self.storage.publish(names, last)
+        self.storage.clear()
 
     def __exit__(
         self,
@@ -110,9 +205,47 @@ class Outputs:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for writer in self._writers:
-            writer.abort()
-        shutil.rmtree(self._waiting, ignore_errors=True)
+        try:
+            self.journal.__exit__(kind, error, traceback)
+            if isinstance(error, _OF_THE_TEXT) and not isinstance(error, ChangedError):
+                self.storage.clear()
+            elif error is not None and self.storage.exists():
+                logger.warning(
+                    "what was done is kept in %s: the same command goes on there", self.storage.work
+                )
+        finally:
+            self.storage.__exit__(kind, error, traceback)
+
+
+def finished_before(
+    directory: Path, token_files: Sequence[str], stats_file: str, made_from: Record
+) -> list[str] | None:
+    """What has changed since finished outputs were made; [] if nothing, None if there are none.
+
+    Args:
+        directory: Where they would be.
+        token_files: NAME of each token file.
+        stats_file: The name of what says what they were made from.
+        made_from: What would be made now.
+    """
+    stats = _stats(directory / stats_file)
+    if stats is None or not all((directory / f"{name}.json").exists() for name in token_files):
+        return None
+    try:
+        return differences(stats["made_from"], made_from)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # It was written before outputs said what they were made from.
+
+
+def only_touched(stats_path: Path, made_from: Record) -> bool:
+    """Whether finished outputs were made from the same, but for when files were written to."""
+    stats = _stats(stats_path)
+    try:
+        return stats is not None and not differences(
+            without_stamps(stats["made_from"]), without_stamps(made_from)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def refuse_directory(directory: Path) -> None:
@@ -136,7 +269,7 @@ def refuse_directory(directory: Path) -> None:
 
 
 def refuse_outputs_in_the_way(
-    directory: Path, token_files: list[str], stats_file: str, overwrite: bool
+    directory: Path, token_files: Sequence[str], stats_file: str, overwrite: bool, why: str = ""
 ) -> None:
     """Refuse, before any work is done, outputs that could not be put in place.
 
@@ -144,23 +277,23 @@ def refuse_outputs_in_the_way(
         OutputError: The directory cannot be written, or something else has the name of the stats.
         TokenFileError: A token file exists and may not be replaced.
     """
-    refuse_directory(directory)
     for name in token_files:
-        refuse_to_overwrite(directory, name, overwrite)
+        refuse_to_overwrite(directory, name, overwrite, why)
     stats_path = directory / stats_file
-    if stats_path.exists() and not _is_stats(stats_path):
+    if stats_path.exists() and _stats(stats_path) is None:
         raise OutputError(
             f"{stats_path}: exists and was not written by tokenbin, so it is left alone; move it"
             " away or choose another directory or name"
         )
 
 
-def _is_stats(path: Path) -> bool:
+def _stats(path: Path) -> dict[str, Any] | None:
+    """What a stats.json of ours says; None if there is none."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, OSError):
-        return False
-    return isinstance(content, dict) and content.get("format") == STATS_FORMAT
+        return None
+    return content if isinstance(content, dict) and content.get("format") == STATS_FORMAT else None
 
 
 def saves_tokenizer(

@@ -6,14 +6,24 @@ and digested is in the order of the documents, and one document is never in two 
 A `.bin` is, for each document in order: the begin-of-text id if one is asked for, `encode_ordinary`
 of the document, the end-of-text id. Text that spells a special token is ordinary text; how often
 that occurred is counted.
+
+Every pass tells a journal how far it is, and goes on where the journal's last entry says:
+
+    counted    pre-tokens up to a place in the sources, which lie in a file of counts
+    trained    the tokenizer, which lies beside
+    encoded    ids up to a place in the sources, which lie in the streams of token files
+    finished   all of a pass: its manifests lie beside
+
+A place is the number of a source and a place in it, as its units say it (`WorkUnit.after`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import xxhash
@@ -21,18 +31,24 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from preprocess.config import END_OF_TEXT, EncodeSettings, TrainSettings
-from preprocess.documents import CorpusError, DocumentBatch, LookAlikes
+from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
-from preprocess.progress import Progress
+from preprocess.journal import Entry, Journal, JournalError
+from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
-from preprocess.sources import Source, WorkUnit
-from preprocess.token_file import Manifest, TokenFileWriter
+from preprocess.sources import Place, Source, WorkUnit
+from preprocess.storage import Storage, Stream
+from preprocess.token_file import Manifest, StreamState, TokenFileWriter
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+# How much longer is counted than the saving of counts takes: at most 2.5 % of the time goes there.
+_WORK_PER_SAVING = 40
 
 
 class SpecialTokenError(TokenbinError, ValueError):
@@ -77,21 +93,32 @@ class SpecialIds:
 
 
 def train_tokenizer(
-    sources: Sequence[Source], settings: TrainSettings, progress: Progress, left_out: LeftOut
+    sources: Sequence[Source],
+    settings: TrainSettings,
+    storage: Storage,
+    journal: Journal,
+    progress: Progress,
+    left_out: LeftOut,
 ) -> Tokenizer:
     """Count the pre-tokens of the train documents, then merge."""
     from bpe import Tokenizer, train_from_counts
 
-    counts = count_pretokens(sources, settings, progress, left_out)
+    counts = count_pretokens(sources, settings, storage, journal, progress, left_out)
     n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
     with progress.stage("merging", n_merges, "merges") as stage:
+
+        def advance(done: int, total: int) -> None:
+            stage.advance(done - stage.done)
+            if done < total and progress.out_of_time():
+                raise OutOfTimeError(out_of_time(progress, "merging begins again from its counts"))
+
         trained = train_from_counts(
             counts,
             settings.vocab_size,
             special_tokens=settings.all_special_tokens,
             tie_break=settings.tie_break,
             min_frequency=settings.min_frequency,
-            progress=lambda done, total: stage.advance(done - stage.done),
+            progress=advance,
         )
     return Tokenizer.from_vocabulary(
         trained.vocabulary,
@@ -101,17 +128,68 @@ def train_tokenizer(
     )
 
 
+@dataclass
+class _Counted:
+    """What an entry of the kind "counted" says: how far, and what was seen up to there.
+
+    Attributes:
+        source: The number of the source.
+        after: The place in it; None: its start.
+        is_all: Whether nothing is left to count.
+        file: The name of the file of counts.
+        digest: The xxh3_128 of that file.
+        n_words: Its pre-tokens.
+        documents: Documents that ended.
+        validation: Those of them that are validation.
+        divided: Whether documents are divided at all.
+        left_out: See `LeftOut`.
+        bytes: Bytes of the sources.
+        seconds: How long it took.
+    """
+
+    source: int = 0
+    after: Place | None = None
+    is_all: bool = False
+    file: str = ""
+    digest: str = ""
+    n_words: int = 0
+    documents: int = 0
+    validation: int = 0
+    divided: bool = False
+    left_out: dict[str, int] = field(default_factory=lambda: asdict(LeftOut()))
+    bytes: int = 0
+    seconds: float = 0.0
+
+
 def count_pretokens(
-    sources: Sequence[Source], settings: TrainSettings, progress: Progress, left_out: LeftOut
+    sources: Sequence[Source],
+    settings: TrainSettings,
+    storage: Storage,
+    journal: Journal,
+    progress: Progress,
+    left_out: LeftOut,
 ) -> PretokenCounts:
-    """The pre-tokens of the documents that are not validation, and how often each occurs."""
+    """The pre-tokens of the documents that are not validation, and how often each occurs.
+
+    The counts are saved when all is counted, and now and then before. For that the workers come to
+    rest, so that what they have is what was counted up to one place; it is done so seldom that it
+    takes less than one part in `_WORK_PER_SAVING` of the time.
+    """
     from bpe import PretokenCounts
 
     of_workers: list[PretokenCounts] = []
+    state = _Counted()
+    if (entry := journal.last("counted")) is not None:
+        state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
+        of_workers.append(_load_counts(storage, settings, state))
+    idle = list(of_workers)
 
     def make_work() -> Callable[[WorkUnit], DocumentBatch]:
-        counts = PretokenCounts(settings.pattern, settings.all_special_tokens)
-        of_workers.append(counts)
+        try:
+            counts = idle.pop()
+        except IndexError:
+            counts = PretokenCounts(settings.pattern, settings.all_special_tokens)
+            of_workers.append(counts)
 
         def work(unit: WorkUnit) -> DocumentBatch:
             batch = unit.read()
@@ -121,23 +199,93 @@ def count_pretokens(
 
         return work
 
-    n_documents = n_validation = 0
-    splits = False
-    with _results(sources, make_work, settings.workers, "counting", progress) as results:
-        for unit, batch in results:
-            n_documents += batch.n_ended
-            if batch.in_validation is not None:
-                splits = True
-                n_validation += int(batch.in_validation[: batch.n_ended].sum())
-            left_out.add(batch)
-            unit.content()  # refuses a source that changed meanwhile
-    _refuse_empty_output("train", sources, n_documents - n_validation, n_documents, left_out)
-    if splits:
-        _refuse_empty_output("val", sources, n_validation, n_documents, left_out)
-    total = of_workers.pop()
-    while of_workers:
-        total.merge(of_workers.pop())
-    return total
+    dropped = LeftOut(**state.left_out)
+    n_bytes = sum(source.n_bytes for source in sources)
+    with progress.stage(
+        "counting", n_bytes, done_before=state.bytes, seconds_before=state.seconds
+    ) as stage:
+        units = _Pausing(_units(sources, state.source, state.after))
+        cost = 0.0
+        while not state.is_all:
+            idle[:] = of_workers
+            units.paused = False
+            pause = time.monotonic() + max(journal.seconds, _WORK_PER_SAVING * cost)
+            with closing(run_in_order(units, _with_unit(make_work), settings.workers)) as results:
+                for (index, unit), batch in results:
+                    state.documents += batch.n_ended
+                    if batch.in_validation is not None:
+                        state.divided = True
+                        state.validation += int(batch.in_validation[: batch.n_ended].sum())
+                    dropped.add(batch)
+                    unit.content()  # refuses a source that changed meanwhile
+                    state.source, state.after = _place_behind(index, unit)
+                    stage.advance(unit.n_bytes)
+                    units.paused = time.monotonic() >= pause or progress.out_of_time()
+            state.is_all = units.is_over
+            state.left_out, state.bytes, state.seconds = asdict(dropped), stage.done, stage.seconds
+            if state.is_all:
+                _refuse_uncountable(sources, state, dropped)
+                while len(of_workers) > 1:
+                    of_workers[0].merge(of_workers.pop())
+            began = time.monotonic()
+            _save_counts(storage, journal, of_workers, state)
+            cost = time.monotonic() - began
+            if not state.is_all and progress.out_of_time():
+                raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
+    left_out.take_over(dropped)
+    return of_workers[0]
+
+
+def _refuse_uncountable(sources: Sequence[Source], state: _Counted, left_out: LeftOut) -> None:
+    n_train = state.documents - state.validation
+    _refuse_empty_output("train", sources, n_train, state.documents, left_out)
+    if state.divided:
+        _refuse_empty_output("val", sources, state.validation, state.documents, left_out)
+
+
+def _save_counts(
+    storage: Storage, journal: Journal, of_workers: Sequence[PretokenCounts], state: _Counted
+) -> None:
+    """Write the counts of all workers, one behind the other, and say so in the journal."""
+    arrays = [counts.arrays() for counts in of_workers]
+    sizes = [offsets[1:] - offsets[:-1] for _, offsets, _ in arrays]
+    content = b"".join(
+        [
+            *(size.astype("<i8").tobytes() for size in sizes),
+            *(counts.astype("<i8").tobytes() for _, _, counts in arrays),
+            *(buffer.tobytes() for buffer, _, _ in arrays),
+        ]
+    )
+    before, state.file = state.file, f"counts-{state.source}-{state.bytes}"
+    state.n_words = sum(map(len, sizes))
+    state.digest = xxhash.xxh3_128_hexdigest(content)
+    storage.put(state.file, content)
+    journal.append({"kind": "counted", **asdict(state)})
+    if before and before != state.file:
+        storage.remove(before)
+
+
+def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> PretokenCounts:
+    from bpe import PretokenCounts
+    from bpe.count import CountsFileError
+
+    content = storage.get(state.file)
+    if content is None or xxhash.xxh3_128_hexdigest(content) != state.digest:
+        raise JournalError(
+            f"{state.file}: the counts that an earlier run saved are damaged or gone; start anew"
+            " (--overwrite)"
+        )
+    head = 8 * state.n_words
+    offsets = np.zeros(state.n_words + 1, np.int64)
+    np.cumsum(np.frombuffer(content[:head], "<i8"), out=offsets[1:])
+    counts = np.frombuffer(content[head : 2 * head], "<i8").astype(np.int64)
+    buffer = np.frombuffer(content[2 * head :], np.uint8)
+    try:
+        return PretokenCounts.from_arrays(
+            settings.pattern, settings.all_special_tokens, buffer, offsets, counts
+        )
+    except CountsFileError as error:
+        raise JournalError(f"{state.file}: {error}; start anew (--overwrite)") from error
 
 
 @dataclass(frozen=True)
@@ -159,23 +307,29 @@ class _Encoded:
 
 
 def encode_into(
+    number: int,
     sources: Sequence[Source],
-    writers: dict[str, TokenFileWriter],
+    names: Mapping[str, str],
     tokenizer: AnyTokenizer,
     ids: SpecialIds,
     workers: int,
+    storage: Storage,
+    journal: Journal,
     report: Report,
     progress: Progress,
 ) -> dict[str, Manifest]:
     """Fill one token file, or two between which the documents are divided, and finish them.
 
     Args:
+        number: The number of the pass among those of the run.
         sources: What is encoded, in order.
-        writers: Name of an output -> its writer; with two, the second gets the validation
+        names: Name of an output -> NAME of its files; with two, the second gets the validation
             documents.
         tokenizer: Encodes.
         ids: What stands around every document.
         workers: Number of threads.
+        storage: Where the token files grow.
+        journal: Takes in how far that is, and knows how far an earlier run came.
         report: Takes in what was counted.
         progress: Shows what goes on.
 
@@ -184,47 +338,158 @@ def encode_into(
 
     Raises:
         CorpusError: Text cannot be read, or an output has no documents.
-        TokenFileError: A token file cannot be written.
+        OutputError: A token file cannot be written.
+        JournalError: What an earlier run left is damaged.
+        OutOfTimeError: The time that the run may take is over.
     """
-    digests = encode_units(
-        sources, list(writers.items()), tokenizer, ids, workers, report, progress
-    )
-    n_documents = sum(report.outputs[name].documents for name in writers)
-    manifests = {}
-    for name, writer in writers.items():
-        counts = report.outputs[name]
-        _refuse_empty_output(name, sources, counts.documents, n_documents, report.left_out)
-        manifests[name] = writer.finish(
-            end_of_text_id=ids.end_of_text,
-            begin_of_text_id=ids.begin_of_text,
-            n_bytes=counts.bytes,
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            pattern=tokenizer.pattern,
-            unicode_version=tokenizer.unicode_version,
-            sources=digests,
+    state = _EncodedSoFar.of(journal, number, names)
+    if state.finished:
+        with _encoding_stage(sources, list(names), state, progress):
+            report.look_alikes.update(dict.fromkeys(_look_alikes(sources, tokenizer).tokens, 0))
+            state.tell(sources, names, report)
+        return {name: _saved_manifest(storage, names[name]) for name in names}
+    writers: dict[str, TokenFileWriter] = {}
+    try:
+        for name, file_name in names.items():
+            writers[name] = TokenFileWriter(
+                storage,
+                file_name,
+                vocab_size=tokenizer.vocab_size,
+                states=state.streams or None,
+                last_end=state.last_ends.get(name, 0),
+            )
+        digests = encode_units(
+            sources, writers, tokenizer, ids, workers, report, progress, state, journal
         )
+        n_documents = sum(report.outputs[name].documents for name in writers)
+        manifests = {}
+        for name, writer in writers.items():
+            counts = report.outputs[name]
+            _refuse_empty_output(name, sources, counts.documents, n_documents, report.left_out)
+            manifests[name] = writer.finish(
+                end_of_text_id=ids.end_of_text,
+                begin_of_text_id=ids.begin_of_text,
+                n_bytes=counts.bytes,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                pattern=tokenizer.pattern,
+                unicode_version=tokenizer.unicode_version,
+                sources=digests,
+            )
+    finally:
+        # The journal's thread may be at work with their streams.
+        journal.rest()
+        for writer in writers.values():
+            writer.close()
+    journal.append({"kind": "finished", "number": number})
     return manifests
+
+
+def _saved_manifest(storage: Storage, file_name: str) -> Manifest:
+    name = f"{file_name}.json"
+    return Manifest.from_json((storage.get(name) or b"").decode("utf-8", "replace"), name)
+
+
+@dataclass
+class _EncodedSoFar:
+    """How far a pass is: what the entries of the kind "encoded" say of it, one upon the other.
+
+    Attributes:
+        number: The number of the pass.
+        source: The number of the source.
+        after: The place in it; None: its start.
+        streams: Name of a stream -> how long it is.
+        last_ends: Name of an output -> the end of its last document.
+        outputs: Name of an output -> what is in it.
+        sources: Number of a source -> what was read of it, and the xxh3_128 of that.
+        left_out: What was dropped up to here by all passes.
+        look_alikes: Special token -> how often it was spelled, in all passes.
+        bytes: Bytes of the sources.
+        seconds: How long it took.
+        finished: Whether the pass is over.
+    """
+
+    number: int
+    source: int = 0
+    after: Place | None = None
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    last_ends: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, Counts] = field(default_factory=dict)
+    sources: dict[int, tuple[Counts, str]] = field(default_factory=dict)
+    left_out: LeftOut | None = None
+    look_alikes: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+
+    @classmethod
+    def of(cls, journal: Journal, number: int, names: Mapping[str, str]) -> _EncodedSoFar:
+        """What the journal says of a pass."""
+        state = cls(number)
+        blocks: dict[str, list[str]] = {}
+        for entry in journal.entries:
+            if entry["kind"] == "finished" and entry["number"] == number:
+                state.finished = True
+            if entry["kind"] != "encoded" or entry["number"] != number:
+                continue
+            for name, (n_bytes, more, last) in entry["streams"].items():
+                blocks.setdefault(name, []).extend(more)
+                state.streams[name] = StreamState(n_bytes, (), last)
+            for index, (documents, n_bytes, tokens, digest) in entry["sources"].items():
+                state.sources[int(index)] = (Counts(documents, n_bytes, tokens), digest)
+            state.source, state.after = entry["source"], entry["after"]
+            state.last_ends = entry["last_ends"]
+            state.outputs = {name: Counts(*each) for name, each in entry["outputs"].items()}
+            state.left_out = LeftOut(*entry["left_out"])
+            state.look_alikes = entry["look_alikes"]
+            state.bytes, state.seconds = entry["bytes"], entry["seconds"]
+        for name, stream in state.streams.items():
+            state.streams[name] = StreamState(stream.n_bytes, tuple(blocks[name]), stream.last)
+        return state
+
+    def tell(
+        self, sources: Sequence[Source], outputs: Iterable[str], report: Report
+    ) -> list[Counts]:
+        """Put into a report what it would say had it been there; returns the counts of sources."""
+        for name in outputs:
+            report.outputs[name] = self.outputs.get(name, Counts())
+        counts = [self.sources.get(index, (Counts(), ""))[0] for index in range(len(sources))]
+        report.sources += zip(sources, counts, strict=True)
+        if self.left_out is not None:
+            report.left_out = self.left_out
+        report.look_alikes.update(
+            {token: n - report.look_alikes[token] for token, n in self.look_alikes.items()}
+        )
+        return counts
+
+
+def _encoding_stage(
+    sources: Sequence[Source], outputs: Sequence[str], state: _EncodedSoFar, progress: Progress
+) -> AbstractContextManager[Stage]:
+    title = "encoding " + " and ".join(outputs) if outputs else "encoding"
+    n_bytes = sum(source.n_bytes for source in sources)
+    return progress.stage(title, n_bytes, done_before=state.bytes, seconds_before=state.seconds)
 
 
 def encode_units(
     sources: Sequence[Source],
-    writers: Sequence[tuple[str, TokenFileWriter]],
+    writers: Mapping[str, TokenFileWriter],
     tokenizer: AnyTokenizer,
     ids: SpecialIds,
     workers: int,
     report: Report,
     progress: Progress,
+    state: _EncodedSoFar | None = None,
+    journal: Journal | None = None,
 ) -> list[dict[str, Any]]:
     """Encode every unit, append its ids, count; returns name, size and digest of each source."""
-    separators = {source.separator for source in sources}
-    separator = separators.pop() if len(separators) == 1 else b""
-    look_alikes = LookAlikes(tokenizer.special_tokens, separator)
-    outputs = [report.outputs.setdefault(name, Counts()) for name, _ in writers]
-    digests = [xxhash.xxh3_128() for _ in sources]
-    counts = [Counts() for _ in sources]
-    index_of = {id(source): index for index, source in enumerate(sources)}
-    report.sources += zip(sources, counts, strict=True)
+    look_alikes = _look_alikes(sources, tokenizer)
     report.look_alikes.update(dict.fromkeys(look_alikes.tokens, 0))
+    state = state or _EncodedSoFar(0)
+    counts = state.tell(sources, writers, report)
+    outputs = [report.outputs[name] for name in writers]
+    digests = _SourceDigests(sources, state)
+    # Sources of which the journal does not know all yet.
+    told = state.source
 
     def make_work() -> Callable[[WorkUnit], _Encoded]:
         encoder = tokenizer.new_encoder()
@@ -244,26 +509,103 @@ def encode_units(
 
         return work
 
+    def entry() -> Entry:
+        nonlocal told
+        streams = {
+            name: each for writer in writers.values() for name, each in writer.state().items()
+        }
+        touched = range(told, min(state.source + 1, len(sources)))
+        told = state.source
+        return {
+            "kind": "encoded",
+            "number": state.number,
+            "source": state.source,
+            "after": state.after,
+            "streams": {name: astuple(each) for name, each in streams.items()},
+            "last_ends": {name: writer.last_end for name, writer in writers.items()},
+            "outputs": {name: astuple(report.outputs[name]) for name in writers},
+            "sources": {i: (*astuple(counts[i]), digests.of(i)) for i in touched},
+            "left_out": astuple(report.left_out),
+            "look_alikes": {token: n for token, n in report.look_alikes.items() if n},
+            "bytes": stage.done,
+            "seconds": stage.seconds,
+        }
+
+    streams: list[Stream] = [stream for writer in writers.values() for stream in writer.streams]
     # The encoder's tables are made here, once, and not by several threads at the same time.
     tokenizer.new_encoder()
-    title = "encoding " + " and ".join(name for name, _ in writers) if writers else "encoding"
-    with _results(sources, make_work, workers, title, progress) as results:
-        for unit, encoded in results:
-            index = index_of[id(unit.source)]
-            digests[index].update(unit.content().data)
+    units = _units(sources, state.source, state.after)
+    with (
+        _encoding_stage(sources, list(writers), state, progress) as stage,
+        closing(run_in_order(units, _with_unit(make_work), workers)) as results,
+    ):
+        for (index, unit), encoded in results:
+            digests.update(index, unit.content())
             report.left_out.add(encoded.batch)
             report.look_alikes.update(
                 dict(zip(look_alikes.tokens, encoded.look_alikes.tolist(), strict=True))
             )
             for part in encoded.parts:
                 counts[index].add(len(part.document_ends), part.n_bytes, len(part.ids))
-            for output, (_, writer), part in zip(outputs, writers, encoded.parts, strict=False):
+            for output, writer, part in zip(outputs, writers.values(), encoded.parts, strict=False):
                 writer.append(part.ids, part.document_ends)
                 output.add(len(part.document_ends), part.n_bytes, len(part.ids))
+            stage.advance(unit.n_bytes)
+            state.source, state.after = _place_behind(index, unit)
+            if journal is not None and journal.due():
+                journal.commit(entry(), streams)
+            is_all = state.source == len(sources)
+            if journal is not None and not is_all and progress.out_of_time():
+                journal.append(entry(), streams)
+                raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
+        if journal is not None:
+            journal.append(entry(), streams)
     return [
-        {"name": source.name, "bytes": source.n_bytes, "digest": digest.hexdigest()}
-        for source, digest in zip(sources, digests, strict=True)
+        {"name": source.name, "bytes": source.n_bytes, "digest": digests.of(index)}
+        for index, source in enumerate(sources)
     ]
+
+
+def _look_alikes(sources: Sequence[Source], tokenizer: AnyTokenizer) -> LookAlikes:
+    separators = {source.separator for source in sources}
+    separator = separators.pop() if len(separators) == 1 else b""
+    return LookAlikes(tokenizer.special_tokens, separator)
+
+
+class _SourceDigests:
+    """The xxh3_128 of each source, of as much of it as was read.
+
+    What an earlier run read of the source that it stopped in is read again: that is fast, and shows
+    whether it is still the same.
+    """
+
+    def __init__(self, sources: Sequence[Source], state: _EncodedSoFar) -> None:
+        self._of = {index: digest for index, (_, digest) in state.sources.items()}
+        self._index = state.source
+        self._digest = xxhash.xxh3_128()
+        if state.after is None:
+            return
+        source = sources[state.source]
+        for piece in source.content_before(state.after):
+            self._digest.update(piece.data)
+        if self._digest.hexdigest() != self._of[state.source]:
+            raise JournalError(
+                f"{source.name}: what was read of it before the interruption is not what stands"
+                " there now, though its size and time are the same; start anew (--overwrite)"
+            )
+
+    def update(self, index: int, content: Bytes) -> None:
+        """Take in the next bytes of a source; sources come in order."""
+        if index != self._index:
+            self._of[self._index] = self._digest.hexdigest()
+            self._index, self._digest = index, xxhash.xxh3_128()
+        self._digest.update(content.data)
+
+    def of(self, index: int) -> str:
+        """The digest of what was read of a source so far."""
+        if index == self._index:
+            return str(self._digest.hexdigest())
+        return self._of.get(index, xxhash.xxh3_128_hexdigest(b""))
 
 
 def _divided(
@@ -293,32 +635,66 @@ def _divided(
     return parts
 
 
-@contextmanager
-def _results(
-    sources: Sequence[Source],
+def _units(
+    sources: Sequence[Source], first: int, after: Place | None
+) -> Iterator[tuple[int, WorkUnit]]:
+    """The units behind a place, each with the number of its source."""
+    for index in range(first, len(sources)):
+        for unit in sources[index].units(after if index == first else None):
+            yield index, unit
+
+
+def _place_behind(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
+    """The place behind a unit of the source `index`."""
+    return (index + 1, None) if unit.after is None else (index, unit.after)
+
+
+def _with_unit(
     make_work: Callable[[], Callable[[WorkUnit], Result]],
-    workers: int,
-    title: str,
-    progress: Progress,
-) -> Iterator[Iterator[tuple[WorkUnit, Result]]]:
-    """Every unit of the sources with what work made of it, in order; shown as a stage."""
+) -> Callable[[], Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]]:
+    """Work that gives its unit back, too."""
 
-    def make_with_unit() -> Callable[[WorkUnit], tuple[WorkUnit, Result]]:
+    def make() -> Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]:
         work = make_work()
-        return lambda unit: (unit, work(unit))
+        return lambda numbered: (numbered, work(numbered[1]))
 
-    def advancing() -> Iterator[tuple[WorkUnit, Result]]:
-        for unit, result in results:
-            yield unit, result
-            stage.advance(unit.n_bytes)
+    return make
 
-    units = (unit for source in sources for unit in source.units())
-    n_bytes = sum(source.n_bytes for source in sources)
-    with (
-        progress.stage(title, n_bytes) as stage,
-        closing(run_in_order(units, make_with_unit, workers)) as results,
-    ):
-        yield advancing()
+
+class _Pausing(Generic[Item]):
+    """An iterator that gives nothing while it is `paused`, and knows when it is over."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self.paused = False
+        self.is_over = False
+        self._items = items
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self.paused:
+            raise StopIteration
+        try:
+            return next(self._items)
+        except StopIteration:
+            self.is_over = True
+            raise
+
+
+def out_of_time(progress: Progress, what_next: str) -> str:
+    """What was reached in the time that a run may take: rates, shares, the time for the whole."""
+    said = []
+    for stage in progress.stages:
+        done = stage.done - stage.done_before
+        seconds = stage.seconds - stage.seconds_before
+        share = stage.done / stage.total if stage.total else 1.0
+        rate = f"{done / 1e6 / seconds:,.1f} MB/s" if stage.unit == "B" and seconds else ""
+        whole = ""
+        if share < 1 and done and seconds:
+            whole = f"all of it takes about {duration(stage.total * seconds / done)}"
+        said.append(", ".join(filter(None, [f"{stage.name} {share:.1%}", rate, whole])))
+    return f"the time is over ({'; '.join(said)}); {what_next} when the same command runs again"
 
 
 def refuse_no_text(sources: Sequence[Source], name: str) -> None:

@@ -1,19 +1,23 @@
 """From text to token files: plan, train, encode, commit. `build` shows the whole way on one page.
 
 Law: the outputs depend on the sources and the settings, never on the number of workers or the size
-of units. Everything lands under temporary names and gets its final name when all of it is complete;
-a run that ends in any other way leaves what was there before, and nothing new.
+of units. Everything lands under temporary names and gets its final name when all of it is complete.
+A run that is cut off leaves what was there before, and says where it was: the same command goes on
+there.
 
 The module is not called build.py because `preprocess.build` is the function.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xxhash
 
 from preprocess.config import (
     BuildSettings,
@@ -25,13 +29,14 @@ from preprocess.config import (
     checked,
 )
 from preprocess.documents import Reading
+from preprocess.inputs import Record, made_from
 from preprocess.outputs import (
-    OutputError,
+    TOKENIZER_FILE,
     Outputs,
-    refuse_directory,
+    finished_before,
+    only_touched,
     refuse_outputs_in_the_way,
     saves_tokenizer,
-    writing,
 )
 from preprocess.passes import (
     SpecialIds,
@@ -41,10 +46,18 @@ from preprocess.passes import (
     train_tokenizer,
 )
 from preprocess.progress import Progress, logger
-from preprocess.report import LeftOut, Report, left_out_lines, time_line, tokenizer_in_words
+from preprocess.report import (
+    LeftOut,
+    Report,
+    left_out_lines,
+    run_stats,
+    time_line,
+    tokenizer_in_words,
+)
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
-from preprocess.token_file import Manifest
+from preprocess.storage import OutputError
+from preprocess.token_file import Manifest, open_tokens
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -89,49 +102,67 @@ def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     """
     settings = checked(BuildSettings, options)
     progress = progress or Progress()
+    progress.limit(settings.max_minutes)
     started = time.perf_counter()
     plan = _plan(settings)
-    with Outputs(settings.out, settings.named("build"), settings.overwrite) as outputs:
-        tokenizer = plan.tokenizer or train_tokenizer(
-            plan.passes[0].sources, settings, progress, LeftOut()
+    with Outputs(settings.out, settings.named("build"), plan.record, settings.overwrite) as outputs:
+        if what := _nothing_to_do(outputs, plan):
+            return _what_is_there(plan, what)
+        saves = saves_tokenizer(
+            settings.out, plan.tokenizer, settings.tokenizer, settings.overwrite
         )
-        if plan.saves_tokenizer:
-            outputs.add_tokenizer(tokenizer)
-        ids = SpecialIds.of(tokenizer, settings)
-        report, manifests = Report(), dict[str, Manifest]()
-        for part in plan.passes:
-            writers = {
-                name: outputs.add_token_file(settings.named(name), tokenizer.vocab_size)
-                for name in part.names
-            }
-            manifests |= encode_into(
-                part.sources, writers, tokenizer, ids, settings.workers, report, progress
-            )
-        stats = report.stats(progress, time.perf_counter() - started)
-        outputs.add_stats(
-            settings.named("stats.json"), {"settings": settings.model_dump(mode="json"), **stats}
+        outputs.begin()
+        tokenizer = plan.tokenizer or _trained(
+            plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, progress, LeftOut()
         )
+        if saves and plan.tokenizer:
+            outputs.add_tokenizer(plan.tokenizer, TOKENIZER_FILE)
+        report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
+        stats = _stats(report, settings, progress, started)
+        outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
     lines = [
         f"tokenizer: {tokenizer_in_words(tokenizer)}",
-        *report.lines(progress, time.perf_counter() - started),
+        *report.lines(progress, stats["seconds"]),
     ]
     return BuildResult(settings.out, tokenizer, manifests, stats, lines)
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """Sources that are read once and the outputs that they fill, two if documents are divided."""
+    """Sources that are read once and the outputs that they fill, two if documents are divided.
+
+    Attributes:
+        sources: In order.
+        names: Name of an output -> NAME of its files.
+    """
 
     sources: Sequence[Source]
-    names: tuple[str, ...]
+    names: dict[str, str]
 
 
 @dataclass(frozen=True)
 class _Plan:
+    """Everything that will be read and written.
+
+    Attributes:
+        directory: Where outputs land.
+        passes: Over the text, in order.
+        tokenizer: The one that is given; None: one is trained.
+        stats_file: The name of what says how the run went.
+        record: What all of it is made from.
+    """
+
+    directory: Path
     passes: list[_Pass]
     tokenizer: AnyTokenizer | None
-    saves_tokenizer: bool
+    stats_file: str
+    record: Record
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name of an output -> NAME of its files."""
+        return {name: files for each in self.passes for name, files in each.names.items()}
 
 
 def _plan(settings: BuildSettings) -> _Plan:
@@ -148,17 +179,137 @@ def _plan(settings: BuildSettings) -> _Plan:
         find_sources(settings.train, reading) if settings.train else [StandardLibrary(reading)]
     )
     names = ("train", "val") if settings.validation_fraction else ("train",)
-    passes = [_Pass(train, names)]
+    passes = [_Pass(train, {name: settings.named(name) for name in names})]
     if settings.val:
-        passes.append(_Pass(find_sources(settings.val, reading), ("val",)))
+        val = find_sources(settings.val, reading)
+        passes.append(_Pass(val, {"val": settings.named("val")}))
     for part in passes:
-        refuse_no_text(part.sources, part.names[0])
-    token_files = [settings.named(name) for part in passes for name in part.names]
+        refuse_no_text(part.sources, next(iter(part.names)))
+    sources = {" and ".join(part.names): part.sources for part in passes}
+    fingerprint = None if tokenizer is None else tokenizer.fingerprint
+    record = made_from("build", settings, sources, fingerprint)
+    return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record)
+
+
+def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
+    """Say why nothing is left to be done; "" if something is.
+
+    Raises:
+        TokenbinError: Something else is in the way.
+    """
+    if outputs.finishing:
+        outputs.commit_again()
+        return "was complete, and has its final names now"
+    why = ""
+    if not outputs.resumed and not outputs.overwrite:
+        names = list(plan.names.values())
+        changed = finished_before(plan.directory, names, plan.stats_file, plan.record)
+        if changed is not None and (not changed or _has_the_same_text(plan)):
+            return "up to date"
+        if changed:
+            why = f"it was made from something else ({'; '.join(changed)}): "
     refuse_outputs_in_the_way(
-        settings.out, token_files, settings.named("stats.json"), settings.overwrite
+        plan.directory, list(plan.names.values()), plan.stats_file, outputs.overwrite, why
     )
-    saves = saves_tokenizer(settings.out, tokenizer, settings.tokenizer, settings.overwrite)
-    return _Plan(passes, tokenizer, saves)
+    return ""
+
+
+def _has_the_same_text(plan: _Plan) -> bool:
+    """Whether files were only touched: all else is the same, and so is the text of each."""
+    if not only_touched(plan.directory / plan.stats_file, plan.record):
+        return False
+    for part in plan.passes:
+        file = open_tokens(plan.directory / f"{next(iter(part.names.values()))}.bin")
+        for source, known in zip(part.sources, file.manifest.sources, strict=True):
+            digest = xxhash.xxh3_128()
+            for unit in source.units():
+                digest.update(unit.content().data)
+            if digest.hexdigest() != known.get("digest"):
+                return False
+    return True
+
+
+def _what_is_there(plan: _Plan, what: str) -> BuildResult:
+    """The result of a run whose outputs are all there; opening them checks their sizes."""
+    from bpe import load_tokenizer
+
+    tokenizer = plan.tokenizer or load_tokenizer(plan.directory / TOKENIZER_FILE)
+    files = {
+        name: open_tokens(plan.directory / f"{file_name}.bin", tokenizer=tokenizer)
+        for name, file_name in plan.names.items()
+    }
+    stats = json.loads((plan.directory / plan.stats_file).read_bytes())
+    lines = [
+        f"{name}: {what} ({file.n_documents:,} documents, {file.n_tokens:,} tokens)"
+        for name, file in files.items()
+    ]
+    manifests = {name: file.manifest for name, file in files.items()}
+    return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
+
+
+def _trained(
+    sources: Sequence[Source],
+    settings: TrainSettings,
+    outputs: Outputs,
+    file_name: str,
+    progress: Progress,
+    left_out: LeftOut,
+) -> Tokenizer:
+    """The tokenizer that is trained on sources, by this run or by the one that it goes on with."""
+    entry = outputs.journal.last("trained")
+    if entry is not None:
+        for stage in entry["stages"]:
+            progress.add_stage_before(**stage)
+        left_out.take_over(LeftOut(**entry["left_out"]))
+        return outputs.trained(file_name)
+    tokenizer = train_tokenizer(
+        sources, settings, outputs.storage, outputs.journal, progress, left_out
+    )
+    outputs.add_tokenizer(tokenizer, file_name)
+    outputs.journal.append(
+        {
+            "kind": "trained",
+            "fingerprint": tokenizer.fingerprint,
+            "left_out": asdict(left_out),
+            "stages": [stage.facts() for stage in progress.stages],
+        }
+    )
+    return tokenizer
+
+
+def _encoded(
+    plan: _Plan,
+    tokenizer: AnyTokenizer,
+    settings: BuildSettings | EncodeSettings,
+    outputs: Outputs,
+    progress: Progress,
+) -> tuple[Report, dict[str, Manifest]]:
+    """Every pass of encoding, finished in the storage."""
+    ids = SpecialIds.of(tokenizer, settings)
+    report, manifests = Report(), dict[str, Manifest]()
+    for number, part in enumerate(plan.passes):
+        manifests |= encode_into(
+            number,
+            part.sources,
+            part.names,
+            tokenizer,
+            ids,
+            settings.workers,
+            outputs.storage,
+            outputs.journal,
+            report,
+            progress,
+        )
+        for file_name in part.names.values():
+            outputs.add_token_file(file_name)
+    return report, manifests
+
+
+def _stats(
+    report: Report, settings: ReadSettings, progress: Progress, started: float
+) -> dict[str, Any]:
+    seconds = time.perf_counter() - started + progress.seconds_before
+    return {"settings": settings.model_dump(mode="json"), **report.stats(progress, seconds)}
 
 
 def _say_unused(settings: BuildSettings, tokenizer: AnyTokenizer) -> None:
@@ -220,23 +371,49 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
     Raises:
         TokenbinError: As `build`.
     """
+    from bpe import Tokenizer
+
     settings = checked(TrainFileSettings, options)
     progress = progress or Progress()
+    progress.limit(settings.max_minutes)
     started = time.perf_counter()
-    if settings.out.exists() and not settings.overwrite:
-        raise OutputError(
-            f"{settings.out}: exists; choose another name, or replace it (--overwrite)"
-        )
-    refuse_directory(settings.out.parent)
     sources = find_sources(settings.paths, _reading(settings, None))
     refuse_no_text(sources, "train")
-    left_out = LeftOut()
-    tokenizer = train_tokenizer(sources, settings, progress, left_out)
-    with writing(settings.out):
-        settings.out.parent.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(settings.out)
+    record = made_from("train", settings, {"train": sources}, None)
+    directory, stem = settings.out.parent, settings.out.stem
+    stats_file, left_out = f"{stem}_stats.json", LeftOut()
+    with Outputs(directory, stem, record, settings.overwrite) as outputs:
+        if what := _no_training_to_do(outputs, settings.out, stats_file, record):
+            tokenizer = Tokenizer.from_file(settings.out)
+            return tokenizer, [f"{settings.out}: {what}, {tokenizer_in_words(tokenizer)}"]
+        outputs.begin()
+        tokenizer = _trained(sources, settings, outputs, settings.out.name, progress, left_out)
+        seconds = time.perf_counter() - started + progress.seconds_before
+        outputs.add_stats(
+            stats_file,
+            {
+                "settings": settings.model_dump(mode="json"),
+                "fingerprint": tokenizer.fingerprint,
+                **run_stats(progress, left_out, seconds),
+            },
+        )
+        outputs.commit()
     lines = [f"{settings.out}: {tokenizer_in_words(tokenizer)}", *left_out_lines(left_out)]
-    return tokenizer, [*lines, time_line(progress, time.perf_counter() - started)]
+    return tokenizer, [*lines, time_line(progress, seconds)]
+
+
+def _no_training_to_do(outputs: Outputs, path: Path, stats_file: str, record: Record) -> str:
+    """As `_nothing_to_do`, for a tokenizer alone."""
+    if outputs.finishing:
+        outputs.commit_again()
+        return "was complete, and has its final name now"
+    if not path.exists() or outputs.overwrite:
+        return ""
+    changed = None if outputs.resumed else finished_before(path.parent, [], stats_file, record)
+    if changed == []:
+        return "up to date"
+    why = f"it was made from something else ({'; '.join(changed)}): " if changed else ""
+    raise OutputError(f"{path}: exists; {why}choose another name, or replace it (--overwrite)")
 
 
 def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
@@ -251,24 +428,27 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     """
     settings = checked(EncodeSettings, options)
     progress = progress or Progress()
+    progress.limit(settings.max_minutes)
     started = time.perf_counter()
     tokenizer = _load(settings.tokenizer, settings.pattern, settings)
-    ids = SpecialIds.of(tokenizer, settings)
+    SpecialIds.of(tokenizer, settings)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
-    refuse_no_text(sources, settings.name)
-    directory, stats_file = settings.out.parent, f"{settings.name}_stats.json"
-    refuse_outputs_in_the_way(directory, [settings.name], stats_file, settings.overwrite)
-    with Outputs(directory, settings.name, settings.overwrite) as outputs:
-        writers = {settings.name: outputs.add_token_file(settings.name, tokenizer.vocab_size)}
-        report = Report()
-        manifests = encode_into(
-            sources, writers, tokenizer, ids, settings.workers, report, progress
-        )
-        stats = report.stats(progress, time.perf_counter() - started)
-        outputs.add_stats(stats_file, {"settings": settings.model_dump(mode="json"), **stats})
+    name, directory = settings.name, settings.out.parent
+    refuse_no_text(sources, name)
+    record = made_from("encode", settings, {name: sources}, tokenizer.fingerprint)
+    passes = [_Pass(sources, {name: name})]
+    plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record)
+    with Outputs(directory, name, record, settings.overwrite) as outputs:
+        if what := _nothing_to_do(outputs, plan):
+            return _what_is_there(plan, what)
+        outputs.begin()
+        report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
+        stats = _stats(report, settings, progress, started)
+        outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
-    lines = report.lines(progress, time.perf_counter() - started)
-    return BuildResult(directory, tokenizer, manifests, stats, lines)
+    return BuildResult(
+        directory, tokenizer, manifests, stats, report.lines(progress, stats["seconds"])
+    )
 
 
 def count(*, progress: Progress | None = None, **options: Any) -> Report:
@@ -290,6 +470,6 @@ def count(*, progress: Progress | None = None, **options: Any) -> Report:
     report = Report()
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
     encode_units(
-        sources, [], tokenizer, nothing_around, settings.workers, report, progress or Progress()
+        sources, {}, tokenizer, nothing_around, settings.workers, report, progress or Progress()
     )
     return report

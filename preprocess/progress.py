@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
+from bpe.errors import TokenbinError
+
 logger = logging.getLogger("preprocess")
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -34,7 +36,9 @@ class Stage:
         total: How much there is to do.
         unit: "B" for bytes of sources, else a noun.
         done: How much of it is done.
-        seconds: How long it took, once it is over.
+        seconds: How long it took; while it goes on, as far as it was last looked at.
+        done_before: How much of it earlier runs did, of `done`.
+        seconds_before: How long they took, of `seconds`.
     """
 
     name: str
@@ -42,12 +46,22 @@ class Stage:
     unit: str
     done: int = 0
     seconds: float = 0.0
+    done_before: int = 0
+    seconds_before: float = 0.0
     _shown: Callable[[int], None] = field(default=lambda done: None, repr=False)
+
+    def facts(self) -> dict[str, Any]:
+        """For stats.json and the journal."""
+        return {"name": self.name, "seconds": self.seconds, "done": self.done, "unit": self.unit}
 
     def advance(self, amount: int) -> None:
         """Say that so much more is done."""
         self.done += amount
         self._shown(self.done)
+
+
+class OutOfTimeError(TokenbinError):
+    """The time that a run may take is over; what it has done is kept."""
 
 
 class Progress:
@@ -76,11 +90,44 @@ class Progress:
         self._show = show
         self._stream = stream
         self._clock = clock
+        self._deadline: float | None = None
+
+    @property
+    def seconds_before(self) -> float:
+        """How long earlier runs took for the stages that this one went on with or left out."""
+        return sum(stage.seconds_before for stage in self.stages)
+
+    def add_stage_before(self, name: str, seconds: float, done: int, unit: str) -> None:
+        """Take in a stage that an earlier run was done with."""
+        self.stages.append(Stage(name, done, unit, done, seconds, done, seconds))
+
+    def limit(self, minutes: float | None) -> None:
+        """Let the run take so many minutes from now; None: as many as it needs."""
+        self._deadline = None if minutes is None else self._clock() + 60 * minutes
+
+    def out_of_time(self) -> bool:
+        """Whether the time that the run may take is over."""
+        return self._deadline is not None and self._clock() >= self._deadline
 
     @contextmanager
-    def stage(self, name: str, total: int, unit: str = "B") -> Iterator[Stage]:
-        """Time and show what happens inside the `with`."""
-        stage = Stage(name, total, unit)
+    def stage(
+        self,
+        name: str,
+        total: int,
+        unit: str = "B",
+        done_before: int = 0,
+        seconds_before: float = 0.0,
+    ) -> Iterator[Stage]:
+        """Time and show what happens inside the `with`.
+
+        Args:
+            name: What goes on.
+            total: How much there is to do.
+            unit: What of.
+            done_before: How much of it earlier runs did.
+            seconds_before: How long they took.
+        """
+        stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
         started = said = self._clock()
         bar = self._bar(stage) if self._show == "bars" else None
@@ -91,6 +138,7 @@ class Progress:
             if bar is not None:
                 bar.update(done - bar.n)
             now = self._clock()
+            stage.seconds = seconds_before + now - started
             if now - said >= SECONDS_BETWEEN_LINES:
                 said = now
                 # Where there are bars, the line is for the log file alone.
@@ -101,7 +149,7 @@ class Progress:
         try:
             yield stage
         finally:
-            stage.seconds = self._clock() - started
+            stage.seconds = seconds_before + self._clock() - started
             self.note_memory()
             if bar is not None:
                 bar.close()
@@ -111,6 +159,7 @@ class Progress:
 
         return tqdm(
             total=stage.total,
+            initial=stage.done_before,
             desc=stage.name,
             unit=stage.unit,
             unit_scale=True,
@@ -130,7 +179,7 @@ def line_of(stage: Stage, seconds: float) -> str:
     >>> line_of(Stage("encoding", 200_000_000, "B", done=50_000_000), 10.0)
     'encoding: 25 %, 50.0 of 200.0 MB, 5.0 MB/s, about 30 s left'
     """
-    rate = stage.done / seconds if seconds > 0 else 0.0
+    rate = (stage.done - stage.done_before) / seconds if seconds > 0 else 0.0
     left = (
         f"about {duration((stage.total - stage.done) / rate)} left" if rate else "time left unknown"
     )

@@ -55,6 +55,12 @@ class LeftOut:
         self.skipped_documents += batch.n_skipped
         self.replaced_sequences += batch.n_replaced
 
+    def take_over(self, other: LeftOut) -> None:
+        """Count what another has counted, too."""
+        self.empty_documents += other.empty_documents
+        self.skipped_documents += other.skipped_documents
+        self.replaced_sequences += other.replaced_sequences
+
 
 @dataclass
 class Report:
@@ -86,18 +92,12 @@ class Report:
         return {
             "files": len(self.sources),
             **total.with_ratios(),
-            "seconds": seconds,
+            **run_stats(progress, self.left_out, seconds),
             "encoding_seconds": encoding,
             "documents_per_second": _ratio(total.documents, encoding),
             "megabytes_per_second": _ratio(total.bytes / 1e6, encoding),
             "tokens_per_second": _ratio(total.tokens, encoding),
-            "peak_memory_bytes": progress.peak_memory,
-            **asdict(self.left_out),
             "look_alikes": dict(self.look_alikes),
-            "stages": [
-                {"name": s.name, "seconds": s.seconds, "done": s.done, "unit": s.unit}
-                for s in progress.stages
-            ],
             "outputs": {name: counts.with_ratios() for name, counts in self.outputs.items()},
             "sources": [
                 {"name": source.name, "source_bytes": source.n_bytes} | asdict(counts)
@@ -124,6 +124,16 @@ class Report:
                 f" {total.documents / encoding:,.0f} documents/s"
             )
         return [*lines, time_line(progress, seconds)]
+
+
+def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str, Any]:
+    """What stats.json says of every kind of run."""
+    return {
+        "seconds": seconds,
+        "peak_memory_bytes": progress.peak_memory,
+        **asdict(left_out),
+        "stages": [stage.facts() for stage in progress.stages],
+    }
 
 
 def _encoding(stages: Iterable[Stage]) -> Iterable[Stage]:

@@ -3,8 +3,9 @@
 Law: this module alone knows the bytes. NAME.bin is raw little-endian token ids without a header, so
 that `np.memmap(path, dtype=np.uint16)` reads what was meant; NAME.docs says where documents end;
 NAME.json, the manifest, says what the other two are. A manifest under its final name always stands
-beside complete files: it is removed before they are replaced and put in place after them. Nothing
-here depends on the time, the machine or the path: the same ids give the same bytes.
+beside complete files: it is removed before they are replaced and put in place after them
+(`preprocess.storage` does that). Nothing here depends on the time, the machine or the path: the
+same ids give the same bytes.
 
     NAME.bin    uint16 or uint32 [n_tokens]: token ids of all documents, one after the other
     NAME.docs   uint64 [n_documents]: the position in NAME.bin just past each document
@@ -13,15 +14,14 @@ here depends on the time, the machine or the path: the same ids give the same by
 
 from __future__ import annotations
 
-import io
+import glob
 import json
 import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,15 @@ import xxhash
 
 from bpe.errors import TokenbinError
 
+if TYPE_CHECKING:
+    from preprocess.storage import Storage, Stream
+
 FORMAT = "tokenbin"
 FORMAT_VERSION = 1
 # Digests are of this many bytes of a file at a time, so that damage is located, not just noticed.
 BLOCK_BYTES = 4 * 1024 * 1024
 DIGEST = "xxh3_128"
 DOCUMENT_END_DTYPE = np.dtype("<u8")
-PARTIAL = ".partial"
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -217,7 +219,7 @@ class _BlockDigests:
     """Digests of a stream, block by block, whatever the pieces it arrives in."""
 
     def __init__(self) -> None:
-        self._finished: list[str] = []
+        self.finished: list[str] = []
         self._block = xxhash.xxh3_128()
         self._in_block = 0
 
@@ -228,13 +230,17 @@ class _BlockDigests:
             self._in_block += len(piece)
             data = data[len(piece) :]
             if self._in_block == BLOCK_BYTES:
-                self._finished.append(self._block.hexdigest())
+                self.finished.append(self._block.hexdigest())
                 self._block.reset()
                 self._in_block = 0
 
+    def last(self) -> str:
+        """The digest of the block that is not full yet."""
+        return str(self._block.hexdigest())
+
     def result(self) -> tuple[str, ...]:
         last = [self._block.hexdigest()] if self._in_block else []
-        return (*self._finished, *last)
+        return (*self.finished, *last)
 
 
 def block_digests(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -247,62 +253,69 @@ def block_digests(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return digests.result()
 
 
-class _Stream:
-    """One file under its temporary name: appended to, digested on the way, renamed at the end."""
+@dataclass(frozen=True)
+class StreamState:
+    """What the journal says of a stream at one moment.
 
-    def __init__(self, final_path: Path) -> None:
-        self.final_path = final_path
-        self.partial_path = final_path.with_name(final_path.name + PARTIAL)
-        self._n_bytes = 0
+    Attributes:
+        n_bytes: Its length.
+        blocks: Digests of its full blocks; in an entry of the journal, those that the entries
+            before it do not have.
+        last: The digest of the block behind them, which is not full.
+    """
+
+    n_bytes: int = 0
+    blocks: tuple[str, ...] = ()
+    last: str = xxhash.xxh3_128_hexdigest(b"")
+
+
+class _DigestedStream:
+    """A stream whose blocks are digested on the way."""
+
+    def __init__(self, storage: Storage, name: str, state: StreamState) -> None:
+        self.name = name
         self._digests = _BlockDigests()
-        # Unbuffered: pieces are large, and an error then belongs to the call that caused it.
-        self._file = io.FileIO(self.partial_path, "wb")
+        self._digests.finished += state.blocks
+        self._n_told = len(state.blocks)
+        full = len(state.blocks) * BLOCK_BYTES
+        self.stream = storage.stream(name, state.n_bytes)
+        if state.n_bytes:
+            self._digests.update(memoryview(storage.read(name, full, state.n_bytes)))
+        if self._digests.last() != state.last or len(self._digests.finished) != len(state.blocks):
+            self.stream.close()
+            raise TokenFileError(
+                f"{name}: what was written before the interruption is damaged (its last block, from"
+                f" byte {full:,}, is not what the journal says); start anew (--overwrite)"
+            )
 
     def append(self, array: npt.NDArray[Any]) -> None:
         if not array.size:  # an empty array has no view of its bytes
             return
         data = memoryview(np.ascontiguousarray(array).data).cast("B")
-        rest = data
-        try:
-            while len(rest):  # one call writes at most 2 GiB
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise _write_error(self.partial_path, self._n_bytes, error) from error
+        self.stream.append(data)
         self._digests.update(data)
-        self._n_bytes += len(data)
+
+    def state(self) -> StreamState:
+        """What it is now, with the blocks that were not told of yet."""
+        blocks = tuple(self._digests.finished[self._n_told :])
+        self._n_told = len(self._digests.finished)
+        return StreamState(self.stream.n_bytes, blocks, self._digests.last())
 
     def finish(self) -> tuple[str, ...]:
         """Bring the file to the disk and return its digests."""
-        try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-        except OSError as error:
-            raise _write_error(self.partial_path, self._n_bytes, error) from error
+        self.stream.sync()
+        self.stream.close()
         return self._digests.result()
 
-    def close(self) -> None:
-        self._file.close()
 
-
-def _write_error(path: Path, position: int, error: OSError) -> TokenFileError:
-    return TokenFileError(
-        f"{path}: could not be written at byte {position:,}: {error.strerror or error}; nothing "
-        "was put under a final name: free the space (or choose another directory) and run the same "
-        "command again"
-    )
-
-
-def _sync_directory(directory: Path) -> None:
-    """Bring renames and removals in `directory` to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def refuse_to_overwrite(directory: Path, name: str, overwrite: bool) -> None:
+def refuse_to_overwrite(directory: Path, name: str, overwrite: bool, why: str = "") -> None:
     """Refuse what is in the way of NAME's files, before hours of work and not after.
+
+    Args:
+        directory: Where the files would be.
+        name: NAME of the three files.
+        overwrite: Whether they may be replaced.
+        why: More about what is there.
 
     Raises:
         TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
@@ -321,74 +334,93 @@ def refuse_to_overwrite(directory: Path, name: str, overwrite: bool) -> None:
                 ) from error
         if not overwrite:
             raise TokenFileError(
-                f"{path}: exists; choose another directory or name, or overwrite it (--overwrite)"
+                f"{path}: exists; {why}choose another directory or name, or overwrite it"
+                " (--overwrite)"
             )
 
 
-class TokenFileWriter:
-    """Writes NAME.bin, NAME.docs and NAME.json in `directory`: all of them or none.
+def file_names(name: str) -> tuple[tuple[str, str], str]:
+    """((NAME.bin, NAME.docs), NAME.json)."""
+    return (f"{name}.bin", f"{name}.docs"), f"{name}.json"
 
-    Data lands in NAME.bin.partial and so on. `append` as often as needed, `finish` once, then
-    `commit`; `abort` removes what was written. As a context manager it aborts whatever was not
-    committed.
+
+class TokenFileWriter:
+    """Writes NAME.bin, NAME.docs and NAME.json into a storage; it gives them their final names.
+
+    `append` as often as needed, then `finish` once. `state` says how far that is, and a writer that
+    is made with it goes on there.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as directory, TokenFileWriter(
-    ...     directory, "train", vocab_size=300
-    ... ) as writer:
+    >>> from preprocess.storage import LocalStorage
+    >>> with tempfile.TemporaryDirectory() as directory, LocalStorage(
+    ...     Path(directory), "example"
+    ... ) as storage:
+    ...     writer = TokenFileWriter(storage, "train", vocab_size=300)
     ...     writer.append(np.array([5, 7, 299, 8, 299], np.uint32), np.array([3, 5]))
     ...     _ = writer.finish(
     ...         end_of_text_id=299, n_bytes=3, tokenizer_fingerprint="", pattern="gpt2",
     ...         unicode_version="16.0.0", sources=[],
     ...     )
-    ...     writer.commit()
-    ...     open_tokens(writer.bin_path).tokens.tolist()
+    ...     storage.publish(writer.data_names, [writer.manifest_name])
+    ...     open_tokens(Path(directory, "train.bin")).tokens.tolist()
     [5, 7, 299, 8, 299]
 
     Args:
-        directory: Made if it does not exist.
+        storage: Where the files grow.
         name: NAME of the three files.
         vocab_size: Every id is below it; it decides the type of the `.bin`.
-        overwrite: Whether NAME's files may be replaced if they exist. A NAME.json that is not a
-            manifest of tokenbin is never replaced.
+        states: Name of a stream -> how far an earlier writer came; what lies behind that is cut
+            off. None: from the start.
+        last_end: The end of the last document that ended there.
+
+    Attributes:
+        data_names: NAME.bin and NAME.docs.
+        manifest_name: NAME.json.
+        n_tokens: Ids that were appended.
+        n_documents: Documents that ended.
+        last_end: The end of the last of them.
 
     Raises:
-        TokenFileError: The directory cannot be written, or files of that name exist.
+        OutputError: The files cannot be written.
+        TokenFileError: They are not what `states` says.
     """
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        storage: Storage,
         name: str,
         *,
         vocab_size: int,
-        overwrite: bool = False,
+        states: Mapping[str, StreamState] | None = None,
+        last_end: int = 0,
     ) -> None:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
-        self.directory = Path(directory)
         self.vocab_size = vocab_size
         self.dtype = token_dtype(vocab_size)
-        self.n_tokens = 0
-        self.n_documents = 0
-        self._last_end = 0
-        self._finished = False
-        self.bin_path = self.directory / f"{name}.bin"
-        self.docs_path = self.directory / f"{name}.docs"
-        self.manifest_path = self.directory / f"{name}.json"
-        refuse_to_overwrite(self.directory, name, overwrite)
-        self._streams: list[_Stream] = []
+        self.data_names, self.manifest_name = file_names(name)
+        self.last_end = last_end
+        self._storage = storage
+        self._digested: list[_DigestedStream] = []
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            for path in (self.bin_path, self.docs_path, self.manifest_path):
-                self._streams.append(_Stream(path))
-        except OSError as error:
-            self.abort()
-            raise TokenFileError(
-                f"{self.directory}: cannot be written to: {error.strerror}; choose another "
-                "directory or change its permissions"
-            ) from error
-        self._bin, self._docs, self._manifest = self._streams
+            for each in self.data_names:
+                state = StreamState() if states is None else states[each]
+                self._digested.append(_DigestedStream(storage, each, state))
+        except BaseException:
+            self.close()
+            raise
+        self._bin, self._docs = self._digested
+        self.n_tokens = self._bin.stream.n_bytes // self.dtype.itemsize
+        self.n_documents = self._docs.stream.n_bytes // DOCUMENT_END_DTYPE.itemsize
+
+    @property
+    def streams(self) -> list[Stream]:
+        """What has to be on the disk before a journal may say what `state` says."""
+        return [digested.stream for digested in self._digested]
+
+    def state(self) -> dict[str, StreamState]:
+        """Name of a stream -> how far it is, with the blocks that were not told of yet."""
+        return {digested.name: digested.state() for digested in self._digested}
 
     def append(self, ids: Integers, document_ends: Integers) -> None:
         """Append token ids and the ends of the documents that end among them.
@@ -399,10 +431,11 @@ class TokenFileWriter:
                 each in [1, t], strictly rising. A document may go on in the next call.
 
         Raises:
-            TokenFileError: Ids or ends are out of range (nothing was written then), or a write
-                failed (`abort` is then the only thing to do).
+            TokenFileError: Ids or ends are out of range; nothing was written then.
+            OutputError: A write failed; the writer is of no use then.
         """
-        place = f"{self.bin_path}: token {self.n_tokens:,} and on"
+        name = self._bin.name
+        place = f"{name}: token {self.n_tokens:,} and on"
         for what, array in (("token ids", ids), ("document ends", document_ends)):
             if array.ndim != 1 or array.dtype.kind not in "iu":
                 raise TokenFileError(
@@ -412,7 +445,7 @@ class TokenFileWriter:
         if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
             position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
             raise TokenFileError(
-                f"{self.bin_path}: token {self.n_tokens + position:,} would have the id "
+                f"{name}: token {self.n_tokens + position:,} would have the id "
                 f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
                 "encode with the tokenizer that the vocabulary size was taken from"
             )
@@ -427,7 +460,7 @@ class TokenFileWriter:
         self._bin.append(ids.astype(self.dtype, copy=False))
         self._docs.append((ends + self.n_tokens).astype(DOCUMENT_END_DTYPE))
         if ends.size:
-            self._last_end = self.n_tokens + int(ends[-1])
+            self.last_end = self.n_tokens + int(ends[-1])
         self.n_tokens += ids.size
         self.n_documents += ends.size
 
@@ -442,24 +475,25 @@ class TokenFileWriter:
         sources: Sequence[Mapping[str, Any]],
         begin_of_text_id: int | None = None,
     ) -> Manifest:
-        """Bring everything to the disk, still under temporary names.
+        """Write the manifest and bring everything to the disk, not yet under final names.
 
         The arguments are the fields of `Manifest` that the writer does not know itself.
 
         Raises:
-            TokenFileError: The last document has no end, a special id is not below the vocabulary
-                size, or a write failed.
+            TokenFileError: The last document has no end, or a special id is not below the
+                vocabulary size.
+            OutputError: A write failed.
         """
-        if self._last_end != self.n_tokens:
+        if self.last_end != self.n_tokens:
             raise TokenFileError(
-                f"{self.bin_path}: {self.n_tokens - self._last_end:,} ids stand behind the last "
+                f"{self._bin.name}: {self.n_tokens - self.last_end:,} ids stand behind the last "
                 "document's end; append the end of every document before finishing"
             )
         for special_id in (end_of_text_id, begin_of_text_id):
             if special_id is not None and not 0 <= special_id < self.vocab_size:
                 raise TokenFileError(
-                    f"{self.bin_path}: the special id {special_id} is not in the vocabulary, whose "
-                    f"ids are 0 to {self.vocab_size - 1}"
+                    f"{self._bin.name}: the special id {special_id} is not in the vocabulary, whose"
+                    f" ids are 0 to {self.vocab_size - 1}"
                 )
         manifest = Manifest(
             dtype=self.dtype.name,
@@ -476,51 +510,13 @@ class TokenFileWriter:
             bin_digests=self._bin.finish(),
             docs_digests=self._docs.finish(),
         )
-        self._manifest.append(np.frombuffer(manifest.to_json().encode(), np.uint8))
-        self._manifest.finish()
-        self._finished = True
+        self._storage.put(self.manifest_name, manifest.to_json().encode())
         return manifest
 
-    def commit(self) -> None:
-        """Give the files their final names: the old manifest goes first, the new one comes last.
-
-        Raises:
-            TokenFileError: `finish` was not called, or a rename failed.
-        """
-        if not self._finished:
-            raise TokenFileError(f"{self.bin_path}: finish() comes before commit()")
-        try:
-            self.manifest_path.unlink(missing_ok=True)
-            _sync_directory(self.directory)
-            for stream in self._streams:
-                if stream is self._manifest:
-                    _sync_directory(self.directory)
-                os.replace(stream.partial_path, stream.final_path)
-            _sync_directory(self.directory)
-        except OSError as error:
-            raise TokenFileError(
-                f"{self.manifest_path}: could not be put in place: {error}; without it the .bin is "
-                "not taken for finished: see to the directory and run the same command again"
-            ) from error
-        self._streams = []
-
-    def abort(self) -> None:
-        """Close and remove what was not committed. It may be called more than once."""
-        for stream in self._streams:
-            stream.close()
-            stream.partial_path.unlink(missing_ok=True)
-        self._streams = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.abort()
+    def close(self) -> None:
+        """Let go of the files; what was appended stays. It may be called more than once."""
+        for digested in self._digested:
+            digested.stream.close()
 
 
 class TokenFile:
@@ -644,7 +640,8 @@ def _read_manifest(bin_path: Path) -> Manifest:
             f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
         ) from error
     except FileNotFoundError:
-        if bin_path.with_name(bin_path.name + PARTIAL).exists():
+        # Where `preprocess.storage` keeps what is not finished.
+        if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
             message = "is not finished; run the command that builds it again, to the end"
         elif bin_path.exists():
             message = (

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import errno
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -214,59 +211,6 @@ def test_output_directory_that_fails_later(text: Path) -> None:
         build(train=text, val=text, out="/proc/none", vocab_size=260)
 
 
-class _FullDisk(io.FileIO):
-    """A file on a disk that has no space after so many bytes, over all files."""
-
-    left = 0
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        if size > _FullDisk.left:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        _FullDisk.left -= size
-        return super().write(data)
-
-
-def error_of_build(options: dict[str, Any]) -> TokenbinError | None:
-    try:
-        build(**options)
-    except TokenbinError as error:
-        return error
-    return None
-
-
-def test_no_space_left(
-    text: Path, out: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever a write fails: an error that names a file, and nothing under a final name."""
-    whole = len(TEXT) * 8
-    ordinary_open = builtins.open
-
-    def open_on_full_disk(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        if ".partial" not in str(file) or "w" not in mode:
-            return ordinary_open(file, mode, *rest, **options)
-        raw = _FullDisk(file, "w")
-        if "b" in mode:
-            return raw
-        return io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-
-    options: dict[str, Any] = {"train": text, "val": text, "unit_size": 300, "out": out}
-    n_errors = 0
-    for space in range(0, whole, 397):
-        _FullDisk.left = space
-        with monkeypatch.context() as patch:
-            patch.setattr(builtins, "open", open_on_full_disk)
-            error = error_of_build(options | {"tokenizer": tokenizer, "workers": 1})
-        if error is None:
-            break
-        n_errors += 1
-        assert "No space left on device" in str(error)
-        assert str(out) in str(error)
-        assert list(out.iterdir()) == []
-    assert n_errors > 5
-    assert (out / "val.json").exists()
-
-
 def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
     message = refused(capsys, "--train", text, "--out", out, "--pattern", "gpt5", code=2)
     assert message.startswith(
@@ -334,7 +278,10 @@ def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenize
 def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path) -> None:
     before = tokenizer.read_bytes()
     message = refused(capsys, "train", text, "--out", tokenizer)
-    assert message == f"{tokenizer}: exists; choose another name, or replace it (--overwrite)"
+    assert message == (
+        f"{tokenizer}: exists; it was made from something else (vocab_size was 280 and is 32000):"
+        " choose another name, or replace it (--overwrite)"
+    )
     assert tokenizer.read_bytes() == before
     assert run(["train", str(text), "--out", str(tokenizer), "--overwrite"]) == 0
     assert tokenizer.read_bytes() != before

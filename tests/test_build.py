@@ -359,7 +359,6 @@ def test_a_file_that_is_not_ours_is_never_overwritten(
 
 
 def test_what_a_killed_run_left_is_replaced(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.bin.partial").write_bytes(b"left")
     (tmp_path / ".build.partial").mkdir()
     (tmp_path / ".build.partial" / "tokenizer.json").write_text("left")
     build(train=corpus / "train", val=corpus / "val.txt", out=tmp_path, vocab_size=280)
@@ -388,7 +387,7 @@ def test_count_counts_by_file(corpus: Path, tokenizer: Path) -> None:
 @pytest.mark.parametrize("failing", ["counting", "encoding train", "encoding val"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_is_left_of_a_run_that_ends_early(
+def test_a_run_that_ends_early_has_no_final_name_and_is_gone_on_with(
     corpus: Path, tmp_path: Path, failing: str, error: type[BaseException], workers: int
 ) -> None:
     class Failing(Progress):
@@ -403,7 +402,10 @@ def test_nothing_is_left_of_a_run_that_ends_early(
     }
     with pytest.raises(error):
         build(**options, out=tmp_path / "out", vocab_size=280, progress=Failing(), unit_size=500)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".build.partial"]
+    build(**options, out=tmp_path / "out", vocab_size=280)
+    build(**options, out=tmp_path / "peace", vocab_size=280)
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
 
 
 def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) -> None:

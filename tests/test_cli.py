@@ -239,7 +239,7 @@ def test_signals_end_a_build_promptly(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        partial = out / "train.bin.partial"
+        partial = out / ".build.partial" / "train.bin"
         while not (partial.exists() and partial.stat().st_size) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
@@ -247,9 +247,11 @@ def test_signals_end_a_build_promptly(
         _, stderr = process.communicate(timeout=60)
         took = time.monotonic() - sent
     assert process.returncode == code
-    assert stderr.splitlines()[-1].endswith("what was not finished is removed")
+    kept, last = stderr.splitlines()[-2:]
+    assert kept.endswith("/.build.partial: the same command goes on there")
+    assert last.startswith("tokenbin: error: stopped (")
     assert "Traceback" not in stderr
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == [".build.partial"]
     assert took < 10
 
 

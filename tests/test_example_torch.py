@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import written
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -23,7 +24,6 @@ TEXT = "".join(f"{i} plus {i} is {2 * i}, and one more is {2 * i + 1}.\n" for i 
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built corpus: two documents to train on, one to validate on, 400 tokens."""
     from bpe import train_bpe
-    from preprocess.token_file import TokenFileWriter
 
     directory = tmp_path_factory.mktemp("data")
     tokenizer = train_bpe([TEXT], vocab_size=400, special_tokens=["<|endoftext|>"])
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train", [TEXT[:half], TEXT[half:]]),
         ("val", [TEXT[half // 2 : half]]),
     ):
-        with TokenFileWriter(directory, split, vocab_size=tokenizer.vocab_size) as writer:
+        with written.token_file(directory, split, vocab_size=tokenizer.vocab_size) as writer:
             for document in documents:
                 ids = [*tokenizer.encode_ordinary(document), end_of_text]
                 writer.append(np.array(ids), np.array([len(ids)]))
@@ -46,7 +46,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 unicode_version=tokenizer.unicode_version,
                 sources=[],
             )
-            writer.commit()
     return directory
 
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import written
 from hypothesis import given
 from hypothesis import strategies as st
 
 from preprocess.sampling import SamplingError, get_batch
-from preprocess.token_file import TokenFile, TokenFileError, TokenFileWriter, open_tokens
+from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 
 def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:
-    with TokenFileWriter(directory, name, vocab_size=vocab_size, overwrite=True) as writer:
+    with written.token_file(directory, name, vocab_size=vocab_size) as writer:
         writer.append(ids, np.array([len(ids)]))
         writer.finish(
             end_of_text_id=0,
@@ -24,7 +25,6 @@ def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train"
             unicode_version="16.0.0",
             sources=[],
         )
-        writer.commit()
     return directory / f"{name}.bin"
 
 
@@ -225,7 +225,7 @@ def test_short_file_is_named(path: Path) -> None:
 
 
 def test_empty_file_is_too_short(tmp_path: Path) -> None:
-    with TokenFileWriter(tmp_path, "train", vocab_size=300) as writer:
+    with written.token_file(tmp_path, "train", vocab_size=300) as writer:
         writer.finish(
             end_of_text_id=0,
             n_bytes=0,
@@ -234,7 +234,6 @@ def test_empty_file_is_too_short(tmp_path: Path) -> None:
             unicode_version="16.0.0",
             sources=[],
         )
-        writer.commit()
     with pytest.raises(SamplingError, match=r"train\.bin has 0 tokens"):
         get_batch(tmp_path / "train.bin", 1, 1)
 

@@ -69,8 +69,8 @@ def test_a_tokenizer_is_described(data: Path) -> None:
 
 
 def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.bin.partial").write_bytes(b"")
-    assert description(tmp_path) == [f"{tmp_path / 'train.bin.partial'}: not finished"]
+    (tmp_path / ".build.partial").mkdir()
+    assert description(tmp_path) == [f"{tmp_path / '.build.partial'}: not finished"]
 
 
 def test_a_token_file_without_its_tokenizer_has_no_sample(data: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 NOT_RUN = {
     "make test",
     "make test-all",
+    "make torture",
     "make coverage",
     "make lint",
     "make bench",

@@ -1,18 +1,20 @@
 """The bytes of the token files, and every refusal of their writer and reader."""
 
-import errno
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import written
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess import token_file
+from bpe.errors import TokenbinError
+from preprocess.storage import LocalStorage
 from preprocess.token_file import (
     BLOCK_BYTES,
     Manifest,
@@ -21,6 +23,7 @@ from preprocess.token_file import (
     TokenFileWriter,
     block_digests,
     open_tokens,
+    refuse_to_overwrite,
     token_dtype,
 )
 
@@ -77,12 +80,10 @@ def write(
     *,
     vocab_size: int = 301,
     name: str = "train",
-    **options: Any,
 ) -> TokenFile:
-    with TokenFileWriter(directory, name, vocab_size=vocab_size, **options) as writer:
+    with written.token_file(directory, name, vocab_size=vocab_size) as writer:
         writer.append(np.array(ids, np.uint32), np.array(ends, np.int64))
         writer.finish(end_of_text_id=299, **FIELDS)
-        writer.commit()
     return open_tokens(directory / f"{name}.bin")
 
 
@@ -185,12 +186,11 @@ def test_pieces_do_not_matter(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))
     whole, pieces = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("pieces")
     write(whole, ids, ends)
-    with TokenFileWriter(pieces, "train", vocab_size=301) as writer:
+    with written.token_file(pieces, "train", vocab_size=301) as writer:
         for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
             inside = ends[(ends > start) & (ends <= stop)] - start
             writer.append(np.array(ids[start:stop], np.uint32), inside)
         writer.finish(end_of_text_id=299, **FIELDS)
-        writer.commit()
     for name in ("train.bin", "train.docs", "train.json"):
         assert (pieces / name).read_bytes() == (whole / name).read_bytes()
 
@@ -198,11 +198,10 @@ def test_pieces_do_not_matter(
 def test_digests_are_by_block(tmp_path: Path) -> None:
     n_tokens = 5 * BLOCK_BYTES // 4 + 3  # two and a half blocks
     ids = np.arange(n_tokens, dtype=np.uint32) % 299
-    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+    with written.token_file(tmp_path, "train", vocab_size=301) as writer:
         for piece in np.split(ids, [1, 1000, n_tokens // 2]):
             writer.append(piece, np.array([len(piece)]))
         manifest = writer.finish(end_of_text_id=299, **FIELDS)
-        writer.commit()
     data = (tmp_path / "train.bin").read_bytes()
     blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
     assert len(blocks) == 3
@@ -229,7 +228,7 @@ def test_arrays_of_the_file_are_read_only_and_slices_are_copies(built: Path) -> 
 
 def test_views_outlive_the_file_object_and_its_replacement(built: Path) -> None:
     tokens = open_tokens(built).tokens
-    write(built.parent, [1, 299], [2], overwrite=True)
+    write(built.parent, [1, 299], [2])
     assert tokens.tolist() == GOLDEN_IDS
     assert open_tokens(built).tokens.tolist() == [1, 299]
 
@@ -315,10 +314,11 @@ def test_files_that_are_missing(built: Path) -> None:
     built.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"has no manifest \(train\.json\).*np\.memmap\(path"):
         open_tokens(built)
-    built.rename(built.with_name("train.bin.partial"))
+    (built.parent / ".build.partial").mkdir()
+    built.rename(built.parent / ".build.partial" / "train.bin")
     with pytest.raises(TokenFileError, match=r"train\.bin: is not finished; run the command"):
         open_tokens(built)
-    built.with_name("train.bin.partial").unlink()
+    (built.parent / ".build.partial" / "train.bin").unlink()
     with pytest.raises(TokenFileError, match=r"train\.bin: there is no such file; build it first"):
         open_tokens(built)
 
@@ -350,27 +350,29 @@ def test_path_of_something_else(tmp_path: Path) -> None:
 def test_ids_and_ends_are_checked_before_anything_is_written(
     tmp_path: Path, ids: Any, ends: Any, message: str
 ) -> None:
-    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+    with written.token_file(tmp_path, "train", vocab_size=301) as writer:
         writer.append(np.array(GOLDEN_IDS, np.uint32), np.array(GOLDEN_ENDS))
         with pytest.raises(TokenFileError, match=message):
             writer.append(np.array(ids) if ids else np.array([], np.uint32), np.array(ends))
         writer.finish(end_of_text_id=299, **FIELDS)
-        writer.commit()
     assert (tmp_path / "train.bin").read_bytes() == GOLDEN_BIN
     assert (tmp_path / "train.docs").read_bytes() == GOLDEN_DOCS
 
 
 def test_last_document_needs_an_end(tmp_path: Path) -> None:
-    with TokenFileWriter(tmp_path, "train", vocab_size=301) as writer:
+    with written.token_file(tmp_path, "train", vocab_size=301) as writer:
         writer.append(np.array([1, 299, 2], np.uint32), np.array([2]))
         with pytest.raises(TokenFileError, match=r"train\.bin: 1 ids stand behind the last"):
             writer.finish(end_of_text_id=299, **FIELDS)
+        writer.append(np.array([299]), np.array([1]))
+        writer.finish(end_of_text_id=299, **FIELDS)
 
 
 @pytest.mark.parametrize("special", [{"end_of_text_id": 301}, {"begin_of_text_id": -1}])
 def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, int]) -> None:
     with (
-        TokenFileWriter(tmp_path, "train", vocab_size=301) as writer,
+        LocalStorage(tmp_path, "train") as storage,
+        closing(TokenFileWriter(storage, "train", vocab_size=301)) as writer,
         pytest.raises(TokenFileError, match=r"the special id (301|-1) is not in the vocabulary"),
     ):
         writer.finish(**({"end_of_text_id": 299} | special | FIELDS))
@@ -379,15 +381,16 @@ def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, in
 @pytest.mark.parametrize("name", ["", "a/b", "../up"])
 def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(TokenFileError, match="a name for files in a directory is expected"):
-        TokenFileWriter(tmp_path, name, vocab_size=301)
+        TokenFileWriter(LocalStorage(tmp_path, "x"), name, vocab_size=301)
 
 
 def test_existing_files_are_kept(built: Path) -> None:
     with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
-        TokenFileWriter(built.parent, "train", vocab_size=301)
+        refuse_to_overwrite(built.parent, "train", False)
+    refuse_to_overwrite(built.parent, "train", True)
     built.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"train\.bin: exists"):
-        TokenFileWriter(built.parent, "train", vocab_size=301)
+        refuse_to_overwrite(built.parent, "train", False)
     assert built.read_bytes() == GOLDEN_BIN
 
 
@@ -395,7 +398,7 @@ def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"text": "my only copy"}')
     for overwrite in (False, True):
         with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
-            TokenFileWriter(tmp_path, "train", vocab_size=301, overwrite=overwrite)
+            refuse_to_overwrite(tmp_path, "train", overwrite)
     assert os.listdir(tmp_path) == ["train.json"]
 
 
@@ -403,20 +406,24 @@ def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = []
-    replace, unlink = os.replace, Path.unlink
+    replace, unlink = os.replace, os.unlink
 
     def record_replace(source: Path, target: Path) -> None:
         replace(source, target)
         steps.append((target.name, built.with_suffix(".json").exists()))
 
-    def record_unlink(path: Path, missing_ok: bool = False) -> None:
-        unlink(path, missing_ok)
+    def record_unlink(path: Path) -> None:
+        unlink(path)
         steps.append((f"-{path.name}", built.with_suffix(".json").exists()))
 
-    monkeypatch.setattr(os, "replace", record_replace)
-    monkeypatch.setattr(Path, "unlink", record_unlink)
-    write(built.parent, [1, 299], [2], overwrite=True)
-    assert steps == [
+    with LocalStorage(built.parent, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(np.array([1, 299]), np.array([2]))
+        writer.finish(end_of_text_id=299, **FIELDS)
+        monkeypatch.setattr(os, "replace", record_replace)
+        monkeypatch.setattr(os, "unlink", record_unlink)
+        storage.publish(writer.data_names, [writer.manifest_name])
+    assert steps[:4] == [
         ("-train.json", False),
         ("train.bin", False),
         ("train.docs", False),
@@ -424,114 +431,68 @@ def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
     ]
 
 
-def test_abort_leaves_nothing(built: Path) -> None:
-    with TokenFileWriter(built.parent, "train", vocab_size=301, overwrite=True) as writer:
-        writer.append(np.array([1, 299], np.uint32), np.array([2]))
-        assert "train.bin.partial" in os.listdir(built.parent)
-        writer.abort()
-        writer.abort()
-    assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs", "train.json"]
-    assert built.read_bytes() == GOLDEN_BIN
+@given(
+    documents=st.lists(st.lists(st.integers(0, 298), max_size=6), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_a_writer_goes_on_where_another_was_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], data: st.DataObject
+) -> None:
+    ids = [token for document in documents for token in [*document, 299]]
+    ends = np.cumsum([len(document) + 1 for document in documents]).astype(np.int64)
+    cut = data.draw(st.integers(0, len(ids)))
+    whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
+    write(whole, ids, ends)
+    with LocalStorage(resumed, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
+        states, last_end = writer.state(), writer.last_end
+        # What the journal does not know of is cut off.
+        writer.append(np.array([*ids[cut:], 7, 299]), np.array([len(ids) - cut + 2]))
+        writer.close()
+        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states, last_end=last_end)
+        writer.append(np.array(ids[cut:], np.uint32), ends[ends > cut] - cut)
+        writer.finish(end_of_text_id=299, **FIELDS)
+        storage.publish(writer.data_names, [writer.manifest_name])
+    for name in ("train.bin", "train.docs", "train.json"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
+    ids = np.arange(3 * BLOCK_BYTES // 2, dtype=np.uint32) % 299
+    write(tmp_path / "whole", np.tile(ids, 2), np.array([2 * len(ids)]))
+    with LocalStorage(tmp_path, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(ids, np.array([], np.int64))
+        states = writer.state()
+        assert len(states["train.bin"].blocks) == 3
+        assert writer.state()["train.bin"].blocks == ()
+        writer.close()
+        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
+        writer.append(ids, np.array([len(ids)]))
+        manifest = writer.finish(end_of_text_id=299, **FIELDS)
+    assert manifest == open_tokens(tmp_path / "whole" / "train.bin").manifest
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str) -> None:
+    with LocalStorage(tmp_path, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
+        states = writer.state()
+        writer.close()
+        path = storage.work / "train.bin"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+        expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes .* 13 are"
+        with pytest.raises(TokenbinError, match=expected + r".*--overwrite"):
+            TokenFileWriter(storage, "train", vocab_size=301, states=states)
 
 
 def test_error_inside_the_with_block_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path, "train", vocab_size=301):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        written.token_file(tmp_path, "train", vocab_size=301),
+    ):
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == []
-
-
-def test_leftovers_of_a_killed_run_are_written_over(tmp_path: Path) -> None:
-    for suffix in (".bin", ".docs", ".json"):
-        (tmp_path / f"train{suffix}.partial").write_bytes(b"x" * 1000)
-    assert write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS).tokens.tolist() == GOLDEN_IDS
-    assert sorted(os.listdir(tmp_path)) == ["train.bin", "train.docs", "train.json"]
-
-
-def test_commit_comes_after_finish(tmp_path: Path) -> None:
-    with (
-        TokenFileWriter(tmp_path, "train", vocab_size=301) as writer,
-        pytest.raises(TokenFileError, match=r"finish\(\) comes before commit\(\)"),
-    ):
-        writer.commit()
-
-
-def test_directory_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("")
-    with pytest.raises(TokenFileError, match=r"data: cannot be written to: .*; choose another dir"):
-        TokenFileWriter(tmp_path / "data", "train", vocab_size=301)
-
-
-def test_directory_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(token_file.io, "FileIO", refuse)
-    with pytest.raises(TokenFileError, match=r"cannot be written to: Permission denied; choose"):
-        TokenFileWriter(tmp_path, "train", vocab_size=301)
-    assert os.listdir(tmp_path) == []
-
-
-class FullDisk:
-    """Stands in for `io.FileIO` and `os.fsync`: after `room` calls that write, the disk is full.
-
-    Writes take at most 5 bytes a call, so that every append needs several.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-        self.room = room
-        disk = self
-        fsync, file_io = os.fsync, token_file.io.FileIO
-
-        class File(file_io):  # type: ignore[misc, valid-type]
-            def write(self, data: Any) -> int:
-                disk.take()
-                return int(super().write(data[:5]))
-
-        def checked_fsync(descriptor: int) -> None:
-            disk.take()
-            fsync(descriptor)
-
-        monkeypatch.setattr(token_file.io, "FileIO", File)
-        monkeypatch.setattr(os, "fsync", checked_fsync)
-
-    def take(self) -> None:
-        if not self.room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.room -= 1
-
-
-def test_full_disk_at_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever write or sync fails, no final name appears and no temporary one stays."""
-    refusals: list[TokenFileError] = []
-    for room in range(1000):
-        directory = tmp_path / str(room)
-        with monkeypatch.context() as patch:
-            FullDisk(patch, room)
-            try:
-                write(directory, GOLDEN_IDS, GOLDEN_ENDS)
-                break
-            except TokenFileError as error:
-                refusals.append(error)
-        left = os.listdir(directory)
-        assert not [name for name in left if name.endswith(".partial")]
-        assert "train.json" not in left or {"train.bin", "train.docs"} < set(left)
-    assert all("No space left on device" in str(error) for error in refusals)
-    # 14 + 24 bytes and a manifest of hundreds, five at a time, and the syncs.
-    assert len(refusals) > 100
-    assert (directory / "train.json").read_text() == GOLDEN_MANIFEST
-    message = r"train\.bin\.partial: could not be written at byte 0: No space.*free the space"
-    FullDisk(monkeypatch, 0)
-    with pytest.raises(TokenFileError, match=message):
-        write(tmp_path / "again", GOLDEN_IDS, GOLDEN_ENDS)
-
-
-def test_rename_that_fails(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", refuse)
-        with pytest.raises(TokenFileError, match=r"train\.json: could not be put in place: .*In"):
-            write(built.parent, [1, 299], [2], overwrite=True)
-    # The old files are whole, but no longer vouched for.
-    assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs"]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import written
 
 from preprocess import build
-from preprocess.token_file import TokenFileError, TokenFileWriter
+from preprocess.token_file import TokenFileError
 from preprocess.verify import Finding, verified
 
 
@@ -43,7 +44,7 @@ def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
     from bpe import Tokenizer
 
     fingerprint = Tokenizer.from_file(data / "tokenizer.json").fingerprint
-    with TokenFileWriter(data, "odd", vocab_size=280, overwrite=True) as writer:
+    with written.token_file(data, "odd", vocab_size=280) as writer:
         writer.append(np.array(ids, np.uint32), np.array(ends))
         writer.finish(
             end_of_text_id=end,
@@ -53,7 +54,6 @@ def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
             unicode_version="16.0.0",
             sources=[],
         )
-        writer.commit()
 
 
 @pytest.mark.parametrize("what", ["", "train.bin", "val.json"])

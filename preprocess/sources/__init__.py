@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, Reading
 
@@ -37,6 +37,11 @@ _NOT_TEXT = {
 }
 
 
+# A place between two units of a source, as its units say it; JSON. It holds whatever the size of
+# units is then.
+Place = list[Any]
+
+
 class WorkUnit(Protocol):
     """A part of a source that is worked on by itself; a source's units follow without gaps."""
 
@@ -47,6 +52,10 @@ class WorkUnit(Protocol):
     @property
     def n_bytes(self) -> int:
         """Bytes of the source that it stands for; those of all units add up to the source's."""
+
+    @property
+    def after(self) -> Place | None:
+        """The place behind it, where a later run may begin; None behind the last of a source."""
 
     def read(self) -> DocumentBatch:
         """Its documents. Called once, on any thread.
@@ -72,14 +81,24 @@ class Source(Protocol):
         n_bytes: Size of the source.
         separator: What stands between its documents and so cannot stand inside one; b"" if nothing
             does.
+        stamp: Changes if the content does, as far as that can be told without reading it all.
     """
 
     name: str
     n_bytes: int
     separator: bytes
+    stamp: str
 
-    def units(self) -> Iterator[WorkUnit]:
-        """Cut the source into work units, lazily; may be called again, for another pass."""
+    def units(self, after: Place | None = None) -> Iterator[WorkUnit]:
+        """Cut the source into work units, lazily; may be called again, for another pass.
+
+        Args:
+            after: The place where they begin; None: the start. A source that cannot begin anywhere
+                reads on from its start and leaves out what lies before the place.
+        """
+
+    def content_before(self, place: Place) -> Iterator[Bytes]:
+        """The bytes of the source before a place, piece by piece: those of the units before it."""
 
 
 def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> list[Source]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, Offsets, Reading, prepare
 
@@ -72,6 +73,11 @@ class StandardLibraryUnit:
         """Bytes of its documents."""
         return len(self.content())
 
+    @property
+    def after(self) -> list[int] | None:
+        """The first document behind it."""
+        return None if self.last == len(self.source.offsets) - 1 else [self.last]
+
     def content(self) -> Bytes:
         """The bytes of its documents."""
         offsets = self.source.offsets
@@ -104,10 +110,15 @@ class StandardLibrary:
         self.offsets: Offsets = np.zeros(len(documents) + 1, np.int64)
         np.cumsum([len(document) for document in documents], out=self.offsets[1:])
         self.n_bytes = len(self.buffer)
+        self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(self.buffer.data)}"
 
-    def units(self) -> Iterator[StandardLibraryUnit]:
+    def content_before(self, place: list[int]) -> Iterator[Bytes]:
+        """The bytes of the documents before a place."""
+        yield self.buffer[: self.offsets[place[0]]]
+
+    def units(self, after: list[int] | None = None) -> Iterator[StandardLibraryUnit]:
         """Runs of whole documents."""
-        first, n_documents = 0, len(self.offsets) - 1
+        first, n_documents = after[0] if after else 0, len(self.offsets) - 1
         while first < n_documents:
             wanted = self.offsets[first] + self.reading.unit_size
             last = int(np.searchsorted(self.offsets, wanted, side="right")) - 1

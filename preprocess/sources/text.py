@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from preprocess.documents import (
     Bytes,
+    ChangedError,
     CorpusError,
     DocumentBatch,
     InValidation,
@@ -83,6 +85,15 @@ class TextUnit:
     def n_bytes(self) -> int:
         """Bytes of the file that it stands for."""
         return self.stop - self.start
+
+    @property
+    def after(self) -> list[Any] | None:
+        """Where the next unit starts; where that is inside a document, what is decided about it."""
+        if self.ends is Ends.FILE:
+            return None
+        inside = self.ends is Ends.INSIDE
+        decided = (self.in_validation, self.skipped) if inside else (None, False)
+        return [int(self.stop), inside, *decided]
 
     def content(self) -> Bytes:
         """Bytes [start, stop) of the file, mapped."""
@@ -152,6 +163,7 @@ class TextSource:
             ) from error
         self._state = _identity(state)
         self.n_bytes = state.st_size
+        self.stamp = f"modified {state.st_mtime_ns}"
 
     def __repr__(self) -> str:
         return f"TextSource({str(self.path)!r}: {self.n_bytes:,} bytes)"
@@ -160,24 +172,31 @@ class TextSource:
         """Compare the file's size, time and identity with those it was found with.
 
         Raises:
-            CorpusError: They differ.
+            ChangedError: They differ.
         """
         try:
             unchanged = _identity(os.stat(self.path)) == self._state
         except FileNotFoundError:
             unchanged = False
         if not unchanged:
-            raise CorpusError(
+            raise ChangedError(
                 f"{self.path}: was changed, replaced or removed while it was being read; run the"
                 " command again when nothing writes to it"
             )
 
-    def units(self) -> Iterator[TextUnit]:
+    def units(self, after: list[Any] | None = None) -> Iterator[TextUnit]:
         """Cut the file into units; a file of zero bytes is one unit of zero bytes."""
         mapped = self._map()
+        start, *decided = after or [0, False, None, False]
         if self.reading.decides_by_document:
-            return self._units_of_whole_documents(mapped)
-        return self._units_anywhere(mapped)
+            return self._units_of_whole_documents(mapped, start, *decided)
+        return self._units_anywhere(mapped, start, decided[0])
+
+    def content_before(self, place: list[Any]) -> Iterator[Bytes]:
+        """The bytes of the file before a place, mapped."""
+        mapped = self._map()
+        for start in range(0, place[0], _STRIDE_BYTES):
+            yield mapped[start : min(start + _STRIDE_BYTES, place[0])]
 
     def _map(self) -> Bytes:
         """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
@@ -187,10 +206,9 @@ class TextSource:
         with open(self.path, "rb") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
-    def _units_anywhere(self, mapped: Bytes) -> Iterator[TextUnit]:
+    def _units_anywhere(self, mapped: Bytes, start: int, begins_inside: bool) -> Iterator[TextUnit]:
         """Units that may end inside documents: little is read but the places to cut at."""
         cutter = _Cutter(mapped, self.reading)
-        start, begins_inside = 0, False
         while True:
             stop, ends = cutter.cut(start + self.reading.unit_size)
             yield TextUnit(self, mapped, start, stop, begins_inside, ends)
@@ -198,11 +216,21 @@ class TextSource:
                 return
             start, begins_inside = stop, ends is Ends.INSIDE
 
-    def _units_of_whole_documents(self, mapped: Bytes) -> Iterator[TextUnit]:
+    def _units_of_whole_documents(
+        self,
+        mapped: Bytes,
+        start: int,
+        begins_inside: bool,
+        in_validation: bool | None,
+        skipped: bool,
+    ) -> Iterator[TextUnit]:
         """Units of whole documents, and parts of those that are longer than a unit."""
         cutter = _Cutter(mapped, self.reading)
         unit_size, n = self.reading.unit_size, len(mapped)
-        start = 0
+        if begins_inside:
+            start = yield from self._parts(cutter, start, (in_validation, skipped))
+            if start == n:
+                return
         while start + unit_size < n:
             # A document starts at `start`, so separators found from there are the true ones.
             starts, _ = between(mapped[start : start + unit_size], self.separator)
@@ -216,20 +244,32 @@ class TextSource:
             start = stop
         yield TextUnit(self, mapped, start, n, False, Ends.FILE)
 
-    def _parts(self, cutter: _Cutter, start: int) -> Generator[TextUnit, None, int]:
-        """The parts of the long document that starts at `start`; returns where the next starts."""
+    def _parts(
+        self, cutter: _Cutter, start: int, decided: tuple[bool | None, bool] | None = None
+    ) -> Generator[TextUnit, None, int]:
+        """The parts of a long document from `start` on; returns where the next document starts.
+
+        `start` is where the document starts, or where an earlier run cut it; then it is `decided`.
+        """
         end, stop = cutter.end_of_document(start)
         cuts = [start]
         while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
             cuts.append(cut)
-        in_validation, skipped = self._decide(cutter.mapped, [*cuts, end])
+        in_validation, skipped = decided or self._decide(cutter.mapped, [*cuts, end])
         for place, (part_start, part_stop) in enumerate(pairwise([*cuts, stop])):
             if part_stop < end:
                 ends = Ends.INSIDE
             else:
                 ends = Ends.FILE if stop == len(cutter.mapped) else Ends.BETWEEN
             yield TextUnit(
-                self, cutter.mapped, part_start, part_stop, place > 0, ends, in_validation, skipped
+                self,
+                cutter.mapped,
+                part_start,
+                part_stop,
+                place > 0 or decided is not None,
+                ends,
+                in_validation,
+                skipped,
             )
         return stop
 

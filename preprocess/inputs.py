@@ -1,0 +1,116 @@
+"""What a run is made from, and what has changed since another run was.
+
+Law: two runs with the same record give the same bytes. A source counts as the same if its name, its
+size and its stamp are the same; the stamp of a file is its modification time in nanoseconds, that
+of the default corpus the digest of its text. Settings that never change a result (workers, the size
+of units, where outputs land) are not part of a record, and a tokenizer is there by its fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from preprocess.config import ReadSettings
+from preprocess.sources import Source
+
+Record = dict[str, Any]
+
+_NO_RESULT = {
+    "workers",
+    "unit_size",
+    "out",
+    "name",
+    "overwrite",
+    "max_minutes",
+    # They are there as sources and as a fingerprint.
+    "paths",
+    "train",
+    "val",
+    "tokenizer",
+}
+_ONLY_FOR_TRAINING = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
+
+
+def made_from(
+    command: str,
+    settings: ReadSettings,
+    sources: Mapping[str, Sequence[Source]],
+    fingerprint: str | None,
+) -> Record:
+    """The record of a run.
+
+    Args:
+        command: "build", "train" or "encode".
+        settings: All of its settings.
+        sources: What is read -> its sources, in order.
+        fingerprint: That of the tokenizer that is given; None: one is trained.
+    """
+    leave_out = _NO_RESULT | (_ONLY_FOR_TRAINING if fingerprint else set())
+    return {
+        "command": command,
+        "settings": settings.model_dump(mode="json", exclude=leave_out),
+        "sources": {
+            name: [[source.name, source.n_bytes, source.stamp] for source in each]
+            for name, each in sources.items()
+        },
+        "tokenizer": fingerprint,
+    }
+
+
+def differences(before: Record, now: Record) -> list[str]:
+    """What is not as it was, a few words for each difference.
+
+    Raises:
+        KeyError, TypeError, ValueError: `before` is no record.
+    """
+    found = []
+    if before["command"] != now["command"]:
+        found.append(f"the command was {before['command']} and is {now['command']}")
+    if before["tokenizer"] != now["tokenizer"]:
+        found.append(f"{_tokenizer(before['tokenizer'])} and {_tokenizer(now['tokenizer'])} now")
+    else:
+        old, new = before["settings"], now["settings"]
+        found += [
+            f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name)
+        ]
+    for name in dict.fromkeys((*before["sources"], *now["sources"])):
+        old, new = before["sources"].get(name, []), now["sources"].get(name, [])
+        found += [f"{name}: {text}" for text in _of_sources(old, new)]
+    return found
+
+
+def without_stamps(record: Record) -> Record:
+    """A record that says nothing of when files were written to."""
+    sources = {name: [[*each[:2], ""] for each in of] for name, of in record["sources"].items()}
+    return record | {"sources": sources}
+
+
+def _tokenizer(fingerprint: str | None) -> str:
+    return f"the tokenizer {fingerprint[:16]}..." if fingerprint else "a tokenizer to be trained"
+
+
+def _of_sources(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
+    names = [name for name, _, _ in before], [name for name, _, _ in now]
+    if names[0] != names[1]:
+        gone = [name for name in names[0] if name not in names[1]]
+        new = [name for name in names[1] if name not in names[0]]
+        texts = [f"{name} is gone" for name in gone] + [f"{name} is new" for name in new]
+        return _few(texts) or ["the same files are given in another order or number"]
+    texts = []
+    for (name, old_bytes, old_stamp), (_, n_bytes, stamp) in zip_longest(before, now):
+        if n_bytes != old_bytes:
+            change = "grew" if n_bytes > old_bytes else "shrank"
+            texts.append(f"{name} {change} from {old_bytes:,} to {n_bytes:,} bytes")
+        elif stamp != old_stamp:
+            texts.append(
+                f"{name} was written to or touched (as many bytes, but {old_stamp} became {stamp})"
+            )
+    return _few(texts)
+
+
+def _few(texts: list[str]) -> list[str]:
+    return texts[:3] + ([f"and {len(texts) - 3:,} more files"] if len(texts) > 3 else [])

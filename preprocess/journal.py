@@ -1,0 +1,179 @@
+"""What a run has done so far, so that the same command goes on where it was cut off.
+
+Law: an entry is written after everything that it speaks of is on the disk, so whatever the last
+sound entry says is there. An entry that was being written when the power failed is passed over; any
+other damage is an error, never a guess. Entries are JSON, one to the line:
+
+    {"check": "0f...", "entry": {"kind": "encoded", ...}}
+
+`check` is xxh3_64 of the entry's text behind the check of the line before, so a line that is
+changed, missing or in another place is noticed. What the entries mean is said by who writes them:
+`preprocess.outputs` and `preprocess.passes`.
+
+Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
+journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
+if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
+killed loses about a second of work, and one that loses its power loses no more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import xxhash
+
+from bpe.errors import TokenbinError
+from preprocess.storage import JOURNAL_FILE, Storage, Stream
+
+FORMAT_VERSION = 1
+SECONDS_BETWEEN_COMMITS = 1.0
+
+Entry = dict[str, Any]
+
+
+class JournalError(TokenbinError, ValueError):
+    """A journal is damaged or from another version of tokenbin."""
+
+
+def _line(entry: Mapping[str, Any], before: str) -> tuple[bytes, str]:
+    """(the line of an entry, its check)."""
+    text = json.dumps(entry, separators=(",", ":"))
+    check = xxhash.xxh3_64_hexdigest((before + text).encode())
+    return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
+
+
+def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]:
+    """The sound entries of a journal, each with its check and the place where its line ends.
+
+    Args:
+        content: The whole file.
+        where: What messages call it.
+
+    Raises:
+        JournalError: A line is damaged and is not the last.
+    """
+    check, start, number = "", 0, 0
+    while start < len(content):
+        number += 1
+        stop = content.find(b"\n", start) + 1
+        entry = _entry(content[start:stop], check) if stop else None
+        if entry is None:
+            if stop and stop < len(content):
+                raise JournalError(
+                    f"{where}: line {number} is damaged (byte {start:,}), so what was done before"
+                    " is not known for certain; start anew (--overwrite)"
+                )
+            return
+        check = content[start : start + 100].decode("ascii", "replace").split('"')[3]
+        yield entry, check, stop
+        start = stop
+
+
+def _entry(line: bytes, before: str) -> Entry | None:
+    """The entry of a line, or None if it is not as it was written."""
+    try:
+        entry = json.loads(line)["entry"]
+        if isinstance(entry["kind"], str) and _line(entry, before)[0] == line:
+            return dict(entry)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
+
+
+class Journal:
+    """The entries of one run, and the thread that brings them to the disk.
+
+    Args:
+        storage: Where it lies, with the streams that it speaks of.
+
+    Attributes:
+        entries: Those of earlier runs of the same command, in order.
+        seconds: The time between two entries that need not be waited for.
+
+    Raises:
+        JournalError: It is damaged.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.entries: list[Entry] = []
+        self._storage = storage
+        self.seconds = SECONDS_BETWEEN_COMMITS
+        self._check = ""
+        self._stream: Stream | None = None
+        self._n_bytes = 0
+        for entry, check, stop in read_entries(storage.get(JOURNAL_FILE) or b"", JOURNAL_FILE):
+            self.entries.append(entry)
+            self._check, self._n_bytes = check, stop
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenbin-journal")
+        self._under_way: Future[None] | None = None
+        self._committed = time.monotonic()
+
+    def last(self, kind: str) -> Entry | None:
+        """The last entry of a kind that an earlier run wrote."""
+        return next((entry for entry in reversed(self.entries) if entry["kind"] == kind), None)
+
+    def due(self) -> bool:
+        """Whether it is time for another entry."""
+        return time.monotonic() - self._committed >= self.seconds
+
+    def commit(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:
+        """Bring streams and then an entry to the disk, soon; returns before that is done.
+
+        What streams hold at this moment has to be what the entry says of them, or more.
+
+        Raises:
+            OutputError: This or the commit before failed.
+        """
+        self.wait()
+        self._committed = time.monotonic()
+        self._under_way = self._thread.submit(self._write, entry, streams)
+
+    def wait(self) -> None:
+        """Wait until what was committed is on the disk.
+
+        Raises:
+            OutputError: It could not be written.
+        """
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def rest(self) -> None:
+        """Wait until nothing is being written, whatever becomes of it."""
+        if self._under_way is not None:
+            self._under_way.exception()
+
+    def append(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:
+        """Commit, and wait until that is done."""
+        self.commit(entry, streams)
+        self.wait()
+
+    def _write(self, entry: Mapping[str, Any], streams: Sequence[Stream]) -> None:
+        for stream in streams:
+            stream.sync()
+        line, check = _line(entry, self._check)
+        if self._stream is None:
+            self._stream = self._storage.stream(JOURNAL_FILE, self._n_bytes)
+        self._stream.append(memoryview(line))
+        self._stream.sync()
+        self._check = check
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # An error that is being raised says more than one of this thread would.
+        self._thread.shutdown(wait=True)
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None

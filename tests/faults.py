@@ -1,0 +1,82 @@
+"""A disk that fails, or a process that dies, at the n-th call that changes the disk.
+
+Everything that a build keeps goes through `preprocess.storage`, whose `os` is replaced here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from preprocess import storage
+
+CHANGING = {
+    "open", "write", "ftruncate", "fsync", "fdatasync", "replace", "unlink", "mkdir", "rmdir",
+}  # fmt: skip
+
+
+class System:
+    """Stands in for the module `os`.
+
+    Args:
+        at: The number of the call, from 1, that `act` is asked about; 0: none.
+        act: Called in place of that call with the name and the arguments; the real function
+            follows if it returns.
+
+    Attributes:
+        calls: The names of the calls so far.
+    """
+
+    def __init__(self, at: int = 0, act: Callable[[str, Any], None] | None = None) -> None:
+        self.calls: list[str] = []
+        self._at, self._act = at, act
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in CHANGING:
+            return real
+
+        def call(*arguments: Any) -> Any:
+            with self._lock:
+                self.calls.append(name)
+                now = len(self.calls) == self._at
+            if now and self._act is not None:
+                self._act(name, arguments)
+            return real(*arguments)
+
+        return call
+
+
+def fail(number: int) -> Callable[[str, Any], None]:
+    """Fail with this error; a write writes half of its data before that."""
+
+    def act(name: str, arguments: Any) -> None:
+        _half(name, arguments)
+        raise OSError(number, os.strerror(number))
+
+    return act
+
+
+def die(name: str, arguments: Any) -> None:
+    """End the process as kill -9 does; a write writes half of its data before that."""
+    _half(name, arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _half(name: str, arguments: Any) -> None:
+    if name == "write":
+        descriptor, data = arguments
+        os.write(descriptor, data[: len(data) // 2])
+
+
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def install(system: System) -> None:
+    """Put a system in the place of the real one, for the rest of this process."""
+    storage.os = system  # type: ignore[attr-defined]

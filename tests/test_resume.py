@@ -1,0 +1,487 @@
+"""Interrupted, failed, repeated and changed runs: the same bytes in the end, or a refusal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+import torture
+
+from bpe.errors import TokenbinError
+from preprocess import build, journal, passes, pipeline, storage
+from preprocess.cli import run
+from preprocess.journal import JournalError
+from preprocess.progress import OutOfTimeError, Progress
+from preprocess.storage import LOCK_FILE, OutputError
+from preprocess.token_file import TokenFileError
+
+ROOT = Path(__file__).parent.parent
+END = "<|endoftext|>"
+DOCUMENTS = [f"document {i} of many, and some more words: {i * i}" for i in range(60)]
+contents = torture.contents
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """corpus/a.txt, corpus/b.txt."""
+    directory = tmp_path / "corpus"
+    directory.mkdir()
+    (directory / "a.txt").write_text(END.join(DOCUMENTS[:40]))
+    (directory / "b.txt").write_text(END.join(DOCUMENTS[40:]))
+    return directory
+
+
+@pytest.fixture
+def options(corpus: Path, tmp_path: Path) -> dict[str, Any]:
+    """Of a build that takes many units and writes an entry after each."""
+    return {
+        "train": corpus,
+        "val_fraction": 0.2,
+        "out": tmp_path / "out",
+        "vocab_size": 280,
+        "unit_size": 300,
+        "workers": 1,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+
+
+class CutOff(Exception):  # noqa: N818
+    """Stands for the end of the process."""
+
+
+class Stopping(Progress):
+    """Ends a run in a stage, when so many units of it are done."""
+
+    def __init__(self, stage: str, units: int = 3) -> None:
+        super().__init__()
+        self._stage, self._units = stage, units
+
+    def note_memory(self) -> None:
+        if self.stages[-1].name == self._stage and self.stages[-1].done:
+            self._units -= 1
+            if self._units < 0:
+                raise CutOff
+
+
+def cut_off(
+    options: dict[str, Any], stage: str = "encoding train and val", units: int = 3, **more: Any
+) -> None:
+    with pytest.raises(CutOff):
+        build(**options | more, progress=Stopping(stage, units))
+
+
+# Kills.
+
+
+def test_killed_builds_end_in_the_same_bytes() -> None:
+    """A dozen builds, each killed up to five times; `make torture` does it with many more."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "torture.py"), "--builds", "12"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "12 builds, " in done.stdout
+    assert " 0 failures" in done.stdout
+
+
+@pytest.mark.parametrize("stage", ["counting", "merging", "encoding train and val"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_goes_on_where_it_was_cut_off(
+    options: dict[str, Any], tmp_path: Path, stage: str, workers: int
+) -> None:
+    build(**options | {"out": tmp_path / "peace"})
+    cut_off(options, stage, 0 if stage == "merging" else 6, workers=workers)
+    progress = Progress()
+    result = build(**options | {"workers": workers, "unit_size": 500}, progress=progress)
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+    done_before = {each.name: each.done_before for each in progress.stages}
+    total = sum(path.stat().st_size for path in (tmp_path / "corpus").iterdir())
+    for each in progress.stages:
+        if each.unit == "B":
+            assert each.done == total
+    if stage == "encoding train and val":
+        assert done_before["merging"] == 23
+        assert 800 < done_before[stage] < total
+    else:
+        assert done_before["counting"] >= (800 if stage == "counting" else total)
+    peace = json.loads((tmp_path / "peace" / "stats.json").read_text())
+    for key in ("documents", "bytes", "tokens", "look_alikes", "outputs", "sources", "files"):
+        assert result.stats[key] == peace[key]
+    assert [each["name"] for each in result.stats["stages"]] == [
+        "counting", "merging", "encoding train and val",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["train", "encode"])
+def test_the_other_commands_go_on_too(
+    command: str, corpus: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    own: dict[str, Any] = {"paths": corpus, "unit_size": 300, "workers": 1}
+    tokenizer = tmp_path / "tokenizer.json"
+    name = "x.bin" if command == "encode" else "x.json"
+    stage = "encoding x" if command == "encode" else "counting"
+    function: Callable[..., Any] = getattr(pipeline, command)
+    if command == "encode":
+        pipeline.train(paths=corpus, out=tokenizer, vocab_size=280)
+        own["tokenizer"] = tokenizer
+    else:
+        own["vocab_size"] = 280
+    function(**own, out=tmp_path / "peace" / name)
+    with pytest.raises(CutOff):
+        function(**own, out=tmp_path / "out" / name, progress=Stopping(stage))
+    progress = Progress()
+    function(**own, out=tmp_path / "out" / name, progress=progress)
+    assert progress.stages[0].done_before > 800
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+
+
+# Failures of the disk.
+
+
+def test_every_write_fails_in_turn(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clear error, no final name without its content, and the same command goes on."""
+    build(**options | {"out": tmp_path / "peace"})
+    peace = contents(tmp_path / "peace")
+    # Entries at the ends of stages only: that is every kind of call there is.
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 1e9)
+    for number in range(1, 1000):
+        out = tmp_path / str(number)
+        system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
+        error: TokenbinError | None = None
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "os", system)
+            try:
+                build(**options | {"out": out})
+            except TokenbinError as found:
+                error = found
+        if error is None and len(system.calls) < number:
+            break
+        # The last calls take the work directory and the lock away, when all is in place.
+        if error is not None:
+            assert "could not be written" in str(error)
+            assert "run the same command again" in str(error)
+            assert str(out) in str(error)
+            for name in ("train.json", "val.json"):
+                if (out / name).exists():
+                    assert (out / name).read_bytes() == peace[name]
+                    assert (out / name).with_suffix(".bin").read_bytes() == peace[
+                        f"{name[:-5]}.bin"
+                    ]
+        build(**options | {"out": out})
+        assert contents(out) == peace
+    assert number > 60
+
+
+def test_messages_of_a_disk_that_fails(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def full(name: str, arguments: Any) -> None:
+        faults.fail(28)(name, arguments)
+
+    system = faults.System()
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "os", system)
+        build(**options)
+    monkeypatch.setattr(storage, "os", faults.System(system.calls.index("write") + 1, full))
+    command = ["--train", str(options["train"]), "--out", str(options["out"]), "--overwrite"]
+    assert run(command) == 1
+    said = capsys.readouterr().err
+    assert "journal.jsonl: could not be written at byte 0: No space left on device" in said
+    assert "free the space and run the same command again" in said
+
+
+# What is there already.
+
+
+def unchanged(path: Path) -> tuple[int, int, int]:
+    """The same as long as nobody replaces or writes to a file."""
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def test_a_finished_output_is_up_to_date(options: dict[str, Any], capsys: Any) -> None:
+    out = options["out"]
+    build(**options)
+    before = {path: unchanged(path) for path in out.iterdir()}
+    arguments = [
+        "--train", options["train"], "--val-fraction", 0.2, "--out", out, "--vocab-size", 280,
+    ]  # fmt: skip
+    # Workers and units do not count.
+    for more in ([], ["--workers", 2], ["--unit-size", 999]):
+        assert run([*map(str, [*arguments, *more])]) == 0
+        assert "train: up to date (" in capsys.readouterr().out
+    assert {path: unchanged(path) for path in out.iterdir()} == before
+    result = build(**options)
+    assert result.manifests["train"].n_documents + result.manifests["val"].n_documents == 60
+    assert result.stats["documents"] == 60
+    assert result.tokenizer.vocab_size == 280
+
+
+def test_train_is_up_to_date_too(corpus: Path, tmp_path: Path, capsys: Any) -> None:
+    command = ["train", str(corpus), "--out", str(tmp_path / "t.json"), "--vocab-size", "280"]
+    assert run(command) == 0
+    before = unchanged(tmp_path / "t.json")
+    capsys.readouterr()
+    assert run(command) == 0
+    assert "t.json: up to date, 280 tokens" in capsys.readouterr().out
+    assert unchanged(tmp_path / "t.json") == before
+
+
+def grow(path: Path) -> None:
+    with open(path, "a") as file:
+        file.write("more")
+
+
+def shrink(path: Path) -> None:
+    path.write_text(path.read_text()[:-1])
+
+
+def rewrite(path: Path) -> None:
+    path.write_text(path.read_text().replace("many", "MANY"))
+    touch(path)
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_000))
+
+
+def add(path: Path) -> None:
+    path.with_name("c.txt").write_text("another file")
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("c.txt"))
+
+
+CHANGES = [
+    (grow, r"train and val: b\.txt grew from [\d,]+ to [\d,]+ bytes"),
+    (shrink, r"train and val: b\.txt shrank from [\d,]+ to [\d,]+ bytes"),
+    (rewrite, r"train and val: b\.txt was written to or touched \(as many bytes, but modified \d+"),
+    (add, r"train and val: c\.txt is new"),
+    (rename, r"train and val: b\.txt is gone; train and val: c\.txt is new"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_sources_are_named_and_not_mixed(
+    options: dict[str, Any], change: Callable[[Path], None], message: str, finished: bool
+) -> None:
+    if finished:
+        build(**options)
+    else:
+        cut_off(options)
+    before = contents(options["out"]) if finished else {}
+    change(options["train"] / "b.txt")
+    with pytest.raises(TokenbinError, match=message) as refusal:
+        build(**options)
+    assert "--overwrite" in str(refusal.value)
+    if finished:
+        assert contents(options["out"]) == before
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(
+    options: dict[str, Any],
+) -> None:
+    build(**options)
+    before = unchanged(options["out"] / "train.bin")
+    touch(options["train"] / "a.txt")
+    assert "up to date" in build(**options).lines[0]
+    assert unchanged(options["out"] / "train.bin") == before
+
+
+def test_a_touched_file_of_an_unfinished_run_is_refused(options: dict[str, Any]) -> None:
+    cut_off(options)
+    touch(options["train"] / "a.txt")
+    with pytest.raises(OutputError, match=r"a\.txt was written to or touched"):
+        build(**options)
+
+
+def test_a_change_that_no_time_tells_of_is_found_when_it_was_read(options: dict[str, Any]) -> None:
+    path = options["train"] / "a.txt"
+    cut_off(options)
+    times = path.stat()
+    path.write_text(path.read_text().replace("document 1 ", "DOCUMENT 1 "))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(JournalError, match=r"a\.txt: what was read of it before the interruption"):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"vocab_size": 281}, r"vocab_size was 280 and is 281"),
+        ({"separator": "\n"}, r"separator was '<\|endoftext\|>' and is '\\n'"),
+        ({"val_fraction": 0.3}, r"val_fraction was 0\.2 and is 0\.3"),
+        ({"pattern": "o200k", "min_frequency": 3}, r"min_frequency was 2 .*; pattern was 'gpt2'"),
+    ],
+)
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_settings_are_named(
+    options: dict[str, Any], more: dict[str, Any], message: str, finished: bool
+) -> None:
+    if finished:
+        build(**options)
+    else:
+        cut_off(options)
+    with pytest.raises(TokenbinError, match=message):
+        build(**options | more)
+    # It goes on, or is up to date, as if nobody had asked.
+    build(**options)
+
+
+def test_another_tokenizer_is_named(options: dict[str, Any], tmp_path: Path) -> None:
+    for size in (270, 275):
+        out = tmp_path / f"{size}.json"
+        pipeline.train(paths=options["train"], out=out, vocab_size=size)
+    del options["vocab_size"]
+    cut_off(options, tokenizer=tmp_path / "270.json")
+    message = r"the tokenizer [0-9a-f]{16}\.\.\. and the tokenizer [0-9a-f]{16}\.\.\. now"
+    with pytest.raises(OutputError, match=message):
+        build(**options, tokenizer=tmp_path / "275.json")
+    with pytest.raises(OutputError, match=r"the tokenizer .* and a tokenizer to be trained now"):
+        build(**options)
+    build(**options, tokenizer=tmp_path / "270.json")
+
+
+def test_overwrite_starts_anew_but_goes_on_with_itself(options: dict[str, Any]) -> None:
+    build(**options)
+    for begun_with, overwrite, goes_on in [(False, True, False), (True, True, True)]:
+        more = {"vocab_size": 290}
+        out = options["out"].with_name(f"{begun_with}")
+        if begun_with:
+            build(**options | {"out": out})
+        cut_off(options | more | {"out": out}, overwrite=begun_with)
+        progress = Progress()
+        build(**options | more | {"out": out}, overwrite=overwrite, progress=progress)
+        assert (progress.stages[0].done_before > 0) == goes_on
+
+
+def test_a_run_that_overwrites_leaves_the_old_files_until_the_end(options: dict[str, Any]) -> None:
+    build(**options)
+    before = contents(options["out"])
+    cut_off(options | {"vocab_size": 290}, overwrite=True)
+    after = options["out"]
+    assert {name: (after / name).read_bytes() for name in before} == before
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options | {"vocab_size": 290})
+    build(**options | {"vocab_size": 290}, overwrite=True)
+    assert contents(options["out"]) != before
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "train.bin", "tokenizer.json", "counts"])
+def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
+    if name == "counts":
+        cut_off(options, "counting")
+    else:
+        cut_off(options)
+    work = options["out"] / ".build.partial"
+    path = next(work.glob(f"{name}*"))
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TokenbinError, match=r"damaged.*start anew \(--overwrite\)"):
+        build(**options)
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_a_journal_of_another_version_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("preprocess.outputs.FORMAT_VERSION", 0)
+        cut_off(options)
+    with pytest.raises(JournalError, match="an unfinished run of another version of tokenbin"):
+        build(**options)
+
+
+# One at a time, and in time.
+
+
+def test_two_builders_in_one_directory(options: dict[str, Any], capsys: Any) -> None:
+    out = options["out"]
+    out.mkdir()
+    with open(out / LOCK_FILE, "w") as lock:
+        lock.write('{"pid": 4711, "host": "elsewhere"}')
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match=r"out: process 4711 on elsewhere is writing in this"):
+            build(**options)
+        lock.truncate(0)
+        with pytest.raises(OutputError, match=r"out: another process is writing in this directory"):
+            build(**options)
+    # The file alone is no lock: its holder is dead.
+    build(**options)
+    assert not (out / LOCK_FILE).exists()
+
+
+def test_the_lock_is_held_while_a_build_runs(options: dict[str, Any]) -> None:
+    refused = []
+
+    class Second(Progress):
+        def note_memory(self) -> None:
+            if not refused and self.stages[-1].done:
+                refused.append(None)
+                with pytest.raises(OutputError, match=f"process {os.getpid()} on .* is writing"):
+                    build(**options)
+
+    build(**options, progress=Second())
+    assert refused
+
+
+def test_max_minutes(options: dict[str, Any], capsys: Any) -> None:
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    seconds = 0.0
+
+    def clock() -> float:
+        nonlocal seconds
+        seconds += 1.0
+        return seconds
+
+    said = []
+    for _ in range(100):
+        try:
+            build(**options, max_minutes=0.2, progress=Progress(clock=clock))
+            break
+        except OutOfTimeError as error:
+            said.append(str(error))
+    assert len(said) > 1
+    assert "encoding train and val" in said[-1]
+    assert "all of it takes about" in said[-1]
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_max_minutes_exits_with_3(options: dict[str, Any], capsys: Any) -> None:
+    command = ["--train", str(options["train"]), "--out", str(options["out"])]
+    command += ["--unit-size", "300", "--val", str(options["train"])]
+    assert run([*command, "--max-minutes", "0.000001"]) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("tokenbin: the time is over (counting ")
+    assert said[-1].endswith("when the same command runs again")
+    assert run(command) == 0

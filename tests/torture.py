@@ -1,0 +1,194 @@
+"""Builds that are killed again and again end in the bytes of one that was left in peace.
+
+    python tests/torture.py --builds 200 --seed 1
+
+Every build is killed with SIGKILL at random moments, either at a call that changes the disk (when a
+write was half done) or after a random time, and started again with the same command; the workers
+and the size of units change between the runs, because they may. Says what it did, exits with 1 if
+bytes differ. It forks: a run then costs as little as its work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import faults
+
+from bpe.errors import TokenbinError
+from preprocess import journal, passes, pipeline
+
+WORDS = [
+    "the",
+    "low",
+    "lower",
+    "newest",
+    "it's",
+    "naïve",
+    "日本語",
+    "42",
+    "—",
+    "<|pad|>",
+    "\n",
+    "  ",
+]
+END = "<|endoftext|>"
+
+
+def documents(chosen: random.Random, n: int) -> str:
+    """Documents of words, some empty, some long."""
+    lengths = (chosen.choice([0, 1, 30, 300]) for _ in range(n))
+    return END.join(
+        " ".join(chosen.choice(WORDS) + str(chosen.randrange(50)) for _ in range(length))
+        for length in lengths
+    )
+
+
+def write_corpus(root: Path) -> None:
+    """several/: five files, one of them empty; one.txt: a single document; val.txt."""
+    chosen = random.Random(0)
+    (root / "several").mkdir()
+    for number in range(5):
+        text = documents(chosen, 60) if number != 2 else ""
+        (root / "several" / f"{number}.txt").write_text(text)
+    (root / "one.txt").write_text(" ".join(chosen.choice(WORDS) for _ in range(30_000)))
+    (root / "val.txt").write_text(documents(chosen, 20))
+
+
+def kinds(root: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Name -> the function and its options, but for where outputs go."""
+    several, one, val = root / "several", root / "one.txt", root / "val.txt"
+    tokenizer = root / "tokenizer.json"
+    return {
+        "several files": (pipeline.build, {"train": several, "val": val, "vocab_size": 300}),
+        "one large document": (pipeline.build, {"train": [one, several], "vocab_size": 290,
+                                                "val_fraction": 0.3}),
+        "skipping": (pipeline.build, {"train": [several, one], "val": val, "vocab_size": 280,
+                                      "on_invalid_utf8": "skip", "separator": "\n"}),
+        "encode": (pipeline.encode, {"paths": [several, one], "tokenizer": tokenizer}),
+        "train": (pipeline.train, {"paths": [several, one], "vocab_size": 300}),
+    }  # fmt: skip
+
+
+def where(kind: str, directory: Path) -> dict[str, Path]:
+    names = {"encode": "x.bin", "train": "tokenizer.json"}
+    return {"out": directory / names[kind] if kind in names else directory}
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All but the statistics, of which times are a part."""
+    return {
+        path.name: path.read_bytes()
+        for path in directory.iterdir()
+        if not path.name.endswith("stats.json")
+    }
+
+
+def in_a_child(run: Any, kill_at: int, kill_after: float | None) -> int:
+    """Run a function in a forked process and return how that ended: 0, 1 or -9."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            faults.install(faults.System(kill_at, faults.die))
+            run()
+            code = 0
+        except (TokenbinError, OSError):
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def tortured(
+    chosen: random.Random, kind: str, root: Path, directory: Path, length: tuple[int, float]
+) -> tuple[int, str]:
+    """Build with kills; returns how many there were and what went wrong, if anything did.
+
+    Args:
+        chosen: Decides everything.
+        kind: What is built.
+        root: The corpus.
+        directory: Where it is built.
+        length: Calls that change the disk, and seconds, of a build that is left in peace.
+    """
+    function, options = kinds(root)[kind]
+    most_kills = chosen.choice([1, 1, 2, 5])
+    kills = 0
+    while True:
+        journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
+        passes._WORK_PER_SAVING = chosen.choice([0, 40])
+        workers, unit_size = chosen.choice([1, 2]), chosen.choice([500, 4000, 30_000])
+        by_call = chosen.random() < 0.7
+        at = chosen.randrange(1, length[0] + 2) if kills < most_kills and by_call else 0
+        after = chosen.uniform(0, length[1]) if kills < most_kills and not by_call else None
+
+        run = partial(
+            function,
+            **options,
+            **where(kind, directory),
+            workers=workers,
+            unit_size=unit_size,
+        )
+        code = in_a_child(run, at, after)
+        if code == 0:
+            return kills, ""
+        if code != -signal.SIGKILL:
+            return kills, f"it ended with {code} after {kills} kills"
+        kills += 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Torture builds and say what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--builds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args(arguments)
+    chosen = random.Random(given.seed)
+    failures = kills = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        write_corpus(root)
+        pipeline.train(paths=root / "several", out=root / "tokenizer.json", vocab_size=280)
+        expected, lengths = {}, {}
+        for kind, (function, options) in kinds(root).items():
+            directory = root / f"peace {kind}"
+            directory.mkdir()
+            journal.SECONDS_BETWEEN_COMMITS = 0.0
+            system = faults.System()
+            faults.install(system)
+            began = time.monotonic()
+            function(**options, **where(kind, directory), workers=1, unit_size=4000)
+            lengths[kind] = (len(system.calls), time.monotonic() - began)
+            expected[kind] = contents(directory)
+        for number in range(given.builds):
+            kind = chosen.choice(list(expected))
+            directory = root / str(number)
+            directory.mkdir()
+            n_kills, wrong = tortured(chosen, kind, root, directory, lengths[kind])
+            kills += n_kills
+            if not wrong and contents(directory) != expected[kind]:
+                wrong = f"after {n_kills} kills other bytes: {sorted(contents(directory))}"
+            if wrong:
+                failures += 1
+                print(f"build {number} ({kind}): {wrong}")
+    print(f"{given.builds} builds, {kills} kills, {failures} failures (seed {given.seed})")
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

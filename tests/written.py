@@ -1,0 +1,23 @@
+"""Token files for tests: written, finished and put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from preprocess.storage import LocalStorage
+from preprocess.token_file import TokenFileWriter
+
+
+@contextmanager
+def token_file(directory: Path, name: str, *, vocab_size: int) -> Iterator[TokenFileWriter]:
+    """A writer; what was finished inside the `with` has its final names behind it."""
+    with LocalStorage(directory, name) as storage:
+        writer = TokenFileWriter(storage, name, vocab_size=vocab_size)
+        try:
+            yield writer
+            storage.publish(writer.data_names, [writer.manifest_name])
+        finally:
+            writer.close()
+            storage.clear()
