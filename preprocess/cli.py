@@ -465,16 +465,27 @@ def verify(
             show_default="tokenizer.json beside it",
         ),
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Encode the sources again and compare.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make damaged blocks again from the sources.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
     """Check token files against their manifests; exit code 1 if something is wrong."""
+    from preprocess.verify import as_json as for_json
     from preprocess.verify import verified
 
     with _told(ctx) as told:
-        findings = verified(path, tokenizer, told.progress)
-        _print(finding.line() for finding in findings)
+        findings = verified(path, tokenizer, told.progress, deep=deep, repair=repair)
+        if as_json:
+            _print_json(for_json(findings))
+        else:
+            _print(finding.line() for finding in findings)
         if not all(finding.sound for finding in findings):
             raise typer.Exit(1)
 

@@ -131,7 +131,8 @@ class Journal:
         """
         self.wait()
         self._committed = time.monotonic()
-        self._under_way = self._thread.submit(self._write, entry, streams)
+        # Made here and now: what the entry is made of changes while the thread is at work.
+        self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
 
     def wait(self) -> None:
         """Wait until what was committed is on the disk.
@@ -153,10 +154,9 @@ class Journal:
         self.commit(entry, streams)
         self.wait()
 
-    def _write(self, entry: Mapping[str, Any], streams: Sequence[Stream]) -> None:
+    def _write(self, line: bytes, check: str, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.sync()
-        line, check = _line(entry, self._check)
         if self._stream is None:
             self._stream = self._storage.stream(JOURNAL_FILE, self._n_bytes)
         self._stream.append(memoryview(line))

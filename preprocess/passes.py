@@ -289,7 +289,7 @@ def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> 
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """What a unit gives to one output: ids, the ends of documents among them, bytes of text."""
 
     ids: NDArray[np.uint32]
@@ -302,7 +302,7 @@ class _Encoded:
     """What a unit gives to each output, and what is counted."""
 
     batch: DocumentBatch
-    parts: list[_Part]
+    parts: list[Part]
     look_alikes: NDArray[np.int64]
 
 
@@ -358,7 +358,7 @@ def encode_into(
                 states=state.streams or None,
                 last_end=state.last_ends.get(name, 0),
             )
-        digests = encode_units(
+        sources_of = encode_units(
             sources, writers, tokenizer, ids, workers, report, progress, state, journal
         )
         n_documents = sum(report.outputs[name].documents for name in writers)
@@ -373,7 +373,7 @@ def encode_into(
                 tokenizer_fingerprint=tokenizer.fingerprint,
                 pattern=tokenizer.pattern,
                 unicode_version=tokenizer.unicode_version,
-                sources=digests,
+                sources=sources_of[name],
             )
     finally:
         # The journal's thread may be at work with their streams.
@@ -400,7 +400,8 @@ class _EncodedSoFar:
         streams: Name of a stream -> how long it is.
         last_ends: Name of an output -> the end of its last document.
         outputs: Name of an output -> what is in it.
-        sources: Number of a source -> what was read of it, and the xxh3_128 of that.
+        sources: Number of a source -> what was read of it, the xxh3_128 of that, and documents and
+            tokens of it in each output.
         left_out: What was dropped up to here by all passes.
         look_alikes: Special token -> how often it was spelled, in all passes.
         bytes: Bytes of the sources.
@@ -414,7 +415,7 @@ class _EncodedSoFar:
     streams: dict[str, StreamState] = field(default_factory=dict)
     last_ends: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Counts] = field(default_factory=dict)
-    sources: dict[int, tuple[Counts, str]] = field(default_factory=dict)
+    sources: dict[int, tuple[Counts, str, list[list[int]]]] = field(default_factory=dict)
     left_out: LeftOut | None = None
     look_alikes: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
@@ -434,8 +435,8 @@ class _EncodedSoFar:
             for name, (n_bytes, more, last) in entry["streams"].items():
                 blocks.setdefault(name, []).extend(more)
                 state.streams[name] = StreamState(n_bytes, (), last)
-            for index, (documents, n_bytes, tokens, digest) in entry["sources"].items():
-                state.sources[int(index)] = (Counts(documents, n_bytes, tokens), digest)
+            for index, (*read, digest, in_outputs) in entry["sources"].items():
+                state.sources[int(index)] = (Counts(*read), digest, in_outputs)
             state.source, state.after = entry["source"], entry["after"]
             state.last_ends = entry["last_ends"]
             state.outputs = {name: Counts(*each) for name, each in entry["outputs"].items()}
@@ -452,7 +453,8 @@ class _EncodedSoFar:
         """Put into a report what it would say had it been there; returns the counts of sources."""
         for name in outputs:
             report.outputs[name] = self.outputs.get(name, Counts())
-        counts = [self.sources.get(index, (Counts(), ""))[0] for index in range(len(sources))]
+        nothing = {index: Counts() for index in range(len(sources))}
+        counts = list((nothing | {i: each[0] for i, each in self.sources.items()}).values())
         report.sources += zip(sources, counts, strict=True)
         if self.left_out is not None:
             report.left_out = self.left_out
@@ -480,16 +482,99 @@ def encode_units(
     progress: Progress,
     state: _EncodedSoFar | None = None,
     journal: Journal | None = None,
-) -> list[dict[str, Any]]:
-    """Encode every unit, append its ids, count; returns name, size and digest of each source."""
+) -> dict[str, list[dict[str, Any]]]:
+    """Encode every unit, append its ids, count.
+
+    Returns:
+        Name of an output -> what its manifest says of each source.
+    """
     look_alikes = _look_alikes(sources, tokenizer)
     report.look_alikes.update(dict.fromkeys(look_alikes.tokens, 0))
     state = state or _EncodedSoFar(0)
     counts = state.tell(sources, writers, report)
     outputs = [report.outputs[name] for name in writers]
+    # Documents and tokens of each source in each output.
+    in_outputs = [
+        state.sources[index][2] if index in state.sources else [[0, 0] for _ in writers]
+        for index in range(len(sources))
+    ]
     digests = _SourceDigests(sources, state)
     # Sources of which the journal does not know all yet.
     told = state.source
+
+    def entry() -> Entry:
+        nonlocal told
+        streams = {
+            name: each for writer in writers.values() for name, each in writer.state().items()
+        }
+        touched = range(told, min(state.source + 1, len(sources)))
+        told = state.source
+        return {
+            "kind": "encoded",
+            "number": state.number,
+            "source": state.source,
+            "after": state.after,
+            "streams": {name: astuple(each) for name, each in streams.items()},
+            "last_ends": {name: writer.last_end for name, writer in writers.items()},
+            "outputs": {name: astuple(report.outputs[name]) for name in writers},
+            "sources": {i: (*astuple(counts[i]), digests.of(i), in_outputs[i]) for i in touched},
+            "left_out": astuple(report.left_out),
+            "look_alikes": {token: n for token, n in report.look_alikes.items() if n},
+            "bytes": stage.done,
+            "seconds": stage.seconds,
+        }
+
+    streams: list[Stream] = [stream for writer in writers.values() for stream in writer.streams]
+    make_work = _encoding(tokenizer, ids, look_alikes)
+    units = _units(sources, state.source, state.after)
+    with (
+        _encoding_stage(sources, list(writers), state, progress) as stage,
+        closing(run_in_order(units, _with_unit(make_work), workers)) as results,
+    ):
+        for (index, unit), encoded in results:
+            digests.update(index, unit.content())
+            report.left_out.add(encoded.batch)
+            report.look_alikes.update(
+                dict(zip(look_alikes.tokens, encoded.look_alikes.tolist(), strict=True))
+            )
+            for part in encoded.parts:
+                counts[index].add(len(part.document_ends), part.n_bytes, len(part.ids))
+            for output, writer, part, of_source in zip(
+                outputs, writers.values(), encoded.parts, in_outputs[index], strict=False
+            ):
+                writer.append(part.ids, part.document_ends)
+                output.add(len(part.document_ends), part.n_bytes, len(part.ids))
+                of_source[0] += len(part.document_ends)
+                of_source[1] += len(part.ids)
+            stage.advance(unit.n_bytes)
+            state.source, state.after = _place_behind(index, unit)
+            if journal is not None and journal.due():
+                journal.commit(entry(), streams)
+            is_all = state.source == len(sources)
+            if journal is not None and not is_all and progress.out_of_time():
+                journal.append(entry(), streams)
+                raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
+        if journal is not None:
+            journal.append(entry(), streams)
+    return {
+        name: [
+            {
+                "name": source.name,
+                "bytes": source.n_bytes,
+                "digest": digests.of(index),
+                "documents": in_outputs[index][number][0],
+                "tokens": in_outputs[index][number][1],
+            }
+            for index, source in enumerate(sources)
+        ]
+        for number, name in enumerate(writers)
+    }
+
+
+def _encoding(
+    tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: LookAlikes
+) -> Callable[[], Callable[[WorkUnit], _Encoded]]:
+    """What makes the work of encoding a unit."""
 
     def make_work() -> Callable[[WorkUnit], _Encoded]:
         encoder = tokenizer.new_encoder()
@@ -509,61 +594,23 @@ def encode_units(
 
         return work
 
-    def entry() -> Entry:
-        nonlocal told
-        streams = {
-            name: each for writer in writers.values() for name, each in writer.state().items()
-        }
-        touched = range(told, min(state.source + 1, len(sources)))
-        told = state.source
-        return {
-            "kind": "encoded",
-            "number": state.number,
-            "source": state.source,
-            "after": state.after,
-            "streams": {name: astuple(each) for name, each in streams.items()},
-            "last_ends": {name: writer.last_end for name, writer in writers.items()},
-            "outputs": {name: astuple(report.outputs[name]) for name in writers},
-            "sources": {i: (*astuple(counts[i]), digests.of(i)) for i in touched},
-            "left_out": astuple(report.left_out),
-            "look_alikes": {token: n for token, n in report.look_alikes.items() if n},
-            "bytes": stage.done,
-            "seconds": stage.seconds,
-        }
-
-    streams: list[Stream] = [stream for writer in writers.values() for stream in writer.streams]
     # The encoder's tables are made here, once, and not by several threads at the same time.
     tokenizer.new_encoder()
-    units = _units(sources, state.source, state.after)
-    with (
-        _encoding_stage(sources, list(writers), state, progress) as stage,
-        closing(run_in_order(units, _with_unit(make_work), workers)) as results,
-    ):
-        for (index, unit), encoded in results:
-            digests.update(index, unit.content())
-            report.left_out.add(encoded.batch)
-            report.look_alikes.update(
-                dict(zip(look_alikes.tokens, encoded.look_alikes.tolist(), strict=True))
-            )
-            for part in encoded.parts:
-                counts[index].add(len(part.document_ends), part.n_bytes, len(part.ids))
-            for output, writer, part in zip(outputs, writers.values(), encoded.parts, strict=False):
-                writer.append(part.ids, part.document_ends)
-                output.add(len(part.document_ends), part.n_bytes, len(part.ids))
-            stage.advance(unit.n_bytes)
-            state.source, state.after = _place_behind(index, unit)
-            if journal is not None and journal.due():
-                journal.commit(entry(), streams)
-            is_all = state.source == len(sources)
-            if journal is not None and not is_all and progress.out_of_time():
-                journal.append(entry(), streams)
-                raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
-        if journal is not None:
-            journal.append(entry(), streams)
-    return [
-        {"name": source.name, "bytes": source.n_bytes, "digest": digests.of(index)}
-        for index, source in enumerate(sources)
-    ]
+    return make_work
+
+
+def encoded_again(
+    source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int
+) -> Iterator[list[Part]]:
+    """What a source gives to each output, unit by unit, for a comparison with what is there.
+
+    Raises:
+        CorpusError: Text cannot be read.
+    """
+    make_work = _encoding(tokenizer, ids, LookAlikes(()))
+    with closing(run_in_order(source.units(), make_work, workers)) as results:
+        for encoded in results:
+            yield encoded.parts
 
 
 def _look_alikes(sources: Sequence[Source], tokenizer: AnyTokenizer) -> LookAlikes:
@@ -580,7 +627,7 @@ class _SourceDigests:
     """
 
     def __init__(self, sources: Sequence[Source], state: _EncodedSoFar) -> None:
-        self._of = {index: digest for index, (_, digest) in state.sources.items()}
+        self._of = {index: digest for index, (_, digest, _) in state.sources.items()}
         self._index = state.source
         self._digest = xxhash.xxh3_128()
         if state.after is None:
@@ -610,13 +657,13 @@ class _SourceDigests:
 
 def _divided(
     batch: DocumentBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64]
-) -> list[_Part]:
+) -> list[Part]:
     """What each output gets of a batch: [all], or [train, validation] if documents are divided."""
     n_ended = batch.n_ended
-    everything = _Part(ids, offsets[1 : n_ended + 1], len(batch.buffer))
+    everything = Part(ids, offsets[1 : n_ended + 1], len(batch.buffer))
     if batch.in_validation is None:
         return [everything]
-    nothing = _Part(ids[:0], offsets[:0], 0)
+    nothing = Part(ids[:0], offsets[:0], 0)
     if not batch.in_validation.any():
         return [everything, nothing]
     if batch.in_validation.all():
@@ -630,7 +677,7 @@ def _divided(
     ):
         ends = np.cumsum(n_ids[chosen])
         parts.append(
-            _Part(ids[chosen_ids], ends[: int(chosen[:n_ended].sum())], int(n_bytes[chosen].sum()))
+            Part(ids[chosen_ids], ends[: int(chosen[:n_ended].sum())], int(n_bytes[chosen].sum()))
         )
     return parts
 

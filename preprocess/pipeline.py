@@ -191,6 +191,30 @@ def _plan(settings: BuildSettings) -> _Plan:
     return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record)
 
 
+def sources_of(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+) -> tuple[list[str], Sequence[Source]]:
+    """What a token file of a run is made from.
+
+    Args:
+        settings: Those of the run.
+        tokenizer: The one that was trained or given.
+        file_name: NAME of the token file.
+
+    Returns:
+        NAMEs of the token files that these sources fill, this one among them, and the sources.
+    """
+    if isinstance(settings, EncodeSettings):
+        return [settings.name], find_sources(settings.paths, _reading(settings, tokenizer))
+    reading = _reading(settings, tokenizer, settings.validation_fraction)
+    if settings.val and file_name == settings.named("val"):
+        return [file_name], find_sources(settings.val, reading)
+    names = [settings.named(name) for name in ("train", "val")]
+    return names, find_sources(settings.train, reading) if settings.train else [
+        StandardLibrary(reading)
+    ]
+
+
 def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
     """Say why nothing is left to be done; "" if something is.
 

@@ -37,6 +37,8 @@ FORMAT_VERSION = 1
 # Digests are of this many bytes of a file at a time, so that damage is located, not just noticed.
 BLOCK_BYTES = 4 * 1024 * 1024
 DIGEST = "xxh3_128"
+# The last key of a manifest: the digest of its text before the comma in front of this key.
+_OWN_DIGEST = "manifest_digest"
 DOCUMENT_END_DTYPE = np.dtype("<u8")
 
 Integers = npt.NDArray[np.integer[Any]]
@@ -88,7 +90,8 @@ class Manifest:
         tokenizer_fingerprint: sha256 of the exact text of the tokenizer.json, in hexadecimal.
         pattern: Name of the split pattern.
         unicode_version: Version of the character classes that the pattern was applied with.
-        sources: One object for each source file, in the order they were read.
+        sources: One object for each source file, in the order they were read: "name", "bytes",
+            "digest" (xxh3_128), and "documents" and "tokens" that it gave to this token file.
         bin_digests: xxh3_128 of every 4 MiB of NAME.bin, in hexadecimal; the last block may be
             shorter.
         docs_digests: The same for NAME.docs.
@@ -112,7 +115,9 @@ class Manifest:
         """The exact text of NAME.json."""
         head = {"format": FORMAT, "format_version": FORMAT_VERSION}
         digests = {"digest": DIGEST, "digest_block_bytes": BLOCK_BYTES}
-        return json.dumps(head | asdict(self) | digests, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(head | asdict(self) | digests, indent=2, ensure_ascii=False)
+        text = text.removesuffix("\n}")
+        return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
 
     @classmethod
     def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
@@ -181,6 +186,12 @@ class Manifest:
                 )
 
 
+def manifest_is_as_written(text: str) -> bool:
+    """Whether no byte of the text of a NAME.json was changed since it was written."""
+    before, comma, own = text.rpartition(f',\n  "{_OWN_DIGEST}": ')
+    return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before.encode())}"\n}}\n'
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
@@ -241,16 +252,6 @@ class _BlockDigests:
     def result(self) -> tuple[str, ...]:
         last = [self._block.hexdigest()] if self._in_block else []
         return (*self.finished, *last)
-
-
-def block_digests(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Digests of a file as the manifest has them: xxh3_128 of every 4 MiB, in hexadecimal."""
-    digests = _BlockDigests()
-    block = memoryview(bytearray(BLOCK_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digests.update(block[:count])
-    return digests.result()
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,44 @@
 """Whether token files are what their manifests say, down to the block that is damaged.
 
 Law: a file is called sound only if every byte of it was read and agrees with the manifest, every id
-with the vocabulary, and every document with its end. Nothing is changed.
+with the vocabulary, and every document with its end. Nothing is changed, unless repair is asked
+for; then only blocks that have the digest in the manifest are written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
 from preprocess.inspect import manifests_in, tokenizer_of
+from preprocess.outputs import TOKENIZER_FILE
 from preprocess.progress import Progress, Stage
+from preprocess.remake import Origin, first_difference, mend, origin_of, starts_of
 from preprocess.token_file import (
     BLOCK_BYTES,
+    DOCUMENT_END_DTYPE,
+    Manifest,
     TokenFile,
     TokenFileError,
-    block_digests,
+    manifest_is_as_written,
     open_tokens,
+    token_dtype,
 )
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_TOKENS_AT_A_TIME = 1 << 22
+_DOCUMENTS_AT_A_TIME = 1 << 20
 # Documents that are decoded and encoded again, and the tokens of them all at most.
 _SAMPLE_DOCUMENTS = 16
 _SAMPLE_TOKENS = 1 << 20
@@ -41,11 +53,15 @@ class Finding:
         path: The file.
         sound: Whether it is as it should be.
         text: What was found.
+        blocks: The numbers of the blocks that are damaged.
+        sources: The names of the sources that are concerned.
     """
 
     path: Path
     sound: bool
     text: str
+    blocks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
 
     def line(self) -> str:
         """For people."""
@@ -53,7 +69,12 @@ class Finding:
 
 
 def verified(
-    path: Path, tokenizer_path: Path | None = None, progress: Progress | None = None
+    path: Path,
+    tokenizer_path: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    deep: bool = False,
+    repair: bool = False,
 ) -> list[Finding]:
     """Check one token file, or all in a directory, against their manifests.
 
@@ -61,44 +82,79 @@ def verified(
         path: A .bin, a manifest or a directory.
         tokenizer_path: The tokenizer they were built with; None: tokenizer.json beside each.
         progress: Shows what goes on.
+        deep: Encode all sources again and compare.
+        repair: Make damaged blocks again from the sources, if there are any.
 
     Raises:
         TokenFileError: There is nothing to check.
     """
-    paths = manifests_in(path) if path.is_dir() else [path]
+    paths = _token_files_in(path) if path.is_dir() else [path]
     if not paths:
         raise TokenFileError(f"{path}: no finished token file in this directory; build one first")
-    if not paths[0].exists():
+    if not path.exists() and not path.with_suffix(".json").exists():
         raise TokenFileError(f"{path}: no such file or directory; check the path")
     progress = progress or Progress()
-    return [finding for each in paths for finding in _of_token_file(each, tokenizer_path, progress)]
+    return [
+        finding
+        for each in paths
+        for finding in _of_token_file(each, tokenizer_path, progress, deep, repair)
+    ]
 
 
-def _of_token_file(path: Path, tokenizer_path: Path | None, progress: Progress) -> list[Finding]:
+def _token_files_in(directory: Path) -> list[Path]:
+    """The manifests of a directory, and what should be one beside a .bin and its .docs."""
+    manifests = manifests_in(directory)
+    beside = [path.with_suffix(".json") for path in sorted(directory.glob("*.docs"))]
+    more = [path for path in beside if path.with_suffix(".bin").exists()]
+    return sorted({*manifests, *more})
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Findings for JSON."""
+    return {
+        "sound": all(finding.sound for finding in findings),
+        "findings": [asdict(finding) | {"path": str(finding.path)} for finding in findings],
+    }
+
+
+def _of_token_file(
+    path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
+) -> list[Finding]:
+    manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
     try:
-        file = open_tokens(path)
+        text = manifest_path.read_text("utf-8", errors="replace")
+        manifest = Manifest.from_json(text, manifest_path)
+    except FileNotFoundError:
+        try:
+            open_tokens(path)
+        except TokenbinError as error:
+            return [_damage(path, error)]
+        raise
     except TokenbinError as error:
         return [_damage(path, error)]
-    findings = [
-        Finding(
-            file.path,
-            True,
-            f"sizes agree with the manifest: {file.n_tokens:,} tokens ({file.dtype.name}),"
-            f" {file.n_documents:,} documents",
-        ),
-        _of_blocks(file.path, file.manifest.bin_digests),
-        _of_blocks(file.path.with_suffix(".docs"), file.manifest.docs_digests),
-    ]
-    with progress.stage(f"verifying {file.path.name}", len(file), "tokens") as stage:
-        findings.append(_of_ids(file, stage))
-    findings.append(_of_ends(file))
+    findings = [_of_manifest(manifest_path, text)]
+    findings += _of_data(bin_path, manifest, progress)
     try:
-        tokenizer = tokenizer_of(file.path, tokenizer_path)
-        open_tokens(path, tokenizer=tokenizer)
+        tokenizer = tokenizer_of(bin_path, tokenizer_path)
+        if tokenizer.fingerprint != manifest.tokenizer_fingerprint:
+            raise TokenFileError(
+                f"built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., and"
+                f" {tokenizer_path or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
+            )
     except TokenbinError as error:
-        return [*findings, _damage(file.path, error)]
+        return [*findings, _damage(bin_path, error)]
+    findings.append(_of_tokenizer(tokenizer_path or bin_path.parent / TOKENIZER_FILE, tokenizer))
+    try:
+        origin: Origin | None = origin_of(manifest, bin_path, tokenizer)
+        why_not = ""
+    except TokenbinError as error:
+        origin, why_not = None, str(error)
+    if repair and not all(finding.sound for finding in findings):
+        return _repaired(bin_path, manifest, origin, why_not, findings, progress)
     if all(finding.sound for finding in findings):
+        file = open_tokens(bin_path)
         findings.append(_of_sample(file, tokenizer))
+        findings.append(_of_sources(file, origin, why_not, deep))
     return findings
 
 
@@ -106,82 +162,269 @@ def _damage(path: Path, error: TokenbinError) -> Finding:
     return Finding(path, False, str(error).removeprefix(f"{path}: "))
 
 
-def _of_blocks(path: Path, expected: tuple[str, ...]) -> Finding:
-    found = block_digests(path)
-    damaged = [
-        number
-        for number, digests in enumerate(zip(found, expected, strict=True))
-        if digests[0] != digests[1]
-    ]
-    if not damaged:
-        return Finding(path, True, f"all {len(expected):,} blocks have their digests")
-    places = ", ".join(
-        f"{number} (from byte {number * BLOCK_BYTES:,})" for number in damaged[:_SHOWN]
+def _of_manifest(path: Path, text: str) -> Finding:
+    if manifest_is_as_written(text):
+        return Finding(path, True, "the manifest is as it was written")
+    return Finding(
+        path,
+        False,
+        "the manifest is not as it was written: its text does not have its own digest; build the"
+        " files again",
     )
+
+
+def _of_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
+    """The fingerprint is that of the text we write; see whether this text is just that."""
+    if path.is_dir():
+        path = path / TOKENIZER_FILE
+    if not path.exists():
+        return Finding(path, True, "the tokenizer has the fingerprint that the manifest says")
+    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+        tokenizer.save(Path(directory, TOKENIZER_FILE))
+        ours = Path(directory, TOKENIZER_FILE).read_bytes()
+    content = path.read_bytes()
+    if content == ours:
+        return Finding(path, True, "the tokenizer is the very text that the manifest tells of")
+    if len(content) == len(ours) or content.startswith(ours):
+        return Finding(
+            path, False, "the tokenizer still reads the same, but bytes of its file were changed"
+        )
+    return Finding(path, True, "the tokenizer is the same, in the layout of another program")
+
+
+def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Finding]:
+    """Sizes, blocks, ids and ends."""
+    dtype, docs_path = token_dtype(manifest.vocab_size), bin_path.with_suffix(".docs")
+    n_bin, n_docs = manifest.n_tokens * dtype.itemsize, manifest.n_documents * 8
+    too_large: list[tuple[int, int]] = []
+    n_ends = 0
+
+    def look_at_ids(number: int, block: NDArray[np.uint8]) -> None:
+        nonlocal n_ends
+        ids = block[: len(block) - len(block) % dtype.itemsize].view(dtype)
+        if len(ids) and int(ids.max()) >= manifest.vocab_size:
+            place = int(np.flatnonzero(ids >= manifest.vocab_size)[0])
+            too_large.append((number * BLOCK_BYTES // dtype.itemsize + place, int(ids[place])))
+        n_ends += int(np.count_nonzero(ids == manifest.end_of_text_id))
+
+    sizes, damaged = [], {}
+    with progress.stage(f"verifying {bin_path.stem}", n_bin + n_docs) as stage:
+        for path, n_bytes, digests, look in (
+            (bin_path, n_bin, manifest.bin_digests, look_at_ids),
+            (docs_path, n_docs, manifest.docs_digests, None),
+        ):
+            found, damaged[path] = _blocks(path, n_bytes, digests, look, stage)
+            if found is None:
+                sizes.append(Finding(path, False, "missing, though its manifest is there"))
+            elif found != n_bytes:
+                sizes.append(
+                    Finding(
+                        path,
+                        False,
+                        f"{n_bytes:,} bytes are expected and {found:,} were found; it was damaged"
+                        " or replaced",
+                    )
+                )
+    findings = sizes or [
+        Finding(
+            bin_path,
+            True,
+            f"sizes agree with the manifest: {manifest.n_tokens:,} tokens ({dtype.name}),"
+            f" {manifest.n_documents:,} documents",
+        )
+    ]
+    ends = _ends(docs_path, manifest) if not damaged[docs_path] else None
+    for path, digests in ((bin_path, manifest.bin_digests), (docs_path, manifest.docs_digests)):
+        findings.append(_of_blocks(path, manifest, damaged[path], len(digests), ends))
+    if too_large:
+        place, found_id = too_large[0]
+        text = f"token {place:,} is {found_id}, and the vocabulary has {manifest.vocab_size:,} ids"
+    elif n_ends != manifest.n_documents:
+        text = (
+            f"{n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
+            f" {manifest.n_documents:,} documents: as many are expected"
+        )
+    else:
+        text = ""
+    findings.append(
+        Finding(bin_path, not text, text or f"every id is below {manifest.vocab_size:,}")
+    )
+    if not sizes:
+        findings.append(_of_ends(open_tokens(bin_path)))
+    return findings
+
+
+def _blocks(
+    path: Path,
+    n_bytes: int,
+    expected: tuple[str, ...],
+    look: Callable[[int, NDArray[np.uint8]], None] | None,
+    stage: Stage,
+) -> tuple[int | None, list[int]]:
+    """(size of the file, None if it is missing; the numbers of the blocks that are damaged).
+
+    The file is read, not mapped: a place that the disk cannot read is then an error and no signal.
+    """
+    try:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115
+    except FileNotFoundError:
+        return None, list(range(len(expected)))
+    damaged = []
+    buffer = np.empty(BLOCK_BYTES, np.uint8)
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        for number, digest in enumerate(expected):
+            n_block = min(BLOCK_BYTES, n_bytes - number * BLOCK_BYTES)
+            filled = 0
+            # A place that the disk cannot read is damaged as well.
+            with suppress(OSError):
+                file.seek(number * BLOCK_BYTES)
+                while count := file.readinto(buffer[filled:n_block].data):
+                    filled += count
+            if xxhash.xxh3_128_hexdigest(buffer[:filled].data) != digest:
+                damaged.append(number)
+            if look is not None:
+                look(number, buffer[:filled])
+            stage.advance(filled)
+    return size, damaged
+
+
+def _ends(path: Path, manifest: Manifest) -> NDArray[np.uint64] | None:
+    """The ends of documents, mapped, if there are any; what lies behind them is none of them."""
+    if not manifest.n_documents:
+        return None
+    return np.memmap(path, DOCUMENT_END_DTYPE, "r", shape=(manifest.n_documents,))
+
+
+def _of_blocks(
+    path: Path,
+    manifest: Manifest,
+    damaged: list[int],
+    n_blocks: int,
+    ends: NDArray[np.uint64] | None,
+) -> Finding:
+    if not damaged:
+        return Finding(path, True, f"all {n_blocks:,} blocks have their digests")
+    is_bin = path.suffix == ".bin"
+    item = token_dtype(manifest.vocab_size).itemsize if is_bin else DOCUMENT_END_DTYPE.itemsize
+    total = manifest.n_tokens if is_bin else manifest.n_documents
+    places: list[str] = []
+    names: dict[str, None] = {}
+    for number in damaged:
+        first = number * BLOCK_BYTES // item
+        last = min((number + 1) * BLOCK_BYTES // item, total) - 1
+        named = _sources_at(manifest, "tokens" if is_bin else "documents", first, last)
+        names |= dict.fromkeys(named)
+        if len(places) == _SHOWN:
+            continue
+        place = f"{number} (from byte {number * BLOCK_BYTES:,}"
+        if is_bin and ends is not None:
+            first, last = np.searchsorted(ends, [first, last], "right").tolist()
+        if not is_bin or ends is not None:
+            place += f", documents {first:,} to {last:,}"
+        places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")
     more = f" and {len(damaged) - _SHOWN:,} more" if len(damaged) > _SHOWN else ""
     return Finding(
-        path, False, f"{len(damaged):,} of {len(expected):,} blocks are damaged: {places}{more}"
+        path,
+        False,
+        f"{len(damaged):,} of {n_blocks:,} blocks are damaged: {', '.join(places)}{more}",
+        tuple(damaged),
+        tuple(names),
     )
 
 
-def _of_ids(file: TokenFile, stage: Stage) -> Finding:
-    """Every id is below the vocabulary size, and end-of-text ids are as many as documents."""
-    n_ends = 0
-    for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        ids = file.tokens[start : start + _TOKENS_AT_A_TIME]
-        too_large = np.flatnonzero(ids >= file.vocab_size)
-        if len(too_large):
-            place = int(too_large[0])
-            return Finding(
-                file.path,
-                False,
-                f"token {start + place:,} is {int(ids[place])}, and the vocabulary has"
-                f" {file.vocab_size:,} ids",
-            )
-        n_ends += int(np.count_nonzero(ids == file.manifest.end_of_text_id))
-        stage.advance(len(ids))
-    if n_ends != file.n_documents:
-        return Finding(
-            file.path,
-            False,
-            f"{n_ends:,} end-of-text ids ({file.manifest.end_of_text_id}) for {file.n_documents:,}"
-            " documents: as many are expected",
-        )
-    return Finding(file.path, True, f"every id is below {file.vocab_size:,}")
+def _sources_at(manifest: Manifest, what: str, first: int, last: int) -> list[str]:
+    """The sources that gave tokens or documents [first, last]."""
+    try:
+        starts = starts_of(manifest, what)
+    except TokenbinError:
+        return []
+    return [
+        str(source.get("name"))
+        for source, start, stop in zip(manifest.sources, starts, starts[1:], strict=False)
+        if start <= last and first < stop
+    ]
 
 
 def _of_ends(file: TokenFile) -> Finding:
     """Document ends rise, stand behind end-of-text ids, and the last is the number of tokens."""
-    path = file.path.with_suffix(".docs")
-    ends = file.document_ends.astype(np.int64)
-    starts = np.append(0, ends[:-1])
-    not_rising = np.flatnonzero(ends <= starts)
-    if len(not_rising):
-        place = int(not_rising[0])
-        return Finding(
-            path, False, f"document {place:,} ends at {ends[place]:,}, which is not past its start"
-        )
-    last = int(ends[-1]) if len(ends) else 0
-    if last != len(file):
+    path, manifest = file.path.with_suffix(".docs"), file.manifest
+    n, before = file.n_documents, 0
+    last = int(file.document_ends[-1]) if n else 0
+    if last < len(file):
         return Finding(
             path, False, f"the last document ends at {last:,}, and there are {len(file):,} tokens"
         )
-    wrong = np.flatnonzero(file.tokens[ends - 1] != file.manifest.end_of_text_id)
-    if len(wrong):
-        place = int(wrong[0])
-        return Finding(
-            path,
-            False,
-            f"document {place:,} ends at {ends[place]:,} without the end-of-text id"
-            f" {file.manifest.end_of_text_id}",
-        )
-    begin = file.manifest.begin_of_text_id
-    if begin is not None and (file.tokens[starts] != begin).any():
-        place = int(np.flatnonzero(file.tokens[starts] != begin)[0])
-        return Finding(
-            path, False, f"document {place:,} does not begin with the begin-of-text id {begin}"
-        )
-    return Finding(path, True, f"all {len(ends):,} documents end on end-of-text ids")
+    for start in range(0, n, _DOCUMENTS_AT_A_TIME):
+        ends = file.document_ends[start : start + _DOCUMENTS_AT_A_TIME]
+        starts = np.append(np.uint64(before), ends[:-1])
+        wrong = np.flatnonzero((ends <= starts) | (ends > len(file)))
+        if len(wrong):
+            place = int(wrong[0])
+            what = "not past its start" if ends[place] <= starts[place] else "past the last token"
+            text = f"document {start + place:,} ends at {ends[place]:,}, which is {what}"
+            return Finding(path, False, text)
+        wrong = np.flatnonzero(file.tokens[ends.astype(np.int64) - 1] != manifest.end_of_text_id)
+        if len(wrong):
+            place = int(wrong[0])
+            return Finding(
+                path,
+                False,
+                f"document {start + place:,} ends at {ends[place]:,} without the end-of-text id"
+                f" {manifest.end_of_text_id}",
+            )
+        begin = manifest.begin_of_text_id
+        if begin is not None:
+            wrong = np.flatnonzero(file.tokens[starts.astype(np.int64)] != begin)
+            if len(wrong):
+                place = start + int(wrong[0])
+                text = f"document {place:,} does not begin with the begin-of-text id {begin}"
+                return Finding(path, False, text)
+        before = int(ends[-1])
+    return Finding(path, True, f"all {n:,} documents end on end-of-text ids")
+
+
+def _of_sources(file: TokenFile, origin: Origin | None, why_not: str, deep: bool) -> Finding:
+    """The sources are there; with `deep`, they encode to what the file holds."""
+    if origin is None:
+        # The token file may be sound all the same: sources are often thrown away.
+        return Finding(file.path, not deep, f"not compared with its sources: {why_not}")
+    n = len(origin.sources)
+    if not deep:
+        return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
+    different = first_difference(origin, file.tokens, file.document_ends)
+    if different is None:
+        return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
+    index, text = different
+    name = origin.sources[index].name
+    return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
+
+
+def _repaired(
+    bin_path: Path,
+    manifest: Manifest,
+    origin: Origin | None,
+    why_not: str,
+    findings: list[Finding],
+    progress: Progress,
+) -> list[Finding]:
+    """Mend damaged blocks, and look again."""
+    of = {
+        suffix: [block for f in findings if f.path.suffix == suffix for block in f.blocks]
+        for suffix in (".bin", ".docs")
+    }
+    if origin is None:
+        return [*findings, Finding(bin_path, False, f"cannot be repaired: {why_not}")]
+    mended = mend(origin, bin_path, of)
+    wanted = sum(map(len, of.values()))
+    findings = [
+        _of_manifest(bin_path.with_suffix(".json"), bin_path.with_suffix(".json").read_text()),
+        *_of_data(bin_path, manifest, progress),
+    ]
+    text = f"{len(mended):,} of {wanted:,} damaged blocks were made again from the sources"
+    if len(mended) < wanted:
+        text += "; the others give other bytes now: the text is not what it was"
+    return [*findings, Finding(bin_path, len(mended) == wanted, text)]
 
 
 def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:

@@ -67,7 +67,7 @@ def test_every_command_in_turn(text: Path, tmp_path: Path, capsys: Any) -> None:
     assert run(["inspect", str(tokenizer)]) == 0
     assert "290 tokens" in capsys.readouterr().out
     assert run(["verify", str(out.parent)]) == 0
-    assert capsys.readouterr().out.count("ok ") == 6
+    assert capsys.readouterr().out.count("ok ") == 9
     out.write_bytes(b"\1\0" * (out.stat().st_size // 2))
     assert run(["verify", str(out)]) == 1
     assert "DAMAGED" in capsys.readouterr().out

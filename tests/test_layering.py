@@ -37,7 +37,9 @@ LEVELS = [
     "preprocess.outputs",
     "preprocess.passes preprocess.inspect_tokenizer preprocess.compare",
     "preprocess.inspect",
-    "preprocess.pipeline preprocess.verify",
+    "preprocess.pipeline",
+    "preprocess.remake",
+    "preprocess.verify",
     "preprocess.cli",
     "preprocess.__main__ preprocess",
 ]

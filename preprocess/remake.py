@@ -1,0 +1,243 @@
+"""Token files made again from their sources: to compare them with what is there, or to mend it.
+
+Law: what is made again is what the build made, by the same functions; nothing is written that does
+not have the digest in the manifest.
+
+stats.json says how the files were made and from which paths; the manifest says what each source
+gave, so only the sources that are concerned are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from bpe.errors import TokenbinError
+from preprocess.config import BuildSettings, EncodeSettings, checked
+from preprocess.outputs import STATS_FORMAT
+from preprocess.passes import SpecialIds, encoded_again
+from preprocess.pipeline import sources_of
+from preprocess.sources import Source
+from preprocess.token_file import BLOCK_BYTES, DOCUMENT_END_DTYPE, Manifest, token_dtype
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+Blocks = dict[str, list[int]]
+
+
+class RemakeError(TokenbinError):
+    """Token files cannot be made again: what they were made from is not known or has changed."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a token file was made from.
+
+    Attributes:
+        manifest: That of the token file.
+        sources: In order, with the sizes that the manifest says.
+        part: 0, or 1 for the validation documents of sources that were divided.
+        tokenizer: It encodes.
+        ids: What stands around every document.
+        workers: Number of threads.
+    """
+
+    manifest: Manifest
+    sources: Sequence[Source]
+    part: int
+    tokenizer: AnyTokenizer
+    ids: SpecialIds
+    workers: int
+
+    @property
+    def token_starts(self) -> list[int]:
+        """Where the tokens of each source begin, and where the last end."""
+        return starts_of(self.manifest, "tokens")
+
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, NDArray[np.uint32], Any]]:
+        """Sources [first, last) once more.
+
+        Yields:
+            the number of a source; uint32[t], ids; int64[k], the ends of documents among them.
+        """
+        for index in range(first, last):
+            source = self.sources[index]
+            for parts in encoded_again(source, self.tokenizer, self.ids, self.workers):
+                yield index, parts[self.part].ids, parts[self.part].document_ends
+
+
+def starts_of(manifest: Manifest, what: str) -> list[int]:
+    """Where the "tokens" or "documents" of each source begin, and where the last end.
+
+    Raises:
+        RemakeError: The manifest does not say it.
+    """
+    counts = [source.get(what) for source in manifest.sources]
+    known = [count for count in counts if isinstance(count, int) and count >= 0]
+    if len(known) < len(counts):
+        raise RemakeError("its manifest does not say what each source gave")
+    return [0, *accumulate(known)]
+
+
+def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
+    """Find what a token file was made from.
+
+    Raises:
+        RemakeError: That is not known, not there, or of another size.
+        TokenbinError: The settings are of no use, or a source cannot be read.
+    """
+    settings = _settings_of(bin_path)
+    names, sources = sources_of(settings, tokenizer, bin_path.stem)
+    starts_of(manifest, "tokens")
+    known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
+    found = [(source.name, source.n_bytes) for source in sources]
+    if known != found:
+        for before, now in zip(known, found, strict=False):
+            if before != now:
+                raise RemakeError(
+                    f"its source {before[0]} had {before[1]:,} bytes, and {now[0]} with {now[1]:,}"
+                    " is there now"
+                )
+        raise RemakeError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
+    return Origin(
+        manifest,
+        sources,
+        names.index(bin_path.stem),
+        tokenizer,
+        SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id),
+        settings.workers,
+    )
+
+
+def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
+    """The settings that a token file was made with, from the stats.json that tells of it."""
+    for path in sorted(bin_path.parent.glob("*stats.json")):
+        try:
+            stats = json.loads(path.read_bytes())
+        except ValueError:
+            continue
+        if not isinstance(stats, dict) or stats.get("format") != STATS_FORMAT:
+            continue
+        settings, record = stats.get("settings"), stats.get("made_from")
+        if not isinstance(settings, dict) or not isinstance(record, dict):
+            continue
+        if record.get("command") == "encode":
+            made = checked(EncodeSettings, settings)
+            if made.name == bin_path.stem:
+                return made
+        elif record.get("command") == "build":
+            built = checked(BuildSettings, settings)
+            if bin_path.stem in (built.named("train"), built.named("val")):
+                return built
+    raise RemakeError("no stats.json beside it says how it was made")
+
+
+def first_difference(
+    origin: Origin, tokens: NDArray[Any], ends: NDArray[Any]
+) -> tuple[int, str] | None:
+    """Where the text, encoded again, gives something else than a token file holds.
+
+    Returns:
+        (the number of a source, what is different there), or None if everything is the same.
+    """
+    place = n_documents = 0
+    digests = [xxhash.xxh3_128() for _ in origin.sources]
+    for index, source in enumerate(origin.sources):
+        for unit in source.units():
+            digests[index].update(unit.content().data)
+        known = origin.manifest.sources[index].get("digest")
+        if digests[index].hexdigest() != known:
+            return index, "its text is not what it was when the file was built"
+        for _, ids, document_ends in origin.pieces(index, index + 1):
+            there = tokens[place : place + len(ids)]
+            if len(there) != len(ids) or not np.array_equal(there, ids):
+                n = min(len(there), len(ids))
+                differs = np.flatnonzero(there[:n] != ids[:n])
+                return index, f"token {place + (int(differs[0]) if len(differs) else n):,} differs"
+            wanted = document_ends + place
+            if not np.array_equal(ends[n_documents : n_documents + len(wanted)], wanted):
+                return (
+                    index,
+                    f"the end of document {n_documents:,} or of one just behind it differs",
+                )
+            place += len(ids)
+            n_documents += len(wanted)
+    if (place, n_documents) != (len(tokens), len(ends)):
+        return len(origin.sources) - 1, f"it gives {place:,} tokens and {n_documents:,} documents"
+    return None
+
+
+def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[str, int]]:
+    """Make damaged blocks again, and write those that have the digest in the manifest.
+
+    Args:
+        origin: What the files were made from.
+        bin_path: The .bin.
+        damaged: ".bin" and ".docs" -> the numbers of damaged blocks, ascending.
+
+    Returns:
+        (suffix, number) of each block that was mended.
+
+    Raises:
+        TokenbinError: A source cannot be read.
+        OSError: A file cannot be written.
+    """
+    manifest = origin.manifest
+    dtype = token_dtype(manifest.vocab_size)
+    plans = {
+        ".bin": (manifest.n_tokens * dtype.itemsize, dtype, "tokens", manifest.bin_digests),
+        ".docs": (
+            manifest.n_documents * DOCUMENT_END_DTYPE.itemsize,
+            DOCUMENT_END_DTYPE,
+            "documents",
+            manifest.docs_digests,
+        ),
+    }
+    mended = []
+    for suffix, (n_bytes, item, what, digests) in plans.items():
+        path = bin_path.with_suffix(suffix)
+        if not path.exists():
+            path.touch()
+        with open(path, "r+b") as file:
+            if os.fstat(file.fileno()).st_size != n_bytes:
+                file.truncate(n_bytes)
+            for number in damaged.get(suffix, []):
+                start = number * BLOCK_BYTES
+                stop = min(start + BLOCK_BYTES, n_bytes)
+                block = _made_again(origin, what, item, start, stop)
+                if xxhash.xxh3_128_hexdigest(block) == digests[number]:
+                    file.seek(start)
+                    file.write(block)
+                    mended.append((suffix, number))
+            file.flush()
+            os.fsync(file.fileno())
+    return mended
+
+
+def _made_again(origin: Origin, what: str, item: np.dtype[Any], start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a file, from the sources that gave them."""
+    starts = starts_of(origin.manifest, what)
+    wanted = range(start // item.itemsize, stop // item.itemsize)
+    first = max(int(np.searchsorted(starts, wanted.start, "right")) - 1, 0)
+    last = int(np.searchsorted(starts, wanted.stop, "left"))
+    pieces = []
+    place, token = starts[first], origin.token_starts[first]
+    for _, ids, ends in origin.pieces(first, last):
+        values = ids if what == "tokens" else ends + token
+        low, high = max(wanted.start - place, 0), max(wanted.stop - place, 0)
+        pieces.append(values[low:high].astype(item))
+        token += len(ids)
+        place += len(values)
+        if place >= wanted.stop:
+            break
+    return b"".join(piece.tobytes() for piece in pieces)
