@@ -20,7 +20,7 @@ A place is the number of a source and a place in it, as its units say it (`WorkU
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -601,7 +601,7 @@ def _encoding(
 
 def encoded_again(
     source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int
-) -> Iterator[list[Part]]:
+) -> Generator[list[Part], None, None]:
     """What a source gives to each output, unit by unit, for a comparison with what is there.
 
     Raises:

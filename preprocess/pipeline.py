@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ from preprocess.passes import (
     SpecialIds,
     encode_into,
     encode_units,
+    encoded_again,
     refuse_no_text,
     train_tokenizer,
 )
@@ -57,7 +59,11 @@ from preprocess.report import (
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import OutputError
-from preprocess.token_file import Manifest, open_tokens
+from preprocess.token_file import Manifest, open_tokens, token_dtype
+
+# More bytes of text than a token has on average, whatever the text and the vocabulary.
+_FEW_TOKENS = 6.0
+_SOURCES_LOOKED_AT = 4
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -111,11 +117,14 @@ def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
         saves = saves_tokenizer(
             settings.out, plan.tokenizer, settings.tokenizer, settings.overwrite
         )
+        _refuse_full_disk(plan, outputs, plan.tokenizer, settings)
         outputs.begin()
         tokenizer = plan.tokenizer or _trained(
             plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, progress, LeftOut()
         )
-        if saves and plan.tokenizer:
+        if plan.tokenizer is None:
+            _refuse_full_disk(plan, outputs, tokenizer, settings)
+        elif saves:
             outputs.add_tokenizer(plan.tokenizer, TOKENIZER_FILE)
         report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
         stats = _stats(report, settings, progress, started)
@@ -301,6 +310,49 @@ def _trained(
     return tokenizer
 
 
+def _refuse_full_disk(
+    plan: _Plan,
+    outputs: Outputs,
+    tokenizer: AnyTokenizer | None,
+    settings: BuildSettings | EncodeSettings,
+) -> None:
+    """Refuse a disk that the token files do not fit on, before hours of work and not after.
+
+    A file of bytes has at most as many tokens. Only where that might not fit is the text looked at:
+    its first units are encoded. Where the tokenizer is not known yet, few tokens are taken for
+    granted, so that nothing is refused that may be possible.
+
+    Raises:
+        OutputError: That is so.
+    """
+    if tokenizer is not None:
+        vocab_size = tokenizer.vocab_size
+    else:
+        assert isinstance(settings, BuildSettings)
+        vocab_size = settings.vocab_size
+    itemsize = token_dtype(vocab_size).itemsize
+    n_bytes = sum(source.n_bytes for part in plan.passes for source in part.sources)
+    free, used = outputs.storage.space()
+    if n_bytes * itemsize <= free + used:
+        return
+    per_token = _FEW_TOKENS
+    if tokenizer is not None:
+        seen = tokens = 0
+        for source in plan.passes[0].sources[:_SOURCES_LOOKED_AT]:
+            again = encoded_again(source, tokenizer, SpecialIds.of(tokenizer, settings), 1)
+            with closing(again) as units:
+                for part in next(units, []):
+                    seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
+        per_token = seen / tokens if tokens else per_token
+    needed = round(n_bytes / per_token * itemsize)
+    if needed > free + used:
+        raise OutputError(
+            f"{plan.directory}: the token files will have about {needed / 1e9:,.1f} GB"
+            f" ({per_token:.1f} bytes of text to the token), and {(free + used) / 1e9:,.1f} GB are"
+            " free; free the space or choose another directory (--out)"
+        )
+
+
 def _encoded(
     plan: _Plan,
     tokenizer: AnyTokenizer,
@@ -465,6 +517,7 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     with Outputs(directory, name, record, settings.overwrite) as outputs:
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)
+        _refuse_full_disk(plan, outputs, tokenizer, settings)
         outputs.begin()
         report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
         stats = _stats(report, settings, progress, started)

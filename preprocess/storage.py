@@ -103,6 +103,9 @@ class Storage(Protocol):
     def clear(self) -> None:
         """Remove everything that has no final name."""
 
+    def space(self) -> tuple[int, int]:
+        """(bytes that are free, bytes that lie here without a final name)."""
+
 
 def _refusal(path: Path, error: OSError, position: int | None = None) -> OutputError:
     place = "" if position is None else f" at byte {position:,}"
@@ -306,6 +309,12 @@ class LocalStorage:
             for path in there:
                 os.unlink(path)
             os.rmdir(self.work)
+
+    def space(self) -> tuple[int, int]:
+        """See `Storage`."""
+        state = os.statvfs(self.directory)
+        used = sum(path.stat().st_size for path in self.work.iterdir()) if self.exists() else 0
+        return state.f_bavail * state.f_frsize, used
 
     def _make(self) -> None:
         if not self.exists():

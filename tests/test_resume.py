@@ -208,6 +208,33 @@ def test_messages_of_a_disk_that_fails(
     assert "free the space and run the same command again" in said
 
 
+def test_a_disk_that_is_too_small_is_found_before_the_work(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 0
+    monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (free, 0))
+    n_bytes = sum(path.stat().st_size for path in options["train"].iterdir())
+    pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
+    given = {key: value for key, value in options.items() if key != "vocab_size"}
+    message = r"out: the token files will have about .* free the space or choose another directory"
+    # Surely too small, whatever the tokenizer will be.
+    free = n_bytes // 4
+    progress = Progress()
+    with pytest.raises(OutputError, match=message):
+        build(**options, progress=progress)
+    assert not progress.stages
+    # Too small for this text and this tokenizer: known at once, or when it is trained.
+    free = n_bytes // 2
+    with pytest.raises(OutputError, match=message):
+        build(**given, tokenizer=tmp_path / "t.json", progress=progress)
+    assert not progress.stages
+    with pytest.raises(OutputError, match=message):
+        build(**options, progress=progress)
+    assert [stage.name for stage in progress.stages] == ["counting", "merging"]
+    free = 2 * n_bytes
+    build(**options)
+
+
 # What is there already.
 
 
