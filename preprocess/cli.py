@@ -490,6 +490,29 @@ def verify(
             raise typer.Exit(1)
 
 
+@app.command()
+def doctor(
+    ctx: typer.Context,
+    path: Annotated[Path, typer.Argument(help="The directory where outputs would land.")] = Path(
+        "data"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: _Debug = False,
+) -> None:
+    """Try whether this machine is fit for a long job; exit code 1 if something is not."""
+    from preprocess.doctor import as_json as for_json
+    from preprocess.doctor import examined
+
+    with _told(ctx):
+        checks = examined(path)
+        if as_json:
+            _print_json(for_json(checks))
+        else:
+            _print([check.line() for check in checks])
+        if not all(check.fit for check in checks):
+            raise typer.Exit(1)
+
+
 # --- how commands are run
 # --------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from preprocess.progress import Progress, logger
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]
 TEXT = "<|endoftext|>".join(f"document {i} of many, and some more words" for i in range(400))
-COMMANDS = ["build", "train", "encode", "decode", "count", "inspect", "verify"]
+COMMANDS = ["build", "train", "encode", "decode", "count", "inspect", "verify", "doctor"]
 
 
 @pytest.fixture

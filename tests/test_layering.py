@@ -35,7 +35,7 @@ LEVELS = [
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
     "preprocess.outputs",
-    "preprocess.passes preprocess.inspect_tokenizer preprocess.compare",
+    "preprocess.doctor preprocess.passes preprocess.inspect_tokenizer preprocess.compare",
     "preprocess.inspect",
     "preprocess.pipeline",
     "preprocess.remake",
