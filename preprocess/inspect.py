@@ -16,8 +16,10 @@ import numpy as np
 
 from bpe.errors import TokenbinError, TokenizerFileError
 from preprocess import inspect_tokenizer
+from preprocess.journal import JournalError, read_entries
 from preprocess.outputs import TOKENIZER_FILE
-from preprocess.storage import unfinished
+from preprocess.progress import Stage, line_of
+from preprocess.storage import JOURNAL_FILE, unfinished
 from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
@@ -140,10 +142,35 @@ def _of_directory(directory: Path) -> list[str]:
         lines += inspect_tokenizer.lines(tokenizer_path, load_tokenizer(tokenizer_path))
     for path in manifests_in(directory):
         lines += _of_token_file(open_tokens(path))
-    lines += [f"{path}: not finished" for path in unfinished(directory)]
+    lines += [f"{path}: not finished: {_how_far(path)}" for path in unfinished(directory)]
     if not lines:
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return lines
+
+
+def _how_far(work: Path) -> str:
+    """What the journal of an unfinished run says of it."""
+    try:
+        content = (work / JOURNAL_FILE).read_bytes()
+        entries = [entry for entry, _, _ in read_entries(content, str(work / JOURNAL_FILE))]
+    except FileNotFoundError:
+        return "nothing was done yet"
+    except JournalError as error:
+        return str(error)
+    sources = list(entries[0]["made_from"]["sources"].items()) if entries else []
+    for entry in reversed(entries):
+        if entry["kind"] == "finishing":
+            return "complete, only final names are missing"
+        if entry["kind"] not in ("counted", "encoded"):
+            continue
+        is_counting = entry["kind"] == "counted"
+        name, files = sources[0 if is_counting else entry["number"]]
+        title = "counting" if is_counting else f"encoding {name}"
+        stage = Stage(title, sum(n_bytes for _, n_bytes, _ in files), "B", entry["bytes"])
+        return (
+            f"{line_of(stage, entry['seconds'])}; {entry['source']:,} of {len(files):,} files done"
+        )
+    return "nothing was done yet"
 
 
 def _of_token_file(file: TokenFile) -> list[str]:

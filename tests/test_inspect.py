@@ -70,7 +70,10 @@ def test_a_tokenizer_is_described(data: Path) -> None:
 
 def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
     (tmp_path / ".build.partial").mkdir()
-    assert description(tmp_path) == [f"{tmp_path / '.build.partial'}: not finished"]
+    work = tmp_path / ".build.partial"
+    assert description(tmp_path) == [f"{work}: not finished: nothing was done yet"]
+    (work / "journal.jsonl").write_bytes(b"{}\n{}\n")
+    assert "journal.jsonl: line 1 is damaged" in description(tmp_path)[0]
 
 
 def test_a_token_file_without_its_tokenizer_has_no_sample(data: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import torture
 from bpe.errors import TokenbinError
 from preprocess import build, journal, passes, pipeline, storage
 from preprocess.cli import run
+from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress
 from preprocess.storage import LOCK_FILE, OutputError
@@ -445,6 +447,22 @@ def test_a_journal_of_another_version_is_refused(
         cut_off(options)
     with pytest.raises(JournalError, match="an unfinished run of another version of tokenbin"):
         build(**options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("counting", r"counting: \d+ %, .* MB/s, about .* left; 0 of 2 files done"),
+        ("merging", r"counting: 100 %, .*; 2 of 2 files done"),
+        ("encoding train and val", r"encoding train and val: \d+ %, .* left; 0 of 2 files done"),
+    ],
+)
+def test_inspect_says_how_far_an_unfinished_run_is(
+    options: dict[str, Any], stage: str, said: str
+) -> None:
+    cut_off(options, stage, 0 if stage == "merging" else 3)
+    (line,) = description(options["out"])
+    assert re.fullmatch(rf".*/\.build\.partial: not finished: {said}", line)
 
 
 # One at a time, and in time.
