@@ -22,6 +22,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,6 +84,22 @@ def _entry(line: bytes, before: str) -> Entry | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
+
+
+@contextmanager
+def understanding() -> Iterator[None]:
+    """Turn what is raised over an entry that says something unheard of into a refusal.
+
+    Raises:
+        JournalError: That happened inside the `with`.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise JournalError(
+            f"{JOURNAL_FILE}: an entry says what this tokenbin does not write ({error!r}); start"
+            " anew (--overwrite)"
+        ) from error
 
 
 class Journal:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bpe.errors import TokenizerFileError, TrainingError
 from preprocess.documents import ChangedError, CorpusError
 from preprocess.inputs import Record, differences, without_stamps
-from preprocess.journal import FORMAT_VERSION, Journal, JournalError
+from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
 from preprocess.storage import LocalStorage, OutputError, writing
 from preprocess.token_file import file_names, refuse_to_overwrite
@@ -95,20 +95,17 @@ class Outputs:
     def _goes_on(self, begun: Mapping[str, Any]) -> bool:
         """Whether this run goes on with the one that wrote `begun`; else it takes its place."""
         work = self.storage.work
-        try:
-            if begun["format_version"] != FORMAT_VERSION:
-                raise JournalError(
-                    f"{work}: an unfinished run of another version of tokenbin; finish it with that"
-                    " one, or start anew (--overwrite)"
-                )
+        with understanding():
+            version = begun["format_version"]
+        if version != FORMAT_VERSION:
+            raise JournalError(
+                f"{work}: an unfinished run of another version of tokenbin; finish it with that"
+                " one, or start anew (--overwrite)"
+            )
+        with understanding():
             changed = differences(begun["made_from"], self._made_from)
             # A run that was to overwrite goes on with --overwrite; others start anew with it.
             anew = self.overwrite and (bool(changed) or not begun["overwrite"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise JournalError(
-                f"{work}: its journal begins with what this tokenbin does not write ({error!r});"
-                " start anew (--overwrite)"
-            ) from error
         if changed and not anew:
             raise OutputError(
                 f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"

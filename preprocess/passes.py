@@ -33,7 +33,7 @@ from bpe.errors import TokenbinError
 from preprocess.config import END_OF_TEXT, EncodeSettings, TrainSettings
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
-from preprocess.journal import Entry, Journal, JournalError
+from preprocess.journal import Entry, Journal, JournalError, understanding
 from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.sources import Place, Source, WorkUnit
@@ -180,7 +180,8 @@ def count_pretokens(
     of_workers: list[PretokenCounts] = []
     state = _Counted()
     if (entry := journal.last("counted")) is not None:
-        state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
+        with understanding():
+            state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
         of_workers.append(_load_counts(storage, settings, state))
     idle = list(of_workers)
 
@@ -342,7 +343,8 @@ def encode_into(
         JournalError: What an earlier run left is damaged.
         OutOfTimeError: The time that the run may take is over.
     """
-    state = _EncodedSoFar.of(journal, number, names)
+    with understanding():
+        state = _EncodedSoFar.of(journal, number)
     if state.finished:
         with _encoding_stage(sources, list(names), state, progress):
             report.look_alikes.update(dict.fromkeys(_look_alikes(sources, tokenizer).tokens, 0))
@@ -423,7 +425,7 @@ class _EncodedSoFar:
     finished: bool = False
 
     @classmethod
-    def of(cls, journal: Journal, number: int, names: Mapping[str, str]) -> _EncodedSoFar:
+    def of(cls, journal: Journal, number: int) -> _EncodedSoFar:
         """What the journal says of a pass."""
         state = cls(number)
         blocks: dict[str, list[str]] = {}

@@ -9,6 +9,7 @@ calls `build` decides for itself where it ends up.
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import sys
 import time
@@ -208,6 +209,24 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole_seconds} s" if minutes else f"{whole_seconds} s"
+
+
+def used_resources() -> dict[str, float]:
+    """What this process used so far: seconds of processors, bytes from and to the disk.
+
+    Bytes are those that reached the disk, as far as the system tells.
+    """
+    times = os.times()
+    used: dict[str, float] = {"cpu_seconds": times.user + times.system}
+    try:
+        with open("/proc/self/io", "rb") as counters:
+            for line in counters:
+                name, _, n_bytes = line.decode().partition(":")
+                if name in ("read_bytes", "write_bytes"):
+                    used[f"disk_{name}"] = int(n_bytes)
+    except OSError:
+        pass  # Not Linux, or not told.
+    return used
 
 
 def anonymous_memory() -> int:

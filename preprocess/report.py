@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from preprocess.documents import DocumentBatch
-from preprocess.progress import Progress, Stage, duration
+from preprocess.progress import Progress, Stage, duration, used_resources
 from preprocess.sources import Source
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str
     return {
         "seconds": seconds,
         "peak_memory_bytes": progress.peak_memory,
+        **used_resources(),
         **asdict(left_out),
         "stages": [stage.facts() for stage in progress.stages],
     }

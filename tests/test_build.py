@@ -127,6 +127,7 @@ def test_build_trains_encodes_and_reports(corpus: Path, tmp_path: Path) -> None:
     assert stats["tokens"] == sum(m.n_tokens for m in result.manifests.values())
     assert stats["bytes_per_token"] == pytest.approx(stats["bytes"] / stats["tokens"])
     assert stats["peak_memory_bytes"] > 10**6
+    assert stats["cpu_seconds"] > 0
     assert [stage["name"] for stage in stats["stages"]] == [
         "counting", "merging", "encoding train", "encoding val",
     ]  # fmt: skip

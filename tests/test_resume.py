@@ -465,6 +465,36 @@ def test_inspect_says_how_far_an_unfinished_run_is(
     assert re.fullmatch(rf".*/\.build\.partial: not finished: {said}", line)
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"kind": "nonsense"}],
+        [{"kind": "begun", "format_version": 1}],
+        [{"kind": "begun", "format_version": 1, "made_from": {"command": "build"}}],
+        [None, {"kind": "counted", "nonsense": 1}],
+        [None, {"kind": "finished"}],
+        [None, {"kind": "encoded", "number": 0, "streams": {"train.bin": 3}}],
+    ],
+)
+def test_entries_that_nobody_writes_are_refused(
+    options: dict[str, Any], tmp_path: Path, entries: list[dict[str, Any] | None]
+) -> None:
+    pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
+    if "finished" in str(entries) or "encoded" in str(entries):
+        options["tokenizer"] = tmp_path / "t.json"
+    cut_off(options)
+    work = storage.LocalStorage(options["out"], "build")
+    with journal.Journal(work) as before:
+        first = before.entries[0]
+    work.remove(storage.JOURNAL_FILE)
+    with journal.Journal(work) as wrong:
+        for entry in entries:
+            wrong.append(entry or first)
+    with pytest.raises(JournalError, match=r"--overwrite"):
+        build(**options)
+    build(**options, overwrite=True)
+
+
 # One at a time, and in time.
 
 
