@@ -17,15 +17,24 @@ import numpy as np
 from bpe.errors import TokenbinError, TokenizerFileError
 from preprocess import inspect_tokenizer
 from preprocess.journal import JournalError, read_entries
-from preprocess.outputs import TOKENIZER_FILE
+from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
+from preprocess.quality import (
+    document_hashes,
+    duplicate_line,
+    length_line,
+    look_alike_line,
+    occurrences,
+    sample_lines,
+    shared_line,
+    vocabulary_lines,
+)
 from preprocess.storage import JOURNAL_FILE, unfinished
 from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_SAMPLE_TOKENS = 64
 _TOKENS_AT_A_TIME = 1 << 20
 
 
@@ -140,8 +149,20 @@ def _of_directory(directory: Path) -> list[str]:
     tokenizer_path = directory / TOKENIZER_FILE
     if tokenizer_path.exists():
         lines += inspect_tokenizer.lines(tokenizer_path, load_tokenizer(tokenizer_path))
+    hashes = {}
     for path in manifests_in(directory):
-        lines += _of_token_file(open_tokens(path))
+        file = open_tokens(path)
+        lines += _of_token_file(file)
+        hashes[path.stem] = document_hashes(file)
+        lines.append(duplicate_line(hashes[path.stem]))
+    for name, of_val in hashes.items():
+        train = f"{name.removesuffix('val')}train"
+        if name.endswith("val") and train in hashes:
+            lines.append(shared_line(hashes[train], of_val))
+    for path in sorted(directory.glob("*stats.json")):
+        stats = stats_in(path)
+        if stats is not None and "look_alikes" in stats:
+            lines.append(look_alike_line(stats))
     lines += [f"{path}: not finished: {_how_far(path)}" for path in unfinished(directory)]
     if not lines:
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
@@ -175,32 +196,27 @@ def _how_far(work: Path) -> str:
 
 def _of_token_file(file: TokenFile) -> list[str]:
     manifest = file.manifest
-    lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)
-    used = np.zeros(file.vocab_size, np.bool_)
-    for place in range(0, len(file), _TOKENS_AT_A_TIME):
-        ids = file[place : place + _TOKENS_AT_A_TIME]
-        used[ids[ids < file.vocab_size]] = True
+    ends = file.document_ends.astype(np.int64)
+    lengths = ends - np.append(np.int64(0), ends[:-1])
+    counts = occurrences(file)
     lines = [
         f"{file.path}: {file.n_tokens:,} tokens ({file.dtype.name}), {file.n_documents:,}"
         " documents",
         f"  {manifest.n_bytes:,} bytes of text, {manifest.n_bytes / max(file.n_tokens, 1):.2f} to"
         " the token",
-        f"  vocabulary {file.vocab_size:,}, of which {int(used.sum()):,} occur; end of text"
-        f" {manifest.end_of_text_id}, begin of text {manifest.begin_of_text_id}",
+        f"  vocabulary {file.vocab_size:,}, of which {np.count_nonzero(counts):,} occur; end of"
+        f" text {manifest.end_of_text_id}, begin of text {manifest.begin_of_text_id}",
         f"  sources: {_sources(manifest.sources)}",
     ]
     if len(lengths):
-        lines.append(
-            f"  tokens per document: {lengths.mean():,.1f} on average, {lengths.min():,} to"
-            f" {lengths.max():,}, median {np.median(lengths):,.0f}"
-        )
+        lines.append(f"  tokens per document: {lengths.mean():,.1f} on average")
+        lines.append(length_line(lengths))
     try:
         tokenizer = tokenizer_of(file.path, None)
         open_tokens(file.path, tokenizer=tokenizer)
     except TokenbinError as error:
         return [*lines, f"  no sample, for its tokenizer is not beside it: {error}"]
-    sample = tokenizer.decode_bytes(file[:_SAMPLE_TOKENS]).decode("utf-8", "replace")
-    return [*lines, f"  begins: {sample!r}"]
+    return [*lines, *vocabulary_lines(counts, tokenizer), *sample_lines(file, tokenizer)]
 
 
 def _sources(sources: tuple[object, ...]) -> str:

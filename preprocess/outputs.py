@@ -225,7 +225,7 @@ def finished_before(
         stats_file: The name of what says what they were made from.
         made_from: What would be made now.
     """
-    stats = _stats(directory / stats_file)
+    stats = stats_in(directory / stats_file)
     if stats is None or not all((directory / f"{name}.json").exists() for name in token_files):
         return None
     try:
@@ -236,7 +236,7 @@ def finished_before(
 
 def only_touched(stats_path: Path, made_from: Record) -> bool:
     """Whether finished outputs were made from the same, but for when files were written to."""
-    stats = _stats(stats_path)
+    stats = stats_in(stats_path)
     try:
         return stats is not None and not differences(
             without_stamps(stats["made_from"]), without_stamps(made_from)
@@ -277,14 +277,14 @@ def refuse_outputs_in_the_way(
     for name in token_files:
         refuse_to_overwrite(directory, name, overwrite, why)
     stats_path = directory / stats_file
-    if stats_path.exists() and _stats(stats_path) is None:
+    if stats_path.exists() and stats_in(stats_path) is None:
         raise OutputError(
             f"{stats_path}: exists and was not written by tokenbin, so it is left alone; move it"
             " away or choose another directory or name"
         )
 
 
-def _stats(path: Path) -> dict[str, Any] | None:
+def stats_in(path: Path) -> dict[str, Any] | None:
     """What a stats.json of ours says; None if there is none."""
     try:
         content = json.loads(path.read_bytes())

@@ -30,6 +30,7 @@ LEVELS = [
     "bpe",
     "preprocess.engine preprocess.progress preprocess.storage",
     "preprocess.token_file preprocess.journal",
+    "preprocess.quality",
     "preprocess.sampling.batches preprocess.documents preprocess.config",
     "preprocess.sampling preprocess.sources.text preprocess.sources.standard_library",
     "preprocess.sources",
