@@ -105,8 +105,8 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
         for before, now in zip(known, found, strict=False):
             if before != now:
                 raise RemakeError(
-                    f"its source {before[0]} had {before[1]:,} bytes, and {now[0]} with {now[1]:,}"
-                    " is there now"
+                    f"its source {before[0]} had {before[1]} bytes, and {now[0]} with {now[1]} is"
+                    " there now"
                 )
         raise RemakeError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
     return Origin(

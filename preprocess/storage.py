@@ -178,7 +178,8 @@ class LocalStream:
         """See `Stream`."""
         assert self._descriptor is not None
         with writing(self._path):
-            os.fdatasync(self._descriptor)
+            # macOS has no fdatasync.
+            getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def close(self) -> None:
         """See `Stream`."""

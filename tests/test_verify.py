@@ -346,3 +346,35 @@ def test_a_tokenizer_in_another_layout_is_said_to_be_one(data: Path, tmp_path: P
     findings = verified(data / "train.bin")
     assert not damages(findings)
     assert any("in the layout of another program" in finding.text for finding in findings)
+
+
+_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from([[], {}, [[]], [{}], [None], "uint32", 10**4000, [{"name": 1, "bytes": "x"}]]),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_value_anywhere_in_a_manifest_is_reported(
+    built: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    copy = tmp_path_factory.getbasetemp() / "any value"
+    if not copy.exists():
+        shutil.copytree(built, copy)
+    content = json.loads((built / "train.json").read_text())
+    where = data.draw(st.sampled_from([content, content["sources"][0]]))
+    key = data.draw(st.sampled_from([*where, "new"]))
+    if data.draw(st.booleans()):
+        where[key] = data.draw(_values)
+    else:
+        where.pop(key, None)
+    (copy / "train.json").write_text(json.dumps(content))
+    for options in ({}, {"deep": True}):
+        findings = verified(copy / "train.bin", **options)
+        # Its text is not laid out as it was, if nothing else.
+        assert damages(findings)
