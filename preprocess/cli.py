@@ -165,6 +165,17 @@ _MaxMinutes = Annotated[
         show_default="none",
     ),
 ]
+_ShardTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Write NAME_00000.bin and so on, of N tokens at most, with one manifest NAME.json.",
+        show_default="one file",
+    ),
+]
+_SplitDocuments = Annotated[
+    bool, typer.Option("--split-documents", help="Let a document go on in the next shard.")
+]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
 _LogFile = Annotated[
@@ -254,6 +265,8 @@ def build(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
     workers: _Workers = None,
+    shard_tokens: _ShardTokens = None,
+    split_documents: _SplitDocuments = False,
     max_minutes: _MaxMinutes = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
@@ -318,6 +331,8 @@ def encode(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     unit_size: _UnitSize = None,
     workers: _Workers = None,
+    shard_tokens: _ShardTokens = None,
+    split_documents: _SplitDocuments = False,
     max_minutes: _MaxMinutes = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,

@@ -132,6 +132,19 @@ class TrainSettings(ReadSettings):
         return (*dict.fromkeys(more), *self.special_tokens)
 
 
+class ShardSettings(BaseModel):
+    """How token files are divided.
+
+    Attributes:
+        shard_tokens: Make shards of so many tokens at most; None: one file.
+        split_documents: Whether a document may go on in the next shard; else a shard ends before
+            one that does not fit, and a larger one has a shard of its own.
+    """
+
+    shard_tokens: Annotated[int, Field(ge=1)] | None = None
+    split_documents: bool = False
+
+
 class TrainFileSettings(TrainSettings):
     """A tokenizer.json from text.
 
@@ -165,7 +178,7 @@ class CountSettings(ReadSettings):
         return ()
 
 
-class EncodeSettings(CountSettings):
+class EncodeSettings(CountSettings, ShardSettings):
     """A token file from text, with a tokenizer that is there.
 
     Attributes:
@@ -212,7 +225,7 @@ class CompareSettings(ReadSettings):
     max_bytes: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 64 * 1024 * 1024
 
 
-class BuildSettings(TrainSettings):
+class BuildSettings(TrainSettings, ShardSettings):
     """A tokenizer, train.bin and val.bin from text.
 
     Attributes:
@@ -266,6 +279,14 @@ def checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
                 f"vocab_size {settings.vocab_size:,} is too small: 256 bytes and"
                 f" {len(settings.all_special_tokens)} special tokens need at least {needed}"
             )
+    if (
+        isinstance(settings, ShardSettings)
+        and settings.split_documents
+        and settings.shard_tokens is None
+    ):
+        raise SettingsError(
+            "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
+        )
     if isinstance(settings, BuildSettings) and settings.val and settings.val_fraction is not None:
         raise SettingsError(
             "val and val_fraction were both given: validation documents come either from files of"

@@ -199,9 +199,10 @@ def _of_token_file(file: TokenFile) -> list[str]:
     ends = file.document_ends.astype(np.int64)
     lengths = ends - np.append(np.int64(0), ends[:-1])
     counts = occurrences(file)
+    n_shards = f", {len(manifest.shards):,} shards" if manifest.shards else ""
     lines = [
         f"{file.path}: {file.n_tokens:,} tokens ({file.dtype.name}), {file.n_documents:,}"
-        " documents",
+        f" documents{n_shards}",
         f"  {manifest.n_bytes:,} bytes of text, {manifest.n_bytes / max(file.n_tokens, 1):.2f} to"
         " the token",
         f"  vocabulary {file.vocab_size:,}, of which {np.count_nonzero(counts):,} occur; end of"

@@ -24,7 +24,7 @@ from preprocess.inputs import Record, differences, without_stamps
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
 from preprocess.storage import LocalStorage, OutputError, writing
-from preprocess.token_file import file_names, refuse_to_overwrite
+from preprocess.token_file import Manifest, data_names, manifest_name, refuse_to_overwrite
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -146,11 +146,10 @@ class Outputs:
         # The tokenizer comes behind its configuration, which means nothing without it.
         self._small += [f"{Path(file_name).stem}_config.json", file_name]
 
-    def add_token_file(self, name: str) -> None:
-        """Let the files of NAME.bin get their final names with the others."""
-        data, manifest = file_names(name)
-        self._data += data
-        self._manifests.append(manifest)
+    def add_token_file(self, name: str, manifest: Manifest) -> None:
+        """Let NAME.json and the files that it vouches for get their names with the others."""
+        self._data += data_names(manifest.stems(name))
+        self._manifests.append(manifest_name(name))
 
     def trained(self, file_name: str) -> Tokenizer:
         """The tokenizer that an earlier run trained and the journal tells of.
@@ -183,17 +182,29 @@ class Outputs:
     def commit(self) -> None:
         """Give everything its final name; the writers were finished before."""
         names, last = [*self._small, *self._data], self._manifests
-        self.journal.append({"kind": "finishing", "names": names, "last": last})
-        self._publish(names, last)
+        gone = sorted(self._replaced() - {*names, *last})
+        self.journal.append({"kind": "finishing", "names": names, "last": last, "gone": gone})
+        self._publish(names, last, gone)
+
+    def _replaced(self) -> set[str]:
+        """The files of the token files whose names are about to be taken."""
+        there: set[str] = set()
+        for name in self._manifests:
+            path = self.directory / name
+            if path.exists():
+                # Whether it is one of ours was asked before any work was done.
+                manifest = Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
+                there |= {*data_names(manifest.stems(path.stem))}
+        return there
 
     def commit_again(self) -> None:
         """Go on with a `commit` that was interrupted."""
         entry = self.journal.last("finishing")
         assert entry is not None
-        self._publish(entry["names"], entry["last"])
+        self._publish(entry["names"], entry["last"], entry["gone"])
 
-    def _publish(self, names: Sequence[str], last: Sequence[str]) -> None:
-        self.storage.publish(names, last)
+    def _publish(self, names: Sequence[str], last: Sequence[str], gone: Sequence[str]) -> None:
+        self.storage.publish(names, last, gone)
         self.storage.clear()
 
     def __exit__(
@@ -266,7 +277,12 @@ def refuse_directory(directory: Path) -> None:
 
 
 def refuse_outputs_in_the_way(
-    directory: Path, token_files: Sequence[str], stats_file: str, overwrite: bool, why: str = ""
+    directory: Path,
+    token_files: Sequence[str],
+    stats_file: str,
+    overwrite: bool,
+    why: str = "",
+    shards: bool = False,
 ) -> None:
     """Refuse, before any work is done, outputs that could not be put in place.
 
@@ -275,7 +291,7 @@ def refuse_outputs_in_the_way(
         TokenFileError: A token file exists and may not be replaced.
     """
     for name in token_files:
-        refuse_to_overwrite(directory, name, overwrite, why)
+        refuse_to_overwrite(directory, name, overwrite, why, shards)
     stats_path = directory / stats_file
     if stats_path.exists() and stats_in(stats_path) is None:
         raise OutputError(

@@ -30,7 +30,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.config import END_OF_TEXT, EncodeSettings, TrainSettings
+from preprocess.config import END_OF_TEXT, EncodeSettings, ShardSettings, TrainSettings
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
 from preprocess.journal import Entry, Journal, JournalError, understanding
@@ -38,7 +38,7 @@ from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.storage import Storage, Stream
-from preprocess.token_file import Manifest, StreamState, TokenFileWriter
+from preprocess.token_file import Manifest, Shard, StreamState, TokenFileWriter
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
@@ -318,6 +318,7 @@ def encode_into(
     journal: Journal,
     report: Report,
     progress: Progress,
+    shards: ShardSettings,
 ) -> dict[str, Manifest]:
     """Fill one token file, or two between which the documents are divided, and finish them.
 
@@ -333,6 +334,7 @@ def encode_into(
         journal: Takes in how far that is, and knows how far an earlier run came.
         report: Takes in what was counted.
         progress: Shows what goes on.
+        shards: How the token files are divided.
 
     Returns:
         Name of an output -> its manifest.
@@ -359,6 +361,9 @@ def encode_into(
                 vocab_size=tokenizer.vocab_size,
                 states=state.streams or None,
                 last_end=state.last_ends.get(name, 0),
+                shard_tokens=shards.shard_tokens,
+                split_documents=shards.split_documents,
+                shards=state.shards.get(name, ()),
             )
         sources_of = encode_units(
             sources, writers, tokenizer, ids, workers, report, progress, state, journal
@@ -400,7 +405,8 @@ class _EncodedSoFar:
         source: The number of the source.
         after: The place in it; None: its start.
         streams: Name of a stream -> how long it is.
-        last_ends: Name of an output -> the end of its last document.
+        last_ends: Name of an output -> the end of its last document, in its last shard.
+        shards: Name of an output -> its shards that are done.
         outputs: Name of an output -> what is in it.
         sources: Number of a source -> what was read of it, the xxh3_128 of that, and documents and
             tokens of it in each output.
@@ -416,6 +422,7 @@ class _EncodedSoFar:
     after: Place | None = None
     streams: dict[str, StreamState] = field(default_factory=dict)
     last_ends: dict[str, int] = field(default_factory=dict)
+    shards: dict[str, list[Shard]] = field(default_factory=dict)
     outputs: dict[str, Counts] = field(default_factory=dict)
     sources: dict[int, tuple[Counts, str, list[list[int]]]] = field(default_factory=dict)
     left_out: LeftOut | None = None
@@ -437,6 +444,12 @@ class _EncodedSoFar:
             for name, (n_bytes, more, last) in entry["streams"].items():
                 blocks.setdefault(name, []).extend(more)
                 state.streams[name] = StreamState(n_bytes, (), last)
+            for name, new in entry["shards"].items():
+                made = [
+                    Shard(tokens, documents, tuple(of_bin), tuple(of_docs))
+                    for tokens, documents, of_bin, of_docs in new
+                ]
+                state.shards.setdefault(name, []).extend(made)
             for index, (*read, digest, in_outputs) in entry["sources"].items():
                 state.sources[int(index)] = (Counts(*read), digest, in_outputs)
             state.source, state.after = entry["source"], entry["after"]
@@ -517,6 +530,10 @@ def encode_units(
             "source": state.source,
             "after": state.after,
             "streams": {name: astuple(each) for name, each in streams.items()},
+            "shards": {
+                name: [astuple(shard) for shard in writer.new_shards()]
+                for name, writer in writers.items()
+            },
             "last_ends": {name: writer.last_end for name, writer in writers.items()},
             "outputs": {name: astuple(report.outputs[name]) for name in writers},
             "sources": {i: (*astuple(counts[i]), digests.of(i), in_outputs[i]) for i in touched},
@@ -526,7 +543,9 @@ def encode_units(
             "seconds": stage.seconds,
         }
 
-    streams: list[Stream] = [stream for writer in writers.values() for stream in writer.streams]
+    def streams() -> list[Stream]:
+        return [stream for writer in writers.values() for stream in writer.streams]
+
     make_work = _encoding(tokenizer, ids, look_alikes)
     units = _units(sources, state.source, state.after)
     with (
@@ -551,13 +570,13 @@ def encode_units(
             stage.advance(unit.n_bytes)
             state.source, state.after = _place_behind(index, unit)
             if journal is not None and journal.due():
-                journal.commit(entry(), streams)
+                journal.commit(entry(), streams())
             is_all = state.source == len(sources)
             if journal is not None and not is_all and progress.out_of_time():
-                journal.append(entry(), streams)
+                journal.append(entry(), streams())
                 raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
         if journal is not None:
-            journal.append(entry(), streams)
+            journal.append(entry(), streams())
     return {
         name: [
             {

@@ -25,6 +25,7 @@ from preprocess.config import (
     CountSettings,
     EncodeSettings,
     ReadSettings,
+    ShardSettings,
     TrainFileSettings,
     TrainSettings,
     checked,
@@ -160,6 +161,7 @@ class _Plan:
         tokenizer: The one that is given; None: one is trained.
         stats_file: The name of what says how the run went.
         record: What all of it is made from.
+        shards: How token files are divided.
     """
 
     directory: Path
@@ -167,6 +169,7 @@ class _Plan:
     tokenizer: AnyTokenizer | None
     stats_file: str
     record: Record
+    shards: ShardSettings
 
     @property
     def names(self) -> dict[str, str]:
@@ -197,7 +200,7 @@ def _plan(settings: BuildSettings) -> _Plan:
     sources = {" and ".join(part.names): part.sources for part in passes}
     fingerprint = None if tokenizer is None else tokenizer.fingerprint
     record = made_from("build", settings, sources, fingerprint)
-    return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record)
+    return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record, settings)
 
 
 def sources_of(
@@ -242,7 +245,12 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
         if changed:
             why = f"it was made from something else ({'; '.join(changed)}): "
     refuse_outputs_in_the_way(
-        plan.directory, list(plan.names.values()), plan.stats_file, outputs.overwrite, why
+        plan.directory,
+        list(plan.names.values()),
+        plan.stats_file,
+        outputs.overwrite,
+        why,
+        plan.shards.shard_tokens is not None,
     )
     return ""
 
@@ -375,10 +383,31 @@ def _encoded(
             outputs.journal,
             report,
             progress,
+            settings,
         )
-        for file_name in part.names.values():
-            outputs.add_token_file(file_name)
+        for name, file_name in part.names.items():
+            outputs.add_token_file(file_name, manifests[name])
+            _say_large_shards(manifests[name], file_name, settings)
     return report, manifests
+
+
+def _say_large_shards(manifest: Manifest, file_name: str, settings: ShardSettings) -> None:
+    """Name documents that have a shard of their own, for they are larger than one."""
+    most = settings.shard_tokens
+    large = [
+        f"{file_name} ({shard.n_tokens:,} tokens)"
+        for file_name, shard in zip(manifest.stems(file_name), manifest.shards, strict=False)
+        if most is not None and shard.n_tokens > most
+    ]
+    if large:
+        logger.warning(
+            "%s larger than %s tokens, each with a shard of its own: %s%s; --split-documents"
+            " divides them",
+            "1 document is" if len(large) == 1 else f"{len(large):,} documents are",
+            f"{most:,}",
+            ", ".join(large[:3]),
+            f" and {len(large) - 3:,} more" if len(large) > 3 else "",
+        )
 
 
 def _stats(
@@ -513,7 +542,7 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     refuse_no_text(sources, name)
     record = made_from("encode", settings, {name: sources}, tokenizer.fingerprint)
     passes = [_Pass(sources, {name: name})]
-    plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record)
+    plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record, settings)
     with Outputs(directory, name, record, settings.overwrite) as outputs:
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)

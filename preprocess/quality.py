@@ -41,10 +41,9 @@ def document_hashes(file: TokenFile) -> NDArray[np.uint64] | None:
     if file.n_documents > _MOST_DOCUMENTS:
         return None
     hashes = np.empty(file.n_documents, np.uint64)
-    data, size = file.tokens.view(np.uint8).data, file.dtype.itemsize
-    ends = (file.document_ends * np.uint64(size)).tolist()
-    for number, (start, stop) in enumerate(pairwise([0, *ends])):
-        hashes[number] = xxhash.xxh3_64_intdigest(data[start:stop])
+    tokens = file.tokens
+    for number, (start, stop) in enumerate(pairwise([0, *file.document_ends.tolist()])):
+        hashes[number] = xxhash.xxh3_64_intdigest(tokens[start:stop].data)
     return hashes
 
 

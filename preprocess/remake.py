@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from preprocess.config import BuildSettings, EncodeSettings, checked
+from preprocess.joined import JoinedArrays
 from preprocess.outputs import STATS_FORMAT
 from preprocess.passes import SpecialIds, encoded_again
 from preprocess.pipeline import sources_of
@@ -32,7 +33,7 @@ from preprocess.token_file import BLOCK_BYTES, DOCUMENT_END_DTYPE, Manifest, tok
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-Blocks = dict[str, list[int]]
+Blocks = Mapping[Path, Sequence[int]]
 
 
 class RemakeError(TokenbinError):
@@ -143,7 +144,7 @@ def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
 
 
 def first_difference(
-    origin: Origin, tokens: NDArray[Any], ends: NDArray[Any]
+    origin: Origin, tokens: NDArray[Any] | JoinedArrays, ends: NDArray[Any]
 ) -> tuple[int, str] | None:
     """Where the text, encoded again, gives something else than a token file holds.
 
@@ -177,67 +178,89 @@ def first_difference(
     return None
 
 
-def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[str, int]]:
+def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, int]]:
     """Make damaged blocks again, and write those that have the digest in the manifest.
 
     Args:
         origin: What the files were made from.
         bin_path: The .bin.
-        damaged: ".bin" and ".docs" -> the numbers of damaged blocks, ascending.
+        damaged: A .bin or .docs -> the numbers of damaged blocks, ascending.
 
     Returns:
-        (suffix, number) of each block that was mended.
+        (file, number) of each block that was mended.
 
     Raises:
         TokenbinError: A source cannot be read.
         OSError: A file cannot be written.
     """
     manifest = origin.manifest
-    dtype = token_dtype(manifest.vocab_size)
-    plans = {
-        ".bin": (manifest.n_tokens * dtype.itemsize, dtype, "tokens", manifest.bin_digests),
-        ".docs": (
-            manifest.n_documents * DOCUMENT_END_DTYPE.itemsize,
-            DOCUMENT_END_DTYPE,
-            "documents",
-            manifest.docs_digests,
-        ),
-    }
     mended = []
-    for suffix, (n_bytes, item, what, digests) in plans.items():
-        path = bin_path.with_suffix(suffix)
-        if not path.exists():
-            path.touch()
-        with open(path, "r+b") as file:
-            if os.fstat(file.fileno()).st_size != n_bytes:
-                file.truncate(n_bytes)
-            for number in damaged.get(suffix, []):
-                start = number * BLOCK_BYTES
-                stop = min(start + BLOCK_BYTES, n_bytes)
-                block = _made_again(origin, what, item, start, stop)
-                if xxhash.xxh3_128_hexdigest(block) == digests[number]:
-                    file.seek(start)
-                    file.write(block)
-                    mended.append((suffix, number))
-            file.flush()
-            os.fsync(file.fileno())
+    tokens = documents = 0
+    for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
+        for values, n_items, digests in (
+            (_Values("tokens", token_dtype(manifest.vocab_size), tokens), part.n_tokens,
+             part.bin_digests),
+            (_Values("documents", DOCUMENT_END_DTYPE, documents, tokens), part.n_documents,
+             part.docs_digests),
+        ):  # fmt: skip
+            path = bin_path.with_name(f"{stem}{values.suffix}")
+            n_bytes = n_items * values.dtype.itemsize
+            if not path.exists():
+                path.touch()
+            with open(path, "r+b") as file:
+                if os.fstat(file.fileno()).st_size != n_bytes:
+                    file.truncate(n_bytes)
+                for number in damaged.get(path, []):
+                    start = number * BLOCK_BYTES
+                    stop = min(start + BLOCK_BYTES, n_bytes)
+                    block = _made_again(origin, values, start, stop)
+                    if xxhash.xxh3_128_hexdigest(block) == digests[number]:
+                        file.seek(start)
+                        file.write(block)
+                        mended.append((path, number))
+                file.flush()
+                os.fsync(file.fileno())
+        tokens, documents = tokens + part.n_tokens, documents + part.n_documents
     return mended
 
 
-def _made_again(origin: Origin, what: str, item: np.dtype[Any], start: int, stop: int) -> bytes:
+@dataclass(frozen=True)
+class _Values:
+    """The values of a .bin or a .docs, of which a shard may hold a part.
+
+    Attributes:
+        what: "tokens" or "documents".
+        dtype: Their type in the file.
+        first: How many stand in shards before.
+        offset: What is taken off the end of a document.
+    """
+
+    what: str
+    dtype: np.dtype[Any]
+    first: int
+    offset: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """That of the file."""
+        return ".bin" if self.what == "tokens" else ".docs"
+
+
+def _made_again(origin: Origin, values: _Values, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file, from the sources that gave them."""
-    starts = starts_of(origin.manifest, what)
-    wanted = range(start // item.itemsize, stop // item.itemsize)
+    starts = starts_of(origin.manifest, values.what)
+    itemsize = values.dtype.itemsize
+    wanted = range(values.first + start // itemsize, values.first + stop // itemsize)
     first = max(int(np.searchsorted(starts, wanted.start, "right")) - 1, 0)
     last = int(np.searchsorted(starts, wanted.stop, "left"))
     pieces = []
     place, token = starts[first], origin.token_starts[first]
     for _, ids, ends in origin.pieces(first, last):
-        values = ids if what == "tokens" else ends + token
+        found = ids if values.what == "tokens" else ends + (token - values.offset)
         low, high = max(wanted.start - place, 0), max(wanted.stop - place, 0)
-        pieces.append(values[low:high].astype(item))
+        pieces.append(found[low:high].astype(values.dtype))
         token += len(ids)
-        place += len(values)
+        place += len(found)
         if place >= wanted.stop:
             break
     return b"".join(piece.tobytes() for piece in pieces)

@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,12 +57,14 @@ class Stream(Protocol):
     def sync(self) -> None:
         """Bring what was appended to the disk; may be called while another thread appends.
 
+        Who closes it first has to sync it before; then this does nothing.
+
         Raises:
             OutputError: That failed.
         """
 
     def close(self) -> None:
-        """Let go of the file; it may be called more than once."""
+        """Let go of the file, also while another thread syncs; it may be called more than once."""
 
 
 class Storage(Protocol):
@@ -90,11 +93,13 @@ class Storage(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
-    def publish(self, names: Sequence[str], last: Sequence[str] = ()) -> None:
+    def publish(
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+    ) -> None:
         """Give files their final names; those in `last` vouch for the others and come behind them.
 
-        What had the names in `last` before goes first. It may be called again after an
-        interruption, with the same names.
+        What had the names in `last` before goes first, then what has the names in `gone`. It may be
+        called again after an interruption, with the same names.
 
         Raises:
             OutputError: That failed, or a file is neither here nor under its final name.
@@ -153,6 +158,8 @@ class LocalStream:
         self.n_bytes = n_bytes
         self._path = path
         self._descriptor: int | None = None
+        # Held while the descriptor is synced or closed, so that neither meets the other.
+        self._lock = threading.Lock()
         with writing(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             found = os.fstat(self._descriptor).st_size
@@ -176,16 +183,17 @@ class LocalStream:
 
     def sync(self) -> None:
         """See `Stream`."""
-        assert self._descriptor is not None
-        with writing(self._path):
-            # macOS has no fdatasync.
-            getattr(os, "fdatasync", os.fsync)(self._descriptor)
+        with self._lock, writing(self._path):
+            if self._descriptor is not None:
+                # macOS has no fdatasync.
+                getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def close(self) -> None:
         """See `Stream`."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
 
 class LocalStorage:
@@ -278,7 +286,9 @@ class LocalStorage:
         with writing(self.work / name):
             _remove(self.work / name)
 
-    def publish(self, names: Sequence[str], last: Sequence[str] = ()) -> None:
+    def publish(
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+    ) -> None:
         """See `Storage`."""
         with writing(self.directory):
             for name in last:
@@ -286,6 +296,8 @@ class LocalStorage:
                 if (self.work / name).exists():
                     _remove(self.directory / name)
             _sync_directory(self.directory)
+            for name in gone:
+                _remove(self.directory / name)
             for group in (names, last):
                 for name in group:
                     self._put_in_place(name)

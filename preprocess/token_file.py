@@ -10,6 +10,12 @@ same ids give the same bytes.
     NAME.bin    uint16 or uint32 [n_tokens]: token ids of all documents, one after the other
     NAME.docs   uint64 [n_documents]: the position in NAME.bin just past each document
     NAME.json   the manifest: a JSON object, described by `Manifest`
+
+With shards there is NAME_00000.bin with NAME_00000.docs, NAME_00001.bin and so on instead, each as
+above and with ends that count from its own start; NAME.json is one for all of them. A shard ends
+before the document that would not fit; a document larger than a shard has one of its own. Where
+documents may be split, every shard but the last is full, and a document's end is in the shard that
+holds it.
 """
 
 from __future__ import annotations
@@ -18,8 +24,10 @@ import glob
 import json
 import mmap
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -28,6 +36,7 @@ import numpy.typing as npt
 import xxhash
 
 from bpe.errors import TokenbinError
+from preprocess.joined import JoinedArrays
 
 if TYPE_CHECKING:
     from preprocess.storage import Storage, Stream
@@ -40,6 +49,9 @@ DIGEST = "xxh3_128"
 # The last key of a manifest: the digest of its text before the comma in front of this key.
 _OWN_DIGEST = "manifest_digest"
 DOCUMENT_END_DTYPE = np.dtype("<u8")
+_SHARD_NAME = re.compile(r"(.+)_\d{5,}")
+# What is read at a time of a document that moves to the next shard.
+_MOVED_BYTES = 16 * 1024 * 1024
 
 Integers = npt.NDArray[np.integer[Any]]
 
@@ -73,6 +85,38 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
+def shard_name(name: str, number: int) -> str:
+    """NAME of a shard's .bin and .docs.
+
+    >>> shard_name("train", 3)
+    'train_00003'
+    """
+    return f"{name}_{number:05d}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a manifest says of one shard: the fields of `Manifest`, of this shard alone."""
+
+    n_tokens: int
+    n_documents: int
+    bin_digests: tuple[str, ...]
+    docs_digests: tuple[str, ...]
+
+    def check(self, itemsize: int, where: str) -> None:
+        """Raise TokenFileError where fields contradict one another."""
+        for name, n_bytes, digests in (
+            ("bin", self.n_tokens * itemsize, self.bin_digests),
+            ("docs", self.n_documents * DOCUMENT_END_DTYPE.itemsize, self.docs_digests),
+        ):
+            blocks = -(-n_bytes // BLOCK_BYTES)
+            if len(digests) != blocks:
+                raise TokenFileError(
+                    f'{where}: "{name}_digests" should have {blocks:,} entries and has '
+                    f"{len(digests):,}; build the files again"
+                )
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What NAME.json says; its fields are the keys of the JSON object, in this order.
@@ -95,6 +139,8 @@ class Manifest:
         bin_digests: xxh3_128 of every 4 MiB of NAME.bin, in hexadecimal; the last block may be
             shorter.
         docs_digests: The same for NAME.docs.
+        shards: One `Shard` for each, in order; they take the place of both digests in the JSON
+            object. () where there are none.
     """
 
     dtype: str
@@ -110,12 +156,26 @@ class Manifest:
     sources: tuple[Mapping[str, Any], ...]
     bin_digests: tuple[str, ...]
     docs_digests: tuple[str, ...]
+    shards: tuple[Shard, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Shard, ...]:
+        """The shards; where there are none, all of it as if it were one."""
+        whole = Shard(self.n_tokens, self.n_documents, self.bin_digests, self.docs_digests)
+        return self.shards or (whole,)
+
+    def stems(self, name: str) -> list[str]:
+        """What the .bin of each part is called, without its suffix, if this is NAME.json."""
+        return [shard_name(name, i) for i in range(len(self.shards))] or [name]
 
     def to_json(self) -> str:
         """The exact text of NAME.json."""
         head = {"format": FORMAT, "format_version": FORMAT_VERSION}
         digests = {"digest": DIGEST, "digest_block_bytes": BLOCK_BYTES}
-        text = json.dumps(head | asdict(self) | digests, indent=2, ensure_ascii=False)
+        content = asdict(self)
+        for key in ("bin_digests", "docs_digests") if self.shards else ("shards",):
+            del content[key]
+        text = json.dumps(head | content | digests, indent=2, ensure_ascii=False)
         text = text.removesuffix("\n}")
         return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
 
@@ -152,37 +212,41 @@ class Manifest:
                 f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
                 "again"
             )
-        for key, (kind, is_kind) in _MANIFEST_KINDS.items():
-            if key not in data or not is_kind(data[key]):
-                found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
-                raise TokenFileError(
-                    f'{path}: "{key}" should be {kind} and {found}; build the files again'
-                )
+        if "shards" in data:
+            data |= {"bin_digests": [], "docs_digests": []}
+        else:
+            data["shards"] = []
+        _refuse_other_kinds(data, _MANIFEST_KINDS, str(path))
         values = {field.name: data[field.name] for field in fields(cls)}
+        shards = []
+        for number, shard in enumerate(data["shards"]):
+            _refuse_other_kinds(shard, _SHARD_KINDS, f"{path}: shard {number:,}")
+            digests = tuple(shard["bin_digests"]), tuple(shard["docs_digests"])
+            shards.append(Shard(shard["n_tokens"], shard["n_documents"], *digests))
         for key in ("sources", "bin_digests", "docs_digests"):
             values[key] = tuple(values[key])
-        manifest = cls(**values)
+        manifest = cls(**values | {"shards": tuple(shards)})
         manifest._check(path)
         return manifest
 
     def _check(self, path: str | os.PathLike[str]) -> None:
         """Raise TokenFileError where fields contradict one another."""
-        wanted = token_dtype(self.vocab_size).name
-        if self.dtype != wanted:
+        dtype = token_dtype(self.vocab_size).name
+        if self.dtype != dtype:
             raise TokenFileError(
                 f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
-                f"whose files are {wanted}; build the files again"
+                f"whose files are {dtype}; build the files again"
             )
-        n_bytes_of = {
-            "bin": self.n_tokens * np.dtype(self.dtype).itemsize,
-            "docs": self.n_documents * DOCUMENT_END_DTYPE.itemsize,
-        }
-        for name, digests in (("bin", self.bin_digests), ("docs", self.docs_digests)):
-            blocks = -(-n_bytes_of[name] // BLOCK_BYTES)
-            if len(digests) != blocks:
+        is_divided = bool(self.shards)
+        for number, part in enumerate(self.parts):
+            where = f"{path}: shard {number:,}" if is_divided else str(path)
+            part.check(np.dtype(self.dtype).itemsize, where)
+        for what in ("n_tokens", "n_documents"):
+            wanted, found = getattr(self, what), sum(getattr(part, what) for part in self.parts)
+            if wanted != found:
                 raise TokenFileError(
-                    f'{path}: "{name}_digests" should have {blocks:,} entries and has '
-                    f"{len(digests):,}; build the files again"
+                    f'{path}: "{what}" is {wanted:,}, and the shards have {found:,}; build the'
+                    " files again"
                 )
 
 
@@ -223,7 +287,26 @@ _MANIFEST_KINDS: dict[str, tuple[str, Any]] = {
     "sources": ("a list of objects", lambda value: _is_list_of(dict, value)),
     "bin_digests": _DIGESTS,
     "docs_digests": _DIGESTS,
+    "shards": ("a list of objects", lambda value: _is_list_of(dict, value)),
 }
+_SHARD_KINDS: dict[str, tuple[str, Any]] = {
+    "n_tokens": _COUNT,
+    "n_documents": _COUNT,
+    "bin_digests": _DIGESTS,
+    "docs_digests": _DIGESTS,
+}
+
+
+def _refuse_other_kinds(
+    data: Mapping[str, Any], kinds: Mapping[str, tuple[str, Any]], where: str
+) -> None:
+    """Raise TokenFileError if a value is missing or of another kind."""
+    for key, (kind, is_kind) in kinds.items():
+        if key not in data or not is_kind(data[key]):
+            found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
+            raise TokenFileError(
+                f'{where}: "{key}" should be {kind} and {found}; build the files again'
+            )
 
 
 class _BlockDigests:
@@ -308,8 +391,20 @@ class _DigestedStream:
         self.stream.close()
         return self._digests.result()
 
+    def finish_before(self, n_bytes: int, storage: Storage) -> tuple[str, ...]:
+        """`finish`, and the digests of its first bytes; the others are still there."""
+        digests = self.finish()
+        if n_bytes == self.stream.n_bytes:
+            return digests
+        full = n_bytes // BLOCK_BYTES
+        rest = storage.read(self.name, full * BLOCK_BYTES, n_bytes)
+        last = [xxhash.xxh3_128_hexdigest(rest)] if rest else []
+        return (*digests[:full], *last)
 
-def refuse_to_overwrite(directory: Path, name: str, overwrite: bool, why: str = "") -> None:
+
+def refuse_to_overwrite(
+    directory: Path, name: str, overwrite: bool, why: str = "", shards: bool = False
+) -> None:
     """Refuse what is in the way of NAME's files, before hours of work and not after.
 
     Args:
@@ -317,12 +412,17 @@ def refuse_to_overwrite(directory: Path, name: str, overwrite: bool, why: str = 
         name: NAME of the three files.
         overwrite: Whether they may be replaced.
         why: More about what is there.
+        shards: Whether there will be shards, so that any of them is in the way, too.
 
     Raises:
         TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
     """
     manifest_path = directory / f"{name}.json"
-    for path in (manifest_path, directory / f"{name}.bin", directory / f"{name}.docs"):
+    in_the_way = [manifest_path, directory / f"{name}.bin", directory / f"{name}.docs"]
+    if shards:
+        data = f"{glob.escape(name)}_{'[0-9]' * 5}"
+        in_the_way += sorted([*directory.glob(f"{data}.bin"), *directory.glob(f"{data}.docs")])
+    for path in in_the_way:
         if not path.exists():
             continue
         if path == manifest_path:
@@ -340,9 +440,14 @@ def refuse_to_overwrite(directory: Path, name: str, overwrite: bool, why: str = 
             )
 
 
-def file_names(name: str) -> tuple[tuple[str, str], str]:
-    """((NAME.bin, NAME.docs), NAME.json)."""
-    return (f"{name}.bin", f"{name}.docs"), f"{name}.json"
+def data_names(stems: Sequence[str]) -> list[str]:
+    """The .bin and the .docs of each."""
+    return [f"{stem}{suffix}" for stem in stems for suffix in (".bin", ".docs")]
+
+
+def manifest_name(name: str) -> str:
+    """NAME.json."""
+    return f"{name}.json"
 
 
 class TokenFileWriter:
@@ -372,14 +477,14 @@ class TokenFileWriter:
         vocab_size: Every id is below it; it decides the type of the `.bin`.
         states: Name of a stream -> how far an earlier writer came; what lies behind that is cut
             off. None: from the start.
-        last_end: The end of the last document that ended there.
+        last_end: The end of the last document that ended there, in its shard.
+        shard_tokens: Make shards of so many ids at most; None: none.
+        split_documents: Whether a document may go on in the next shard.
+        shards: Those that an earlier writer was done with.
 
     Attributes:
-        data_names: NAME.bin and NAME.docs.
         manifest_name: NAME.json.
-        n_tokens: Ids that were appended.
-        n_documents: Documents that ended.
-        last_end: The end of the last of them.
+        last_end: The end of the last document, in the shard that grows.
 
     Raises:
         OutputError: The files cannot be written.
@@ -394,25 +499,67 @@ class TokenFileWriter:
         vocab_size: int,
         states: Mapping[str, StreamState] | None = None,
         last_end: int = 0,
+        shard_tokens: int | None = None,
+        split_documents: bool = False,
+        shards: Sequence[Shard] = (),
     ) -> None:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
         self.dtype = token_dtype(vocab_size)
-        self.data_names, self.manifest_name = file_names(name)
+        self.manifest_name = manifest_name(name)
         self.last_end = last_end
+        self._name = name
         self._storage = storage
+        self._shard_tokens, self._splits = shard_tokens, split_documents
+        self._shards = list(shards)
+        self._n_told = len(self._shards)
+        self._open(states)
+
+    def _open(self, states: Mapping[str, StreamState] | None) -> None:
+        """Begin or go on with the files that grow."""
         self._digested: list[_DigestedStream] = []
         try:
-            for each in self.data_names:
+            for each in data_names([self._stem]):
                 state = StreamState() if states is None else states[each]
-                self._digested.append(_DigestedStream(storage, each, state))
+                self._digested.append(_DigestedStream(self._storage, each, state))
         except BaseException:
             self.close()
             raise
         self._bin, self._docs = self._digested
-        self.n_tokens = self._bin.stream.n_bytes // self.dtype.itemsize
-        self.n_documents = self._docs.stream.n_bytes // DOCUMENT_END_DTYPE.itemsize
+
+    @property
+    def _stem(self) -> str:
+        return self._name if self._shard_tokens is None else shard_name(self._name, self._number)
+
+    @property
+    def _number(self) -> int:
+        return len(self._shards)
+
+    @property
+    def _n_here(self) -> int:
+        """Ids in the file that grows."""
+        return self._bin.stream.n_bytes // self.dtype.itemsize
+
+    @property
+    def _documents_here(self) -> int:
+        return self._docs.stream.n_bytes // DOCUMENT_END_DTYPE.itemsize
+
+    @property
+    def data_names(self) -> list[str]:
+        """NAME.bin and NAME.docs, or those of all shards."""
+        finished = [shard_name(self._name, number) for number in range(self._number)]
+        return data_names([*finished, self._stem])
+
+    @property
+    def n_tokens(self) -> int:
+        """Ids that were appended."""
+        return sum(shard.n_tokens for shard in self._shards) + self._n_here
+
+    @property
+    def n_documents(self) -> int:
+        """Documents that ended."""
+        return sum(shard.n_documents for shard in self._shards) + self._documents_here
 
     @property
     def streams(self) -> list[Stream]:
@@ -422,6 +569,12 @@ class TokenFileWriter:
     def state(self) -> dict[str, StreamState]:
         """Name of a stream -> how far it is, with the blocks that were not told of yet."""
         return {digested.name: digested.state() for digested in self._digested}
+
+    def new_shards(self) -> list[Shard]:
+        """Shards that are done and were not told of yet."""
+        new = self._shards[self._n_told :]
+        self._n_told = len(self._shards)
+        return new
 
     def append(self, ids: Integers, document_ends: Integers) -> None:
         """Append token ids and the ends of the documents that end among them.
@@ -458,12 +611,59 @@ class TokenFileWriter:
                 f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
                 f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
             )
-        self._bin.append(ids.astype(self.dtype, copy=False))
-        self._docs.append((ends + self.n_tokens).astype(DOCUMENT_END_DTYPE))
+        ids = ids.astype(self.dtype, copy=False)
+        while (n := self._fitting(ids.size, ends)) < ids.size:
+            n_ends = int(np.searchsorted(ends, n, "right"))
+            if n:
+                self._write(ids[:n], ends[:n_ends])
+            else:
+                self._next_shard()
+            ids, ends = ids[n:], ends[n_ends:] - n
+        self._write(ids, ends)
+
+    def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
+        """How many of `n` ids go into the shard that grows; if 0, the next one is due."""
+        if self._shard_tokens is None:
+            return n
+        room = self._shard_tokens - self._n_here
+        if n <= room or self._splits:
+            return min(n, room)
+        n_ends = int(np.searchsorted(ends, room, "right"))
+        if n_ends:
+            return int(ends[n_ends - 1])
+        if self.last_end:
+            return 0
+        # A document that is larger than a shard has one of its own.
+        return int(ends[0]) if ends.size else n
+
+    def _write(self, ids: Integers, ends: npt.NDArray[np.int64]) -> None:
+        n = self._n_here
+        self._bin.append(ids)
+        self._docs.append((ends + n).astype(DOCUMENT_END_DTYPE))
         if ends.size:
-            self.last_end = self.n_tokens + int(ends[-1])
-        self.n_tokens += ids.size
-        self.n_documents += ends.size
+            self.last_end = n + int(ends[-1])
+
+    def _next_shard(self) -> None:
+        """Close the shard that grows; what it has of a document that goes on moves to the next.
+
+        The old file keeps that at its end until `finish`, for the journal still counts on it.
+        """
+        name, n = self._bin.name, self._n_here
+        keeps = n if self._splits else self.last_end
+        itemsize = self.dtype.itemsize
+        self._shards.append(
+            Shard(
+                keeps,
+                self._documents_here,
+                self._bin.finish_before(keeps * itemsize, self._storage),
+                self._docs.finish(),
+            )
+        )
+        self.last_end = 0
+        self._open(None)
+        for start in range(keeps * itemsize, n * itemsize, _MOVED_BYTES):
+            piece = self._storage.read(name, start, min(start + _MOVED_BYTES, n * itemsize))
+            self._bin.append(np.frombuffer(piece, self.dtype))
 
     def finish(
         self,
@@ -485,9 +685,9 @@ class TokenFileWriter:
                 vocabulary size.
             OutputError: A write failed.
         """
-        if self.last_end != self.n_tokens:
+        if self.last_end != self._n_here:
             raise TokenFileError(
-                f"{self._bin.name}: {self.n_tokens - self.last_end:,} ids stand behind the last "
+                f"{self._bin.name}: {self._n_here - self.last_end:,} ids stand behind the last "
                 "document's end; append the end of every document before finishing"
             )
         for special_id in (end_of_text_id, begin_of_text_id):
@@ -496,11 +696,22 @@ class TokenFileWriter:
                     f"{self._bin.name}: the special id {special_id} is not in the vocabulary, whose"
                     f" ids are 0 to {self.vocab_size - 1}"
                 )
+        n_tokens, n_documents = self.n_tokens, self.n_documents
+        here = Shard(self._n_here, self._documents_here, self._bin.finish(), self._docs.finish())
+        for number, shard in enumerate(self._shards):
+            # What moved on to the next shard goes, now that the journal knows of that.
+            name = f"{shard_name(self._name, number)}.bin"
+            stream = self._storage.stream(name, shard.n_tokens * self.dtype.itemsize)
+            try:
+                stream.sync()
+            finally:
+                stream.close()
+        is_whole = self._shard_tokens is None
         manifest = Manifest(
             dtype=self.dtype.name,
             vocab_size=self.vocab_size,
-            n_tokens=self.n_tokens,
-            n_documents=self.n_documents,
+            n_tokens=n_tokens,
+            n_documents=n_documents,
             n_bytes=n_bytes,
             end_of_text_id=end_of_text_id,
             begin_of_text_id=begin_of_text_id,
@@ -508,8 +719,9 @@ class TokenFileWriter:
             pattern=pattern,
             unicode_version=unicode_version,
             sources=tuple(sources),
-            bin_digests=self._bin.finish(),
-            docs_digests=self._docs.finish(),
+            bin_digests=here.bin_digests if is_whole else (),
+            docs_digests=here.docs_digests if is_whole else (),
+            shards=() if is_whole else (*self._shards, here),
         )
         self._storage.put(self.manifest_name, manifest.to_json().encode())
         return manifest
@@ -528,21 +740,43 @@ class TokenFile:
     `tokens` does.
 
     Attributes:
-        path: The `.bin`.
+        path: The `.bin`; with shards the manifest.
         manifest: What the manifest says.
-        tokens: read-only uint16|uint32[n_tokens], mapped.
-        document_ends: read-only uint64[n_documents], mapped: the position just past each document.
+        shards: For each part: read-only uint16|uint32[n], its ids, and read-only uint64[k], the
+            ends in it; both mapped. A file without shards is one part.
+        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `JoinedArrays` of them.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
+        self.path = path.with_suffix(".json") if manifest.shards else path
         self.manifest = manifest
-        self.tokens: npt.NDArray[np.unsignedinteger[Any]] = _map(
-            path, token_dtype(manifest.vocab_size), manifest.n_tokens, "tokens"
+        dtype = token_dtype(manifest.vocab_size)
+        self.shards: list[tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]] = []
+        for stem, part in zip(manifest.stems(path.stem), manifest.parts, strict=True):
+            where = path.with_name(f"{stem}.bin")
+            manifest_path = path.with_suffix(".json")
+            ids = _map(where, dtype, part.n_tokens, "tokens", manifest_path)
+            where = where.with_suffix(".docs")
+            ends = _map(where, DOCUMENT_END_DTYPE, part.n_documents, "documents", manifest_path)
+            self.shards.append((ids, ends))
+        arrays = [ids for ids, _ in self.shards]
+        self.tokens: npt.NDArray[np.unsignedinteger[Any]] | JoinedArrays = (
+            arrays[0] if len(arrays) == 1 else JoinedArrays(arrays)
         )
-        self.document_ends: npt.NDArray[np.uint64] = _map(
-            path.with_suffix(".docs"), DOCUMENT_END_DTYPE, manifest.n_documents, "documents"
-        )
+
+    @cached_property
+    def document_ends(self) -> npt.NDArray[np.uint64]:
+        """read-only uint64[n_documents]: the position just past each document.
+
+        Mapped; with shards, whose ends count from their own starts, made when first asked for.
+        """
+        if len(self.shards) == 1:
+            return self.shards[0][1]
+        starts = np.cumsum([0, *(len(ids) for ids, _ in self.shards)], dtype=np.uint64)
+        ends = [ends + start for (_, ends), start in zip(self.shards, starts, strict=False)]
+        joined: npt.NDArray[np.uint64] = np.concatenate(ends)
+        joined.flags.writeable = False
+        return joined
 
     @property
     def vocab_size(self) -> int:
@@ -562,7 +796,7 @@ class TokenFile:
     @property
     def n_documents(self) -> int:
         """Number of documents."""
-        return len(self.document_ends)
+        return self.manifest.n_documents
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -579,7 +813,9 @@ class TokenFile:
         return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
 
 
-def _map(path: Path, dtype: np.dtype[Any], count: int, things: str) -> npt.NDArray[Any]:
+def _map(
+    path: Path, dtype: np.dtype[Any], count: int, things: str, manifest_path: Path
+) -> npt.NDArray[Any]:
     """The whole file as a read-only array, if its size is that of `count` items of `dtype`."""
     try:
         with open(path, "rb") as file:
@@ -595,7 +831,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int, things: str) -> npt.NDArr
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
     except FileNotFoundError:
         raise TokenFileError(
-            f"{path}: missing, though its manifest {path.with_suffix('.json')} is there; put it "
+            f"{path}: missing, though its manifest {manifest_path} is there; put it "
             "back or build the files again"
         ) from None
 
@@ -606,7 +842,7 @@ def open_tokens(
     """Open a `.bin` that tokenbin built, after checking all that can be checked without reading it.
 
     Args:
-        path: NAME.bin or NAME.json.
+        path: NAME.bin or NAME.json; for shards, NAME.json opens all of them.
         tokenizer: The tokenizer that the ids are about to be used with, or its fingerprint; None
             leaves that unchecked.
 
@@ -644,6 +880,13 @@ def _read_manifest(bin_path: Path) -> Manifest:
         # Where `preprocess.storage` keeps what is not finished.
         if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
             message = "is not finished; run the command that builds it again, to the end"
+        elif (whole := _of_shard(bin_path)) is not None:
+            message = f"is one of several shards; open all of them by their manifest {whole}"
+        elif bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
+            message = (
+                f"the manifest of its shards ({manifest_path.name}) is missing; put it back or"
+                " build the files again"
+            )
         elif bin_path.exists():
             message = (
                 f"has no manifest ({manifest_path.name}), so its type is not known; if another "
@@ -654,3 +897,20 @@ def _read_manifest(bin_path: Path) -> Manifest:
             message = "there is no such file; build it first (tokenbin build, or make preprocess)"
         raise TokenFileError(f"{bin_path}: {message}") from None
     return Manifest.from_json(text, manifest_path)
+
+
+def _of_shard(path: Path) -> Path | None:
+    """The manifest that lists this file as a shard, if there is one."""
+    match = _SHARD_NAME.fullmatch(path.stem)
+    whole = path.with_name(manifest_name(match[1])) if match else None
+    return whole if whole is not None and whole.exists() else None
+
+
+def name_of(path: Path) -> str:
+    """NAME of a .bin or .docs; for a shard that has no manifest of its own, that of the whole.
+
+    >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
+    ('train', 'train')
+    """
+    match = _SHARD_NAME.fullmatch(path.stem)
+    return match[1] if match and not path.with_suffix(".json").exists() else path.stem

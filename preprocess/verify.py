@@ -28,9 +28,11 @@ from preprocess.token_file import (
     BLOCK_BYTES,
     DOCUMENT_END_DTYPE,
     Manifest,
+    Shard,
     TokenFile,
     TokenFileError,
     manifest_is_as_written,
+    name_of,
     open_tokens,
     token_dtype,
 )
@@ -104,8 +106,8 @@ def verified(
 def _token_files_in(directory: Path) -> list[Path]:
     """The manifests of a directory, and what should be one beside a .bin and its .docs."""
     manifests = manifests_in(directory)
-    beside = [path.with_suffix(".json") for path in sorted(directory.glob("*.docs"))]
-    more = [path for path in beside if path.with_suffix(".bin").exists()]
+    both = [path for path in directory.glob("*.docs") if path.with_suffix(".bin").exists()]
+    more = [directory / f"{name_of(path)}.json" for path in both]
     return sorted({*manifests, *more})
 
 
@@ -193,9 +195,52 @@ def _of_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
 
 
 def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Finding]:
-    """Sizes, blocks, ids and ends."""
+    """Sizes, blocks, ids and ends; of shards that are sound it is said all at once."""
+    n_bin = manifest.n_tokens * token_dtype(manifest.vocab_size).itemsize
+    findings: list[Finding] = []
+    sizes_agree = True
+    tokens = documents = 0
+    with progress.stage(f"verifying {bin_path.stem}", n_bin + manifest.n_documents * 8) as stage:
+        for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
+            place = _Place(bin_path.with_name(f"{stem}.bin"), manifest, part, tokens, documents)
+            agree, found = _of_part(place, stage)
+            findings += found
+            sizes_agree &= agree
+            tokens, documents = tokens + part.n_tokens, documents + part.n_documents
+    if manifest.shards:
+        text = f"sizes, blocks and ids of {len(manifest.shards):,} shards agree with the manifest"
+        findings = [finding for finding in findings if not finding.sound] or [
+            Finding(bin_path.with_suffix(".json"), True, text)
+        ]
+    if sizes_agree:
+        findings.append(_of_ends(open_tokens(bin_path)))
+    return findings
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A .bin with its .docs, and what stands before it in other shards.
+
+    Attributes:
+        path: The .bin.
+        manifest: That of the whole.
+        part: What it says of this .bin.
+        tokens: Tokens before it.
+        documents: Documents that end before it.
+    """
+
+    path: Path
+    manifest: Manifest
+    part: Shard
+    tokens: int
+    documents: int
+
+
+def _of_part(at: _Place, stage: Stage) -> tuple[bool, list[Finding]]:
+    """(whether sizes agree; what was found)."""
+    manifest, part, bin_path = at.manifest, at.part, at.path
     dtype, docs_path = token_dtype(manifest.vocab_size), bin_path.with_suffix(".docs")
-    n_bin, n_docs = manifest.n_tokens * dtype.itemsize, manifest.n_documents * 8
+    n_bin, n_docs = part.n_tokens * dtype.itemsize, part.n_documents * 8
     too_large: list[tuple[int, int]] = []
     n_ends = 0
 
@@ -208,50 +253,47 @@ def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Fin
         n_ends += int(np.count_nonzero(ids == manifest.end_of_text_id))
 
     sizes, damaged = [], {}
-    with progress.stage(f"verifying {bin_path.stem}", n_bin + n_docs) as stage:
-        for path, n_bytes, digests, look in (
-            (bin_path, n_bin, manifest.bin_digests, look_at_ids),
-            (docs_path, n_docs, manifest.docs_digests, None),
-        ):
-            found, damaged[path] = _blocks(path, n_bytes, digests, look, stage)
-            if found is None:
-                sizes.append(Finding(path, False, "missing, though its manifest is there"))
-            elif found != n_bytes:
-                sizes.append(
-                    Finding(
-                        path,
-                        False,
-                        f"{n_bytes:,} bytes are expected and {found:,} were found; it was damaged"
-                        " or replaced",
-                    )
+    for path, n_bytes, digests, look in (
+        (bin_path, n_bin, part.bin_digests, look_at_ids),
+        (docs_path, n_docs, part.docs_digests, None),
+    ):
+        found, damaged[path] = _blocks(path, n_bytes, digests, look, stage)
+        if found is None:
+            sizes.append(Finding(path, False, "missing, though its manifest is there"))
+        elif found != n_bytes:
+            sizes.append(
+                Finding(
+                    path,
+                    False,
+                    f"{n_bytes:,} bytes are expected and {found:,} were found; it was damaged"
+                    " or replaced",
                 )
+            )
     findings = sizes or [
         Finding(
             bin_path,
             True,
-            f"sizes agree with the manifest: {manifest.n_tokens:,} tokens ({dtype.name}),"
-            f" {manifest.n_documents:,} documents",
+            f"sizes agree with the manifest: {part.n_tokens:,} tokens ({dtype.name}),"
+            f" {part.n_documents:,} documents",
         )
     ]
-    ends = _ends(docs_path, manifest) if not damaged[docs_path] else None
-    for path, digests in ((bin_path, manifest.bin_digests), (docs_path, manifest.docs_digests)):
-        findings.append(_of_blocks(path, manifest, damaged[path], len(digests), ends))
+    ends = _ends(docs_path, part) if not damaged[docs_path] else None
+    for path, digests in ((bin_path, part.bin_digests), (docs_path, part.docs_digests)):
+        findings.append(_of_blocks(path, at, damaged[path], len(digests), ends))
     if too_large:
         place, found_id = too_large[0]
         text = f"token {place:,} is {found_id}, and the vocabulary has {manifest.vocab_size:,} ids"
-    elif n_ends != manifest.n_documents:
+    elif n_ends != part.n_documents:
         text = (
             f"{n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
-            f" {manifest.n_documents:,} documents: as many are expected"
+            f" {part.n_documents:,} documents: as many are expected"
         )
     else:
         text = ""
     findings.append(
         Finding(bin_path, not text, text or f"every id is below {manifest.vocab_size:,}")
     )
-    if not sizes:
-        findings.append(_of_ends(open_tokens(bin_path)))
-    return findings
+    return not sizes, findings
 
 
 def _blocks(
@@ -289,31 +331,33 @@ def _blocks(
     return size, damaged
 
 
-def _ends(path: Path, manifest: Manifest) -> NDArray[np.uint64] | None:
+def _ends(path: Path, part: Shard) -> NDArray[np.uint64] | None:
     """The ends of documents, mapped, if there are any; what lies behind them is none of them."""
-    if not manifest.n_documents:
+    if not part.n_documents:
         return None
-    return np.memmap(path, DOCUMENT_END_DTYPE, "r", shape=(manifest.n_documents,))
+    return np.memmap(path, DOCUMENT_END_DTYPE, "r", shape=(part.n_documents,))
 
 
 def _of_blocks(
     path: Path,
-    manifest: Manifest,
+    at: _Place,
     damaged: list[int],
     n_blocks: int,
     ends: NDArray[np.uint64] | None,
 ) -> Finding:
     if not damaged:
         return Finding(path, True, f"all {n_blocks:,} blocks have their digests")
-    is_bin = path.suffix == ".bin"
+    manifest, is_bin = at.manifest, path.suffix == ".bin"
     item = token_dtype(manifest.vocab_size).itemsize if is_bin else DOCUMENT_END_DTYPE.itemsize
-    total = manifest.n_tokens if is_bin else manifest.n_documents
+    total = at.part.n_tokens if is_bin else at.part.n_documents
+    before = at.tokens if is_bin else at.documents
     places: list[str] = []
     names: dict[str, None] = {}
     for number in damaged:
         first = number * BLOCK_BYTES // item
         last = min((number + 1) * BLOCK_BYTES // item, total) - 1
-        named = _sources_at(manifest, "tokens" if is_bin else "documents", first, last)
+        what = "tokens" if is_bin else "documents"
+        named = _sources_at(manifest, what, before + first, before + last)
         names |= dict.fromkeys(named)
         if len(places) == _SHOWN:
             continue
@@ -321,7 +365,7 @@ def _of_blocks(
         if is_bin and ends is not None:
             first, last = np.searchsorted(ends, [first, last], "right").tolist()
         if not is_bin or ends is not None:
-            place += f", documents {first:,} to {last:,}"
+            place += f", documents {at.documents + first:,} to {at.documents + last:,}"
         places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")
     more = f" and {len(damaged) - _SHOWN:,} more" if len(damaged) > _SHOWN else ""
     return Finding(
@@ -348,7 +392,8 @@ def _sources_at(manifest: Manifest, what: str, first: int, last: int) -> list[st
 
 def _of_ends(file: TokenFile) -> Finding:
     """Document ends rise, stand behind end-of-text ids, and the last is the number of tokens."""
-    path, manifest = file.path.with_suffix(".docs"), file.manifest
+    manifest = file.manifest
+    path = file.path if manifest.shards else file.path.with_suffix(".docs")
     n, before = file.n_documents, 0
     last = int(file.document_ends[-1]) if n else 0
     if last < len(file):
@@ -409,10 +454,7 @@ def _repaired(
     progress: Progress,
 ) -> list[Finding]:
     """Mend damaged blocks, and look again."""
-    of = {
-        suffix: [block for f in findings if f.path.suffix == suffix for block in f.blocks]
-        for suffix in (".bin", ".docs")
-    }
+    of = {finding.path: finding.blocks for finding in findings if finding.blocks}
     if origin is None:
         return [*findings, Finding(bin_path, False, f"cannot be repaired: {why_not}")]
     mended = mend(origin, bin_path, of)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,13 +103,15 @@ def test_table_of_options_is_complete(checkout: Path) -> None:
 
 
 def test_manifest_table_is_complete() -> None:
-    from preprocess.token_file import Manifest
+    from preprocess.token_file import Manifest, Shard
 
     table = README.partition("is a JSON object:")[2].partition("\n\nIt has")[0]
     first_column = " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line)
     keys = set(re.findall(r"`(\w+)`", first_column))
     manifest = Manifest("uint16", 1, 0, 0, 0, 0, None, "", "", "", (), (), ())
-    assert keys == set(re.findall(r'^  "(\w+)"', manifest.to_json(), re.MULTILINE))
+    divided = replace(manifest, shards=(Shard(0, 0, (), ()),))
+    texts = manifest.to_json() + divided.to_json()
+    assert keys == set(re.findall(r'^  "(\w+)"', texts, re.MULTILINE))
 
 
 def test_links_lead_somewhere() -> None:

@@ -77,6 +77,10 @@ def kinds(root: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
         "skipping": (pipeline.build, {"train": [several, one], "val": val, "vocab_size": 280,
                                       "on_invalid_utf8": "skip", "separator": "\n"}),
         "encode": (pipeline.encode, {"paths": [several, one], "tokenizer": tokenizer}),
+        "shards": (pipeline.build, {"train": [several, one], "val": val, "tokenizer": tokenizer,
+                                    "shard_tokens": 5000}),
+        "split documents": (pipeline.build, {"train": [one, several], "tokenizer": tokenizer,
+                                             "shard_tokens": 9000, "split_documents": True}),
         "train": (pipeline.train, {"paths": [several, one], "vocab_size": 300}),
     }  # fmt: skip
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from preprocess.storage import LocalStorage
 from preprocess.token_file import TokenFileWriter
 
 
 @contextmanager
-def token_file(directory: Path, name: str, *, vocab_size: int) -> Iterator[TokenFileWriter]:
+def token_file(
+    directory: Path, name: str, *, vocab_size: int, **more: Any
+) -> Iterator[TokenFileWriter]:
     """A writer; what was finished inside the `with` has its final names behind it."""
     with LocalStorage(directory, name) as storage:
-        writer = TokenFileWriter(storage, name, vocab_size=vocab_size)
+        writer = TokenFileWriter(storage, name, vocab_size=vocab_size, **more)
         try:
             yield writer
             storage.publish(writer.data_names, [writer.manifest_name])

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import TokenbinError
+from preprocess.joined import JoinedArrays, windows_of
 from preprocess.token_file import TokenFile, open_tokens
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def get_batch(
     ((2, 4), np.True_)
 
     Args:
-        dataset: What `open_tokens` returned; or the path of a `.bin`, which is opened once and
-            again only when the file was replaced; or integer[n_tokens], a memory map of raw ids for
-            example.
+        dataset: What `open_tokens` returned; or the path of a `.bin` or of its manifest, which is
+            opened once and again only when the file was replaced; or integer[n_tokens], a memory
+            map of raw ids for example. Shards are one dataset: a window may stand across two.
         batch_size: Windows, at least 1. They are drawn with replacement.
         context_length: Inputs of one window, at least 1.
         device: None for NumPy arrays; else where PyTorch puts the tensors. Memory is pinned, and
@@ -102,12 +103,11 @@ def get_batch(
             f"{context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
         )
     starts = rng.integers(n_starts, size=batch_size)
-    # All windows as rows of one overlapping view, none of them copied; taking rows copies just
-    # those.
-    (stride,) = tokens.strides
-    windows = np.lib.stride_tricks.as_strided(
-        tokens, (n_starts, context_length + 1), (stride, stride), writeable=False
-    )[starts]
+    if isinstance(tokens, JoinedArrays):
+        windows = tokens.windows(starts, context_length + 1)
+    else:
+        # All windows as rows of one overlapping view; taking rows copies just those.
+        windows = windows_of(tokens, context_length + 1)[starts]
     inputs = windows[:, :-1].astype(np.int64, order="C")
     targets = windows[:, 1:].astype(np.int64, order="C")
     if device is None:
@@ -124,7 +124,7 @@ def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     return tensor.to(device)
 
 
-def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]]:
+def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | JoinedArrays:
     """integer[n_tokens], shared with the dataset."""
     if isinstance(dataset, TokenFile):
         return dataset.tokens
@@ -173,14 +173,19 @@ class _OpenedFiles:
 
     @staticmethod
     def _identity(path: str) -> tuple[int, ...]:
-        """What changes when the `.bin` or its manifest is replaced; empty if one is missing."""
+        """What changes when the `.bin` or its manifest is replaced; empty if that is missing.
+
+        Shards are never replaced without their manifest.
+        """
         identity: list[int] = []
         stem = os.path.splitext(path)[0]
         for suffix in (".bin", ".json"):
             try:
                 status = os.stat(stem + suffix)
             except FileNotFoundError:
-                return ()
+                if suffix == ".json":
+                    return ()
+                continue
             identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return tuple(identity)
 

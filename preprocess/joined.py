@@ -1,0 +1,112 @@
+"""Several arrays as one, without a copy: the shards of a token file.
+
+Law: what is read is what would be read from all arrays put one behind the other.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+
+
+class JoinedArrays:
+    """Arrays of ids, one behind the other; read only.
+
+    >>> joined = JoinedArrays([np.array([5, 7], np.uint16), np.array([8, 9, 2], np.uint16)])
+    >>> len(joined), joined[2], joined[1:4].tolist(), joined[np.array([0, -1])].tolist()
+    (5, 8, [7, 8, 9], [5, 2])
+
+    A slice inside one array shares its memory; all else that is read is a copy of just that.
+    `np.asarray(joined)` copies everything.
+
+    Args:
+        arrays: uint16[n] or uint32[n], all of one type.
+
+    Attributes:
+        arrays: As given.
+        starts: int64[n_arrays + 1], where each begins, and where the last ends.
+        dtype: The type of all of them.
+    """
+
+    def __init__(self, arrays: Sequence[Ids]) -> None:
+        self.arrays = tuple(arrays)
+        self.starts = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+        self.dtype = self.arrays[0].dtype
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice | npt.NDArray[np.integer[Any]]) -> Ids: ...
+    def __getitem__(self, key: int | slice | npt.NDArray[np.integer[Any]]) -> int | Ids:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step == 1:
+                return self._between(start, max(start, stop))
+            key = np.arange(start, stop, step)
+        elif not isinstance(key, np.ndarray):
+            return int(self[np.array([operator.index(key)])][0])
+        if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
+            raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
+        places = np.where(key < 0, key + len(self), key).astype(np.int64)
+        found = np.empty(len(places), self.dtype)
+        of = np.searchsorted(self.starts, places, "right") - 1
+        for number in np.unique(of).tolist():
+            here = of == number
+            found[here] = self.arrays[number][places[here] - self.starts[number]]
+        return found
+
+    def _between(self, start: int, stop: int) -> Ids:
+        first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)
+        pieces: list[Ids] = []
+        while start < stop:
+            place = int(self.starts[first])
+            piece = self.arrays[first][start - place : stop - place]
+            pieces.append(piece)
+            start += len(piece)
+            first += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate([self.arrays[0][:0], *pieces])
+
+    def windows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
+        """Windows of `length` ids, copied; one may stand across arrays.
+
+        Args:
+            starts: int64[n], each in [0, len(self) - length].
+            length: At least 1.
+
+        Returns:
+            uint16|uint32[n, length].
+        """
+        found = np.empty((len(starts), length), self.dtype)
+        of = np.searchsorted(self.starts, starts, "right") - 1
+        inside = starts + length <= self.starts[of + 1]
+        for number in np.unique(of[inside]).tolist():
+            rows = np.flatnonzero(inside & (of == number))
+            found[rows] = windows_of(self.arrays[number], length)[
+                starts[rows] - self.starts[number]
+            ]
+        for row in np.flatnonzero(~inside).tolist():
+            start = int(starts[row])
+            found[row] = self._between(start, start + length)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("shards cannot become one array without a copy")
+        return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
+
+
+def windows_of(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """All windows of an array as rows of one overlapping view: [n - length + 1, length]."""
+    (stride,) = array.strides
+    return np.lib.stride_tricks.as_strided(
+        array, (len(array) - length + 1, length), (stride, stride), writeable=False
+    )

@@ -1,0 +1,350 @@
+"""Shards hold what one file would hold, and are read as one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torture
+import written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess import build, get_batch, journal, open_tokens, passes
+from preprocess.cli import run
+from preprocess.config import SettingsError
+from preprocess.inspect import decoded, description
+from preprocess.joined import JoinedArrays
+from preprocess.storage import OutputError
+from preprocess.token_file import Manifest, TokenFileError, token_dtype
+from preprocess.verify import verified
+
+END = "<|endoftext|>"
+N = 200  # tokens of a shard
+OPTIONS: dict[str, Any] = {"vocab_size": 270, "val_fraction": 0.2, "unit_size": 300, "workers": 1}
+
+
+@pytest.fixture(autouse=True)
+def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+
+
+def write_corpus(path: Path) -> None:
+    """Short documents, and one that is larger than three shards."""
+    documents = [f"document {i} of many: {'low lower ' * (i % 7)}" for i in range(60)]
+    documents.insert(30, "one that is long " * 130)
+    path.write_text(END.join(documents))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """whole/ without shards; shards/ and split/ of the same text."""
+    root = tmp_path_factory.mktemp("shards")
+    write_corpus(root / "text")
+    for name, more in (
+        ("whole", {}),
+        ("shards", {"shard_tokens": N}),
+        ("split", {"shard_tokens": N, "split_documents": True}),
+    ):
+        build(train=root / "text", out=root / name, **OPTIONS | more)
+    return root
+
+
+@pytest.fixture(params=["shards", "split"], scope="module")
+def divided(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def data(root: Path, divided: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(root / divided, tmp_path / "data"))
+
+
+def test_shards_hold_what_one_file_would_hold(root: Path, divided: str) -> None:
+    for name in ("train", "val"):
+        whole, file = (open_tokens(root / each / f"{name}.json") for each in ("whole", divided))
+        assert np.array_equal(np.asarray(file.tokens), whole.tokens)
+        assert np.array_equal(file.document_ends, whole.document_ends)
+        assert (file.n_documents, len(file)) == (whole.n_documents, len(whole))
+        assert file[N - 5 : N + 5].tolist() == whole[N - 5 : N + 5].tolist()
+        assert file[N] == whole[N]
+        assert not (root / divided / f"{name}.bin").exists()
+        for number, (ids, ends) in enumerate(file.shards):
+            stem = root / divided / f"{name}_{number:05d}"
+            assert np.fromfile(stem.with_suffix(".bin"), file.dtype).tolist() == ids.tolist()
+            assert np.fromfile(stem.with_suffix(".docs"), "<u8").tolist() == ends.tolist()
+
+
+def test_a_shard_ends_before_the_document_that_does_not_fit(root: Path) -> None:
+    lengths = np.diff(open_tokens(root / "whole" / "train.bin").document_ends, prepend=np.uint64(0))
+    wanted = [0]
+    for length in lengths.tolist():
+        if wanted[-1] and wanted[-1] + length > N:
+            wanted.append(0)
+        wanted[-1] += length
+    file = open_tokens(root / "shards" / "train.json")
+    assert [len(ids) for ids, _ in file.shards] == wanted
+    assert max(wanted) > 3 * N  # the long document
+    assert all(int(ends[-1]) == len(ids) for ids, ends in file.shards)
+
+
+def test_documents_that_may_be_split_fill_shards(root: Path) -> None:
+    file = open_tokens(root / "split" / "train.json")
+    sizes = [len(ids) for ids, _ in file.shards]
+    assert set(sizes[:-1]) == {N}
+    assert 0 < sizes[-1] <= N
+    assert any(not len(ends) for _, ends in file.shards)  # inside of the long document
+
+
+@pytest.mark.parametrize(("workers", "unit_size"), [(1, 50), (2, 1000), (2, 10**6)])
+def test_the_same_bytes_whatever_the_workers_and_units(
+    root: Path, divided: str, tmp_path: Path, workers: int, unit_size: int
+) -> None:
+    more = {"split_documents": True} if divided == "split" else {}
+    how = {"workers": workers, "unit_size": unit_size, "shard_tokens": N}
+    build(train=root / "text", out=tmp_path / "out", **OPTIONS | how | more)
+    assert torture.contents(tmp_path / "out") == torture.contents(root / divided)
+
+
+def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
+    root: Path, divided: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dozen calls that change the disk fail, each in a run; the same command then goes on."""
+    from preprocess import storage
+
+    options = OPTIONS | {"train": root / "text", "shard_tokens": N}
+    options["tokenizer"] = root / "whole" / "tokenizer.json"
+    del options["vocab_size"]
+    options |= {"split_documents": True} if divided == "split" else {}
+    counting = faults.System()
+    monkeypatch.setattr(storage, "os", counting)
+    build(out=tmp_path / "peace", **options)
+    assert len(counting.calls) > 100
+    for at in range(1, len(counting.calls), len(counting.calls) // 12):
+        out = tmp_path / str(at)
+        system = faults.System(at, faults.fail(faults.ERRORS[0]))
+        monkeypatch.setattr(storage, "os", system)
+        with pytest.raises(OutputError):
+            build(out=out, **options)
+        monkeypatch.setattr(storage, "os", faults.System())
+        build(out=out, **options | {"unit_size": 700, "workers": 2})
+        assert torture.contents(out) == torture.contents(tmp_path / "peace"), at
+        shutil.rmtree(out)
+
+
+def test_batches_are_those_of_one_file(root: Path, divided: str) -> None:
+    for context_length in (1, 7, N - 1, 3 * N):
+        batches = [
+            get_batch(each, 64, context_length, rng=np.random.default_rng(context_length))
+            for each in (
+                root / "whole" / "train.bin",
+                root / divided / "train.json",
+                root / divided / "train.bin",
+                open_tokens(root / divided / "train.json"),
+            )
+        ]
+        for inputs, targets in batches[1:]:
+            assert np.array_equal(inputs, batches[0][0])
+            assert np.array_equal(targets, batches[0][1])
+
+
+def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> None:
+    for start, count in ((0, None), (N - 3, 9)):
+        pieces = [
+            b"".join(decoded(root / each / "train.json", None, start, count))
+            for each in ("whole", divided)
+        ]
+        assert pieces[0] == pieces[1]
+    lines = {
+        each: [line.replace(str(root / each), "") for line in description(root / each)]
+        for each in ("whole", divided)
+    }
+    assert len(lines["whole"]) == len(lines[divided])
+    n_shards = len(open_tokens(root / divided / "train.json").shards)
+    different = [pair for pair in zip(lines["whole"], lines[divided], strict=True)
+                 if pair[0] != pair[1]]  # fmt: skip
+    assert len(different) == 2  # the heads of train and val
+    assert f"documents, {n_shards:,} shards" in different[0][1]
+
+
+def damages(data: Path, **more: bool) -> list[Any]:
+    return [finding for finding in verified(data, **more) if not finding.sound]
+
+
+def test_sound_shards_are_sound(data: Path) -> None:
+    assert damages(data, deep=True) == []
+    assert any("shards agree" in finding.text for finding in verified(data))
+
+
+@settings(max_examples=40, deadline=None)
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7), kind=st.integers(0, 2))
+def test_damage_is_found_in_its_shard_and_repaired(
+    tmp_path_factory: pytest.TempPathFactory, root: Path, divided: str, place: int, bit: int,
+    kind: int,
+) -> None:  # fmt: skip
+    data = Path(shutil.copytree(root / divided, tmp_path_factory.mktemp("damaged") / "data"))
+    files = sorted(path for path in data.glob("*_*.*") if path.stat().st_size and
+                   path.suffix in (".bin", ".docs"))  # fmt: skip
+    path = files[place % len(files)]
+    content = bytearray(path.read_bytes())
+    if kind == 0:
+        content[place % len(content)] ^= 1 << bit
+    elif kind == 1:
+        del content[place % len(content) :]
+    else:
+        content += bytes(1 + bit)
+    path.write_bytes(content)
+    assert {finding.path for finding in damages(data)} >= {path}
+    assert verified(data, repair=True)[-1].sound
+    assert damages(data) == []
+    assert torture.contents(data) == torture.contents(root / divided)
+
+
+def test_a_missing_shard_is_named_and_made_again(data: Path, root: Path, divided: str) -> None:
+    (data / "train_00001.bin").unlink()
+    with pytest.raises(TokenFileError, match=r"train_00001\.bin: missing, though its manifest"):
+        open_tokens(data / "train.json")
+    assert any("missing" in finding.text for finding in damages(data))
+    verified(data / "train.json", repair=True)
+    assert torture.contents(data) == torture.contents(root / divided)
+
+
+def test_shards_without_their_manifest(data: Path) -> None:
+    (data / "train.json").unlink()
+    with pytest.raises(TokenFileError, match="the manifest of its shards"):
+        open_tokens(data / "train.bin")
+    (finding,) = damages(data)
+    assert "the manifest of its shards" in finding.text
+
+
+def test_a_shard_alone_is_refused(data: Path) -> None:
+    with pytest.raises(TokenFileError, match=r"is one of several shards.*train\.json"):
+        open_tokens(data / "train_00001.bin")
+
+
+def test_files_that_are_replaced_leave_none_behind(data: Path, root: Path) -> None:
+    """Shards that were, and are not any more, go; other files stay."""
+    (data / "train_notes.bin").write_bytes(b"mine")
+    build(train=root / "text", out=data, overwrite=True, **OPTIONS)
+    there = torture.contents(data)
+    assert there.pop("train_notes.bin") == b"mine"
+    assert there == torture.contents(root / "whole")
+    build(train=root / "text", out=data, overwrite=True, shard_tokens=N, **OPTIONS)
+    assert not (data / "train.bin").exists()
+    assert damages(data) == []
+
+
+def test_a_shard_that_is_in_the_way_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "train_00003.bin").write_bytes(b"mine")
+    with pytest.raises(TokenFileError, match=r"train_00003\.bin: exists"):
+        build(train=root / "text", out=tmp_path, shard_tokens=N, **OPTIONS)
+
+
+def test_other_shards_are_something_else(root: Path, data: Path) -> None:
+    with pytest.raises(TokenFileError, match="shard_tokens was 200 and is 300"):
+        build(train=root / "text", out=data, shard_tokens=300, **OPTIONS)
+
+
+def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["encode", str(root / "text"), "--tokenizer", str(root / "whole" / "tokenizer.json")]
+    out = ["--out", str(tmp_path / "x.bin")]
+    assert run([*command, *out, "--shard-tokens", str(N)]) == 0
+    assert "1 document is larger than 200 tokens" in capsys.readouterr().err
+    assert run([*command, *out, "--shard-tokens", str(N)]) == 0
+    assert "up to date" in capsys.readouterr().out
+    assert run([*command, *out, "--split-documents"]) == 2
+    assert "split_documents is for shards" in capsys.readouterr().err
+    assert run([*command, *out, "--shard-tokens", "0"]) == 2
+
+
+def test_split_documents_needs_shards() -> None:
+    with pytest.raises(SettingsError, match="split_documents is for shards"):
+        build(split_documents=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_tokens": 7}, '"n_tokens" is 7, and the shards have'),
+        ({"n_documents": 7}, '"n_documents" is 7, and the shards have'),
+        ({"shards": {}}, '"shards" should be a list of objects'),
+        ({"shards": [{"n_tokens": -1}]}, 'shard 0: "n_tokens" should be a whole number'),
+        (
+            {"shards": [{"n_tokens": 9, "n_documents": 0, "bin_digests": [], "docs_digests": []}]},
+            'shard 0: "bin_digests" should have 1 entries and has 0',
+        ),
+    ],
+)
+def test_a_manifest_that_contradicts_its_shards(
+    root: Path, change: dict[str, Any], message: str
+) -> None:
+    content = json.loads((root / "shards" / "train.json").read_text()) | change
+    with pytest.raises(TokenFileError, match=message):
+        Manifest.from_json(json.dumps(content), "train.json")
+
+
+documents = st.lists(st.integers(1, 12), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lengths=documents, cuts=st.data(), most=st.integers(1, 15), splits=st.booleans())
+def test_pieces_that_arrive_make_no_difference(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], cuts: st.DataObject, most: int,
+    splits: bool,
+) -> None:  # fmt: skip
+    total, ends = sum(lengths), np.cumsum(lengths)
+    places = sorted(cuts.draw(st.lists(st.integers(0, total), max_size=5)))
+    directory = tmp_path_factory.mktemp("pieces")
+    with written.token_file(
+        directory, "x", vocab_size=300, shard_tokens=most, split_documents=splits
+    ) as writer:
+        for start, stop in zip([0, *places], [*places, total], strict=True):
+            inside = ends[(ends > start) & (ends <= stop)] - start
+            writer.append(np.arange(start, stop, dtype=np.uint32), inside)
+        assert (writer.n_tokens, writer.n_documents) == (total, len(lengths))
+        writer.finish(
+            end_of_text_id=1, n_bytes=1, tokenizer_fingerprint="", pattern="gpt2",
+            unicode_version="16.0.0", sources=[],
+        )  # fmt: skip
+    file = open_tokens(directory / "x.json")
+    assert np.asarray(file.tokens).tolist() == list(range(total))
+    assert file.document_ends.tolist() == ends.tolist()
+    sizes = [len(ids) for ids, _ in file.shards]
+    if splits:
+        assert sizes == [most] * (total // most) + [total % most] * bool(total % most)
+    else:
+        wanted = [0]
+        for length in lengths:
+            if wanted[-1] and wanted[-1] + length > most:
+                wanted.append(0)
+            wanted[-1] += length
+        assert sizes == wanted
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    start=st.integers(-9, 30),
+    stop=st.integers(-9, 30),
+    step=st.sampled_from([1, 2, -1]),
+)
+def test_joined_arrays_are_read_like_one(
+    sizes: list[int], start: int, stop: int, step: int
+) -> None:
+    whole = np.arange(sum(sizes), dtype=token_dtype(100))
+    joined = JoinedArrays(np.split(whole, np.cumsum(sizes)[:-1]))
+    assert joined[start:stop:step].tolist() == whole[start:stop:step].tolist()
+    assert joined[start:stop].dtype == whole.dtype
+    if len(whole):
+        places = np.array([start % len(whole), -1])
+        assert joined[places].tolist() == whole[places].tolist()
+    for place in (len(whole), -len(whole) - 1):
+        with pytest.raises(IndexError, match=f"positions of {len(whole)} ids"):
+            joined[place]
+    with pytest.raises(ValueError, match="without a copy"):
+        np.array(joined, copy=False)
