@@ -1004,7 +1004,7 @@ class _Gathered:
         self._next = 0
 
     def put(self, number: int, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
-        """Take part `number`: its ids, which are copied, and int64[n + 1] offsets of n documents."""
+        """Take part `number`: its ids, which are copied, and int64[n + 1] offsets."""
         with self._lock:
             if number != self._next:
                 self._waiting[number] = ids.copy(), offsets

@@ -18,9 +18,11 @@ from bpe.errors import VocabularyError
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
 from bpe.kernels.jit import kernel
+from bpe.kernels.split import sure_letters
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all
 from bpe.train import train_from_counts
+from bpe.unicode_classes import LETTER, class_table
 from bpe.vocabulary import Vocabulary
 
 LENGTHS_AROUND_A_BLOCK = [0, 1, 14, 15, 16, 17, 40, 41, 62, 63, 64, 65, 66, 67, 127, 128, 129]
@@ -68,6 +70,17 @@ def test_split_gives_each_text_back(pattern: str) -> None:
     for text in documents():
         pieces = pretokenizer.split(text.encode())
         assert pieces == [piece.encode() for piece in reference.split(text, pattern)]
+
+
+def test_first_bytes_that_are_sure_to_begin_letters() -> None:
+    classes = class_table()
+    for first in range(0x80, 0x100):
+        source = np.zeros(64, np.uint8)
+        source[3] = source[62] = first
+        if sure_letters(source, 0):
+            assert sure_letters(source, 0) == 8
+            begin = (first & 0x0F) << 12
+            assert (classes[begin : begin + 0x1000] == LETTER).all()
 
 
 def trained() -> list[reference.Pair]:

@@ -24,8 +24,8 @@ from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     leading_zeros,
     load_u64,
-    multiply,
     minimum_of_16,
+    multiply,
     prefetch,
     store_four_ids,
     trailing_zeros,
@@ -284,9 +284,7 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     for i in range(n):
         symbols[i] = np.uint32(tables.byte_ids[buffer[start + i]])
     for i in range(n - 1):
-        rank = tables.byte_pairs[
-            np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
-        ]
+        rank = tables.byte_pairs[np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])]
         packed[i] = pack(rank, i)
     for i in range(n - 1, n_places):
         packed[i] = _NO_RANK

@@ -28,6 +28,7 @@ from bpe.kernels.jit import kernel
 from bpe.kernels.machine import prefetch
 
 _AHEAD = 16  # places between the row that is fetched and the row that is used
+_NEAR = 8  # and between a row and the counts that it leads to
 
 SYMBOL, PAIR, WORD, LINK = 0, 1, 2, 3
 """Columns of a row. LINK: bytes to the next symbol; in the last row of a longer symbol, minus the
@@ -225,6 +226,14 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
     for i in range(first, stop):
         if i + _AHEAD < stop:
             prefetch(rows, 4 * np.int64(state.places[i + _AHEAD]))
+            near = 4 * np.int64(state.places[i + _NEAR])
+            # A guess: what precedes is mostly one byte, or has its pair in the row of its first.
+            link = np.int64(rows[near - 4 + LINK])
+            pair_before = np.int64(rows[near - 4 + (PAIR if link > 0 else 4 * link + PAIR)])
+            pair_after = np.int64(rows[near + 4 * n_left + PAIR])
+            prefetch(pairs.counts, max(pair_before, 0))
+            prefetch(pairs.counts, max(pair_after, 0))
+            prefetch(words.counts, np.int64(rows[near + WORD]))
         at = np.int64(state.places[i])
         if rows[4 * at + PAIR] != pair:
             # One of its symbols has become part of another since: "aaa" has two places of (a, a).
@@ -301,6 +310,8 @@ def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, lon
         # Until places are laid out, this is where a pair's new number stands.
         pairs.first_place[pair] = number
     for i in range(n_new):
+        if i + _AHEAD < n_new:
+            prefetch(rows, 4 * np.int64(state.new_places[i + _AHEAD]))
         row = 4 * np.int64(state.new_places[i]) + PAIR
         pair = state.new_pairs[i]
         number = -1

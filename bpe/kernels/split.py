@@ -57,6 +57,17 @@ def character(source, at):
 
 
 @kernel
+def sure_letters(source, base):
+    """First bytes, of the 64 from `source[base]`, of characters that are letters without case.
+
+    All characters that begin with these bytes are: most of the Chinese and Korean ones. Only those
+    that end within the 64 bytes are told, all of them three bytes long.
+    """
+    sure = range_mask(source, base, 0xE5, 0xE9) | range_mask(source, base, 0xEB, 0xEC)
+    return sure & ((np.uint64(1) << np.uint64(62)) - np.uint64(1))
+
+
+@kernel
 def split_gpt2(source, source_start, n, classes, starts, first, last, state):
     """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
 
@@ -105,6 +116,10 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
             next_numbers |= spill_numbers
             next_spaces |= spill_spaces
             spill_letters = spill_numbers = spill_spaces = zero
+            if leads != zero:
+                sure = sure_letters(source, base)
+                next_letters |= sure | (sure << one) | (sure << np.uint64(2))
+                leads ^= sure
             while leads != zero:
                 j = trailing_zeros(leads)
                 leads &= leads - one

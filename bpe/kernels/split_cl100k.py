@@ -29,7 +29,7 @@ import numpy as np
 
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import add, leading_zeros, out_of_line, range_mask, trailing_zeros
-from bpe.kernels.split import character
+from bpe.kernels.split import character, sure_letters
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK, _UPPER, _LOWER = 1, 2, 4, 8, 16, 32
@@ -44,8 +44,12 @@ SINGLE_DIGITS = 8
 """Each number stands alone, else up to three go together."""
 WHOLE_END = 16
 """White space that ends the text is one piece (tiktoken's `\\s++$`)."""
+_EASY = 32
+"""Stop before a block that has what is rare and what CASED makes hard: see `scanner`."""
 
 STATE_WORDS = 18
+_LAST_CASELESS, _OPEN_CAPITALS = 10, 16  # places in the state
+_HARD_BLOCKS = 8
 
 
 @kernel
@@ -113,16 +117,41 @@ def white_follows(source, at, classes):
 def scanner(flags):
     """The kernel for one pattern: `split_cl100k` with the flags as constants.
 
-    So what a pattern does not need is not compiled.
+    What a pattern does not need is not compiled. Words that are cased are compiled twice: marks,
+    letters without case, and slashes that punctuation takes need many more sets than there are
+    registers, so blocks without any of them have a kernel that does without.
 
     Args:
         flags: a sum of the flags of this module.
     """
+    if flags & CASED == 0:
+        return _scanner(flags)
+    split_easy, split_all = _scanner(flags | _EASY), _scanner(flags)
+
+    @kernel
+    def split_cased(source, source_start, n, classes, starts, first, last, state):
+        """As `split_cl100k`."""
+        while first < last:
+            if state[_LAST_CASELESS] == 0 and state[_OPEN_CAPITALS] == 0:
+                first = split_easy(source, source_start, n, classes, starts, first, last, state)
+            if first < last:
+                # Where one is hard, the next ones are.
+                stop = min(first + _HARD_BLOCKS, last)
+                first = split_all(source, source_start, n, classes, starts, first, stop, state)
+        return last
+
+    return split_cased
+
+
+@functools.cache
+def _scanner(flags):
     cased = flags & CASED != 0
     suffixes = flags & SUFFIXES != 0
     slashes_too = flags & SLASHES != 0
     single_digits = flags & SINGLE_DIGITS != 0
     whole_end = flags & WHOLE_END != 0
+    easy = flags & _EASY != 0
+    hard = cased and not easy
 
     @kernel
     def split_cl100k(source, source_start, n, classes, starts, first, last, state):
@@ -133,6 +162,9 @@ def scanner(flags):
             first: the first block.
             last: one past the last block, at most `starts.size`.
             state: uint64[STATE_WORDS], zeros before the first call; modified in place.
+
+        Returns:
+            `last`, or with _EASY the first block that is not easy.
         """
         one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
         # The class of a character that goes on in the next block, and the bytes it has there.
@@ -151,6 +183,8 @@ def scanner(flags):
         for k in range(first, last):
             at = np.int64(k) << 6
             base = at - source_start
+            if easy:
+                before = spill_flags, spill
             documents = starts[k]
             same = ~documents  # places whose character before them is of the same document
             # Classes.
@@ -178,6 +212,10 @@ def scanner(flags):
                     marks |= spill
                 spill = zero
             leads = range_mask(source, base, 0xC2, 0xF4)
+            if leads != zero:
+                sure = sure_letters(source, base)
+                letters |= sure | (sure << one) | (sure << np.uint64(2))
+                leads ^= sure
             while leads != zero:
                 j = trailing_zeros(leads)
                 leads &= leads - one
@@ -199,6 +237,12 @@ def scanner(flags):
                 if j > 60:
                     spill = ((one << width) - one) >> np.uint64(64 - j)
                     spill_flags = char_flags
+            if easy and marks | (letters ^ (uppers | lowers)) != zero:
+                spill_flags, spill = before
+                last = k
+                break
+            if easy:
+                marks = zero
             letters |= marks
             others = ~(letters | numbers | white | line_ends)
             if spent != zero:
@@ -206,7 +250,7 @@ def scanner(flags):
                 uppers &= ~spent
                 lowers &= ~spent
                 spent = zero
-            if cased and (last_other >> top) & rests & marks != zero:
+            if hard and (last_other >> top) & rests & marks != zero:
                 # The rest of a mark that punctuation has taken.
                 taken_rest = rests & ~add(rests, one)
                 letters &= ~taken_rest
@@ -358,7 +402,10 @@ def scanner(flags):
                     last_inner = inner
                 found |= pieces
                 last_number = numbers
-            if cased:
+            if easy:
+                found |= uppers & ((lowers << one) | (last_small >> top))
+                last_small = lowers
+            elif cased:
                 caseless = letters ^ (uppers | lowers)
                 small = lowers
                 if caseless | (last_caseless >> top) | np.uint64(open_capitals) != zero:
@@ -405,5 +452,6 @@ def scanner(flags):
         state[12], state[13], state[14] = last_number, last_inner, last_pieces
         state[15], state[16] = np.uint64(open_blanks), np.uint64(open_capitals)
         state[17] = last_plain
+        return last
 
     return split_cl100k
