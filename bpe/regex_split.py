@@ -32,6 +32,8 @@ from bpe.unicode_classes import NUMBER, WHITE_SPACE, category_runs, class_table
 DIALECTS: Final = ("huggingface", "tiktoken")
 BEHAVIORS: Final = ("Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext")
 _LONGEST = 10_000  # characters of a regex
+# Seconds after which a match is given up; what is honest takes a second for 100 MB.
+_PATIENCE = 10.0
 _DEEPEST = 100  # groups and sets inside one another
 _N_CODE_POINTS = 0x110000
 # Documents are translated together up to this many bytes.
@@ -597,7 +599,7 @@ class RegexSplitter:
 
         Raises:
             EncodingError: The regex was written for tiktoken and leaves out some of the text, which
-                tiktoken would lose.
+                tiktoken would lose; or it takes forever.
         """
         for first, n_bytes, code_points, places in _texts(buffer, starts):
             letters = self._letters[code_points]
@@ -609,11 +611,23 @@ class RegexSplitter:
                 cuts += self._cuts(text[begin:end], begin, first, places)
             _set(starts, places[cuts] + first)
 
+    def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
+        """The matches in one text; `place` is its first byte."""
+        patience = _PATIENCE + len(text) * 1e-6
+        try:
+            yield from self._find(text, timeout=patience)
+        except TimeoutError as error:
+            raise EncodingError(
+                f"the split pattern takes more than {patience:.0f} s for one match in the text of"
+                f" {len(text):,} characters from byte {place} on: it tries very many ways to match;"
+                " write it so that only one can (no repetition within a repetition)"
+            ) from error
+
     def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
         """Where pieces of one text begin, counted in characters; `begin` is added."""
         pieces: list[tuple[int, int, bool]] = []
         place = 0
-        for found in self._find(text):
+        for found in self._matches(text, first + int(places[begin])):
             start, stop = found.span()
             if place < start:
                 pieces.append((place, start, self._invert))

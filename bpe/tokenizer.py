@@ -20,6 +20,7 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -35,7 +36,13 @@ import numpy as np
 
 from bpe import tokenizer_file
 from bpe.added_tokens import Preparation
-from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
+from bpe.errors import (
+    EncodingError,
+    PatternError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+)
 from bpe.patterns import TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION
@@ -289,21 +296,33 @@ class Tokenizer:
         """
         if isinstance(source, str | os.PathLike):
             return cls.from_file(huggingface_hub_file(source))
-        backend = getattr(source, "backend_tokenizer", source)
         name = Path(type(source).__name__)
+        if hasattr(source, "save_pretrained"):
+            # It holds more than its backend: all special tokens, a template of chats.
+            with tempfile.TemporaryDirectory() as directory:
+                source.save_pretrained(directory)
+                path = Path(directory, "tokenizer.json")
+                if not path.exists():
+                    raise UnsupportedTokenizerError(
+                        f"{name}: expected a fast tokenizer of transformers, found one that saves"
+                        " no tokenizer.json; load it with use_fast=True"
+                    )
+                document = tokenizer_file.parse_json(tokenizer_file.read_text(path), path)
+                config_path = tokenizer_file.config_path(path)
+                text = tokenizer_file.read_text(config_path)
+                config = tokenizer_file.parse_json(text, config_path)
+            # What the last call asked for is no setting of the tokenizer.
+            document |= {"padding": None, "truncation": None}
+            parts = tokenizer_file.parse_tokenizer_json(json.dumps(document), name)
+            return cls._of(tokenizer_file.with_config(parts, config, name, name))
         try:
-            text = backend.to_str()
+            text = source.to_str()
         except AttributeError:
             raise TokenizerFileError(
                 f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
                 " directory or a name on the hub"
             ) from None
-        parts = tokenizer_file.parse_tokenizer_json(text, name)
-        eos_token = getattr(source, "eos_token", None)
-        if eos_token is not None:
-            parts = tokenizer_file.with_config(parts, {"eos_token": str(eos_token)}, name, name)
-            parts = replace(parts, config="")
-        return cls._of(parts)
+        return cls._of(tokenizer_file.parse_tokenizer_json(text, name))
 
     def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
         """Write a .tiktoken file of ranks; it holds neither special tokens nor the split pattern.

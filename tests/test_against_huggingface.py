@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
 
 from bpe import Tokenizer, reference
-from bpe.errors import TokenizerFileError
+from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 from bpe.vocabulary import Vocabulary, from_byte_level
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -164,6 +164,32 @@ def test_transformers_loads_the_directory_with_its_special_tokens(saved: Path) -
         ids = theirs(text)["input_ids"]
         assert ids == OURS.encode(text)
         assert theirs.decode(ids) == text
+
+
+def test_an_object_of_transformers_brings_its_configuration(saved: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(saved), bos_token=SPECIAL[1], eos_token=SPECIAL[0], pad_token=SPECIAL[0]
+    )
+    # Padding is of this call, not of the tokenizer.
+    theirs(["a", "b c d"], padding=True, truncation=True, max_length=2)
+    ours = Tokenizer.from_huggingface(theirs)
+    assert (ours.bos_token, ours.eos_token) == (SPECIAL[1], SPECIAL[0])
+    ours.save(tmp_path / "tokenizer.json")
+    again = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert again.special_tokens_map == theirs.special_tokens_map
+    assert again("x <|end")["input_ids"] == theirs("x <|end")["input_ids"]
+
+
+def test_an_object_that_is_not_fast_is_refused() -> None:
+    class Slow:
+        def save_pretrained(self, directory: str) -> None:
+            Path(directory, "vocab.txt").touch()
+
+    with pytest.raises(
+        UnsupportedTokenizerError, match=r"Slow: expected a fast tokenizer .* found"
+    ):
+        Tokenizer.from_huggingface(Slow())
 
 
 def test_what_transformers_saves_is_read(saved: Path, tmp_path: Path) -> None:

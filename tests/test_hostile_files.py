@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer
-from bpe.errors import TokenizerFileError
-from bpe.patterns import PATTERNS
+from bpe.errors import EncodingError, TokenizerFileError
+from bpe.pretokenize import Pretokenizer
 from bpe.tokenizer_file import (
     TokenizerParts,
     load,
@@ -135,16 +135,18 @@ def test_any_file_of_ranks_or_merges(
             assert str(path) in str(error)
 
 
-def test_a_regex_that_explodes_elsewhere_does_not_here(tmp_path: Path) -> None:
-    # Oniguruma and `regex` both go through 2**n ways here; such a pattern is read, but costs its
-    # reader's time only on text that is made for it.
-    step = {"type": "Split", "pattern": {"Regex": "(?:a|aa)+b|[^b]"}, "behavior": "Isolated"}
+def test_a_regex_that_explodes_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Oniguruma and `regex` both go through 2**n ways here.
+    step = {"type": "Split", "pattern": {"Regex": "(?:a|a)*b|[^b]"}, "behavior": "Isolated"}
     document = copy.deepcopy(SOUND)
     document["pre_tokenizer"]["pretokenizers"][0] = step | {"invert": False}
     document["model"].pop("pattern", None)
     parts = parse_tokenizer_json(json.dumps(document), tmp_path)
-    assert parts.pattern == "(?:a|aa)+b|[^b]"
-    assert PATTERNS.get(parts.pattern) is None
+    pretokenizer = Pretokenizer(parts.pattern)
+    assert pretokenizer.split(b"aab c") == [b"aab", b" ", b"c"]
+    monkeypatch.setattr("bpe.regex_split._PATIENCE", 0.1)
+    with pytest.raises(EncodingError, match=r"takes more than 0 s .* 40 characters from byte 0 on"):
+        pretokenizer.split(b"a" * 40)
 
 
 @pytest.mark.parametrize("depth", [60, 1000, 4000, 100_000])
