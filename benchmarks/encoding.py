@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ids = NDArray[np.uint32]
 
-_UNIT = 1 << 20
+_UNIT = 1 << 21
 # Peers on one thread, and those that make lists of lists.
 _SLOW = 32_000_000
 _SLOWEST = 8_000_000
@@ -43,7 +43,7 @@ def _timed(clock: Clock, first: Callable[[], object], work: Callable[[], T]) -> 
 
 
 def _parts(data: bytes, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
-    """Where documents can be encoded apart: parts of about a megabyte, without separators."""
+    """Where documents can be encoded apart: parts of about two megabytes, without separators."""
     separator = END_OF_TEXT.encode()
     buffer = np.frombuffer(data, np.uint8)
     start = 0
