@@ -159,6 +159,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     from bpe.pretokenize import Pretokenizer
     from preprocess.documents import Reading
     from preprocess.sources import find_sources
+    from preprocess.storage import LocalStorage
     from preprocess.token_file import TokenFileWriter
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
@@ -204,15 +205,16 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     clock.time("cold", encode)
     encoded = clock.time("warm", encode)
 
-    with TokenFileWriter(
-        job.directory, "breakdown", vocab_size=tokenizer.vocab_size, overwrite=True
-    ) as writer:
+    with LocalStorage(job.directory, "breakdown") as storage:
+        writer = TokenFileWriter(storage, "breakdown", vocab_size=tokenizer.vocab_size)
 
         def write() -> None:
             for batch, (ids, offsets) in zip(batches, encoded, strict=True):
                 writer.append(ids, offsets[1 : batch.n_ended + 1])
 
         clock.time("write", write)
+        writer.close()
+        storage.clear()
     return Result(job.corpus.stat().st_size, None)
 
 
