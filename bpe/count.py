@@ -223,21 +223,28 @@ class PretokenCounts:
         Raises:
             CountsFileError: the arrays contradict one another.
         """
-        sound = (
-            buffer.dtype == np.uint8
-            and offsets.dtype == counts.dtype == np.int64
-            and buffer.ndim == offsets.ndim == counts.ndim == 1
-            and len(offsets) == len(counts) + 1
-            and offsets[0] == 0
-            and offsets[-1] == len(buffer)
-            and bool(np.all(np.diff(offsets) > 0))
-            and bool(np.all(counts > 0))
-        )
-        if not sound:
-            raise CountsFileError("offsets and counts contradict one another")
         made = cls(pattern, special_tokens)
-        made._add_words(buffer, offsets, counts)
+        made.add_words(buffer, offsets, counts)
         return made
+
+    def add_words(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> None:
+        """Add what `arrays` returned, or several such one behind the other.
+
+        Raises:
+            CountsFileError: the arrays contradict one another.
+        """
+        _refuse_unsound(buffer, offsets, counts)
+        self._add_words(buffer, offsets, counts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory that the tables take."""
+        return sum(
+            each.nbytes
+            for each in (self._table.short_rows, self._table.long_rows, self._table.arena)
+        )
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """(pre-token, count), in the order of the bytes."""
@@ -311,7 +318,60 @@ class PretokenCounts:
             ) from error
 
 
-def require_text(counts: PretokenCounts) -> None:
+def _refuse_unsound(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
+) -> None:
+    """Raise CountsFileError if arrays are not what `PretokenCounts.arrays` may return."""
+    sound = (
+        buffer.dtype == np.uint8
+        and offsets.dtype == counts.dtype == np.int64
+        and buffer.ndim == offsets.ndim == counts.ndim == 1
+        and len(offsets) == len(counts) + 1
+        and offsets[0] == 0
+        and offsets[-1] == len(buffer)
+        and bool(np.all(np.diff(offsets) > 0))
+        and bool(np.all(counts > 0))
+    )
+    if not sound:
+        raise CountsFileError("offsets and counts contradict one another")
+
+
+class FrozenCounts:
+    """Counts that nothing is added to any more: arrays alone, in less than half the memory.
+
+    Args:
+        pattern: name of the split pattern.
+        special_tokens: as those of `PretokenCounts`.
+        buffer, offsets, counts: as `PretokenCounts.arrays` returns them, each pre-token once.
+
+    Raises:
+        CountsFileError: the arrays contradict one another.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        special_tokens: Sequence[str],
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> None:
+        _refuse_unsound(buffer, offsets, counts)
+        self.pattern = pattern
+        self.special_tokens = tuple(special_tokens)
+        self._arrays = buffer, offsets, counts
+
+    @property
+    def total(self) -> int:
+        """Number of pre-tokens counted, each as often as it occurs."""
+        return int(self._arrays[2].sum())
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """As `PretokenCounts.arrays`; shared, not copied."""
+        return self._arrays
+
+
+def require_text(counts: PretokenCounts | FrozenCounts) -> None:
     """Raise TrainingError if nothing was counted."""
     if not counts.total:
         raise TrainingError(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.count import PretokenCounts, require_text
+from bpe.count import FrozenCounts, PretokenCounts, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.kernels import merge as kernels
 from bpe.patterns import pattern_name
@@ -38,7 +38,7 @@ _MAX_POSITIONS = 2**31 - 1
 
 
 def train_from_counts(
-    counts: PretokenCounts,
+    counts: PretokenCounts | FrozenCounts,
     vocab_size: int,
     *,
     special_tokens: Sequence[str] = (),
@@ -83,6 +83,17 @@ def train_from_counts(
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
 
+def memory_of_merging(n_bytes: int, n_words: int) -> int:
+    """About how many bytes of memory merging takes, counts included.
+
+    Args:
+        n_bytes: bytes of the unique pre-tokens.
+        n_words: how many they are.
+    """
+    # See `_learn`: the text twice, rows, places; offsets and counts; pairs.
+    return (2 + 16 + 12) * n_bytes + 40 * n_words + 50_000_000
+
+
 def _check_arguments(
     vocab_size: int,
     special_tokens: Sequence[str],
@@ -111,7 +122,7 @@ def _check_arguments(
 
 
 def _learn(
-    counts: PretokenCounts,
+    counts: PretokenCounts | FrozenCounts,
     n_wanted: int,
     tie_break: str,
     min_frequency: int,

@@ -176,6 +176,14 @@ _ShardTokens = Annotated[
 _SplitDocuments = Annotated[
     bool, typer.Option("--split-documents", help="Let a document go on in the next shard.")
 ]
+_MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Take at most so much memory, as 500MB; never changes the outputs.",
+        show_default="none",
+    ),
+]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
 _LogFile = Annotated[
@@ -268,6 +276,7 @@ def build(
     shard_tokens: _ShardTokens = None,
     split_documents: _SplitDocuments = False,
     max_minutes: _MaxMinutes = None,
+    memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
@@ -300,6 +309,7 @@ def train(
     unit_size: _UnitSize = None,
     workers: _Workers = None,
     max_minutes: _MaxMinutes = None,
+    memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,
@@ -334,6 +344,7 @@ def encode(
     shard_tokens: _ShardTokens = None,
     split_documents: _SplitDocuments = False,
     max_minutes: _MaxMinutes = None,
+    memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
     quiet: _Quiet = False,

@@ -113,6 +113,7 @@ class TrainSettings(ReadSettings):
         tie_break: Which of equally frequent pairs is merged first.
         min_frequency: Pairs that occur less often are not merged.
         max_minutes: Stop after so long, to be gone on with; None: when all is done.
+        memory_limit: Bytes of memory that the run may take; see `preprocess.memory`.
     """
 
     vocab_size: Annotated[int, Field(le=2**29)] = 32_000
@@ -123,6 +124,7 @@ class TrainSettings(ReadSettings):
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes"
     min_frequency: Annotated[int, Field(ge=0)] = 2
     max_minutes: Annotated[float, Field(gt=0)] | None = None
+    memory_limit: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] | None = None
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -187,11 +189,13 @@ class EncodeSettings(CountSettings, ShardSettings):
         out: The .bin; its .docs and .json land beside it.
         overwrite: Whether outputs that exist may be replaced.
         max_minutes: As in `TrainSettings`.
+        memory_limit: As in `TrainSettings`.
     """
 
     end_of_text: SpecialToken | None = None
     begin_of_text: SpecialToken | None = None
     max_minutes: Annotated[float, Field(gt=0)] | None = None
+    memory_limit: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] | None = None
     out: Annotated[Path, AfterValidator(_bin_file)] = Path("train.bin")
     overwrite: bool = False
 

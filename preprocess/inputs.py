@@ -24,6 +24,7 @@ _NO_RESULT = {
     "name",
     "overwrite",
     "max_minutes",
+    "memory_limit",
     # They are there as sources and as a fingerprint.
     "paths",
     "train",

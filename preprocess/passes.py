@@ -34,6 +34,7 @@ from preprocess.config import END_OF_TEXT, EncodeSettings, ShardSettings, TrainS
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
 from preprocess.journal import Entry, Journal, JournalError, understanding
+from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.sources import Place, Source, WorkUnit
@@ -42,7 +43,9 @@ from preprocess.token_file import Manifest, Shard, StreamState, TokenFileWriter
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
+    from bpe.count import FrozenCounts
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.spill import Words
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -104,6 +107,9 @@ def train_tokenizer(
     from bpe import Tokenizer, train_from_counts
 
     counts = count_pretokens(sources, settings, storage, journal, progress, left_out)
+    buffer, _, of_words = counts.arrays()
+    MemoryLimit(settings.memory_limit).refuse_merging(len(buffer), len(of_words))
+    del buffer, of_words
     n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
     with progress.stage("merging", n_merges, "merges") as stage:
 
@@ -145,6 +151,8 @@ class _Counted:
         left_out: See `LeftOut`.
         bytes: Bytes of the sources.
         seconds: How long it took.
+        run: The run of counts that was written with this entry, as `preprocess.spill.Run`; those of
+            all entries belong together.
     """
 
     source: int = 0
@@ -159,6 +167,7 @@ class _Counted:
     left_out: dict[str, int] = field(default_factory=lambda: asdict(LeftOut()))
     bytes: int = 0
     seconds: float = 0.0
+    run: dict[str, Any] | None = None
 
 
 def count_pretokens(
@@ -168,20 +177,32 @@ def count_pretokens(
     journal: Journal,
     progress: Progress,
     left_out: LeftOut,
-) -> PretokenCounts:
+) -> FrozenCounts:
     """The pre-tokens of the documents that are not validation, and how often each occurs.
 
     The counts are saved when all is counted, and now and then before. For that the workers come to
     rest, so that what they have is what was counted up to one place; it is done so seldom that it
-    takes less than one part in `_WORK_PER_SAVING` of the time.
+    takes less than one part in `_WORK_PER_SAVING` of the time. When the tables take what memory has
+    room for, they are saved as a run, and the workers begin with empty ones.
     """
     from bpe import PretokenCounts
+    from bpe.count import FrozenCounts
+    from preprocess.spill import Run, merged, write_run
 
     of_workers: list[PretokenCounts] = []
     state = _Counted()
-    if (entry := journal.last("counted")) is not None:
-        with understanding():
-            state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
+    runs: list[Run] = []
+    with understanding():
+        for entry in journal.entries:
+            if entry["kind"] == "counted":
+                state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
+                if state.run is not None:
+                    parts = tuple((n, n_bytes, text) for n, n_bytes, text in state.run["parts"])
+                    runs.append(Run(state.run["file"], parts))
+                    state.run = None
+    if state.is_all:
+        return _all_counts(storage, settings, state, left_out, progress)
+    if state.file:
         of_workers.append(_load_counts(storage, settings, state))
     idle = list(of_workers)
 
@@ -201,15 +222,14 @@ def count_pretokens(
         return work
 
     dropped = LeftOut(**state.left_out)
-    n_bytes = sum(source.n_bytes for source in sources)
-    with progress.stage(
-        "counting", n_bytes, done_before=state.bytes, seconds_before=state.seconds
-    ) as stage:
+    limit = MemoryLimit(settings.memory_limit)
+    most = limit.for_tables(settings.workers, settings.unit_size)
+    with _counting_stage(sources, state, progress) as stage:
         units = _Pausing(_units(sources, state.source, state.after))
         cost = 0.0
-        while not state.is_all:
+        while not units.is_over:
             idle[:] = of_workers
-            units.paused = False
+            units.paused = is_full = False
             pause = time.monotonic() + max(journal.seconds, _WORK_PER_SAVING * cost)
             with closing(run_in_order(units, _with_unit(make_work), settings.workers)) as results:
                 for (index, unit), batch in results:
@@ -221,20 +241,65 @@ def count_pretokens(
                     unit.content()  # refuses a source that changed meanwhile
                     state.source, state.after = _place_behind(index, unit)
                     stage.advance(unit.n_bytes)
-                    units.paused = time.monotonic() >= pause or progress.out_of_time()
-            state.is_all = units.is_over
+                    is_full = sum(counts.n_bytes for counts in of_workers) > most
+                    is_due = time.monotonic() >= pause
+                    units.paused = is_full or is_due or progress.out_of_time()
             state.left_out, state.bytes, state.seconds = asdict(dropped), stage.done, stage.seconds
-            if state.is_all:
-                _refuse_uncountable(sources, state, dropped)
-                while len(of_workers) > 1:
-                    of_workers[0].merge(of_workers.pop())
             began = time.monotonic()
-            _save_counts(storage, journal, of_workers, state)
+            if units.is_over:
+                _refuse_uncountable(sources, state, dropped)
+            if is_full or (runs and units.is_over and of_workers):
+                runs.append(write_run(storage, f"run-{len(runs)}", of_workers))
+                del of_workers[:], idle[:]
+                state.run = asdict(runs[-1])
+            if not units.is_over or state.run is not None:
+                _save_counts(storage, journal, [counts.arrays() for counts in of_workers], state)
+                state.run = None
             cost = time.monotonic() - began
-            if not state.is_all and progress.out_of_time():
+            if not units.is_over and progress.out_of_time():
                 raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
+        if runs:
+            counts = merged(storage, runs, settings.pattern, settings.all_special_tokens)
+        else:
+            while len(of_workers) > 1:
+                of_workers[0].merge(of_workers.pop())
+            arrays = of_workers.pop().arrays()
+            counts = FrozenCounts(settings.pattern, settings.all_special_tokens, *arrays)
+        del idle[:]
+        state.is_all = True
+        _save_counts(storage, journal, [counts.arrays()], state)
+        for run in runs:
+            storage.remove(run.file)
     left_out.take_over(dropped)
-    return of_workers[0]
+    return counts
+
+
+def _counting_stage(
+    sources: Sequence[Source], state: _Counted, progress: Progress
+) -> AbstractContextManager[Stage]:
+    n_bytes = sum(source.n_bytes for source in sources)
+    return progress.stage(
+        "counting", n_bytes, done_before=state.bytes, seconds_before=state.seconds
+    )
+
+
+def _all_counts(
+    storage: Storage,
+    settings: TrainSettings,
+    state: _Counted,
+    left_out: LeftOut,
+    progress: Progress,
+) -> FrozenCounts:
+    """What an earlier run counted to the end."""
+    progress.add_stage_before("counting", state.seconds, state.bytes, "B")
+    left_out.take_over(LeftOut(**state.left_out))
+    from bpe.count import CountsFileError, FrozenCounts
+
+    arrays = _saved_words(storage, state)
+    try:
+        return FrozenCounts(settings.pattern, settings.all_special_tokens, *arrays)
+    except CountsFileError as error:
+        raise JournalError(f"{state.file}: {error}; start anew (--overwrite)") from error
 
 
 def _refuse_uncountable(sources: Sequence[Source], state: _Counted, left_out: LeftOut) -> None:
@@ -245,30 +310,26 @@ def _refuse_uncountable(sources: Sequence[Source], state: _Counted, left_out: Le
 
 
 def _save_counts(
-    storage: Storage, journal: Journal, of_workers: Sequence[PretokenCounts], state: _Counted
+    storage: Storage, journal: Journal, pieces: Sequence[Words], state: _Counted
 ) -> None:
     """Write the counts of all workers, one behind the other, and say so in the journal."""
-    arrays = [counts.arrays() for counts in of_workers]
-    sizes = [offsets[1:] - offsets[:-1] for _, offsets, _ in arrays]
-    content = b"".join(
-        [
-            *(size.astype("<i8").tobytes() for size in sizes),
-            *(counts.astype("<i8").tobytes() for _, _, counts in arrays),
-            *(buffer.tobytes() for buffer, _, _ in arrays),
-        ]
-    )
-    before, state.file = state.file, f"counts-{state.source}-{state.bytes}"
-    state.n_words = sum(map(len, sizes))
-    state.digest = xxhash.xxh3_128_hexdigest(content)
-    storage.put(state.file, content)
+    from preprocess.spill import written
+
+    before = state.file
+    state.file = state.digest = ""
+    state.n_words = sum(len(counts) for _, _, counts in pieces)
+    if pieces:
+        content = written(pieces)
+        name = "all" if state.is_all else f"{state.source}-{state.bytes}"
+        state.file, state.digest = f"counts-{name}", xxhash.xxh3_128_hexdigest(content)
+        storage.put(state.file, content)
     journal.append({"kind": "counted", **asdict(state)})
     if before and before != state.file:
         storage.remove(before)
 
 
-def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> PretokenCounts:
-    from bpe import PretokenCounts
-    from bpe.count import CountsFileError
+def _saved_words(storage: Storage, state: _Counted) -> Words:
+    from preprocess.spill import read
 
     content = storage.get(state.file)
     if content is None or xxhash.xxh3_128_hexdigest(content) != state.digest:
@@ -276,11 +337,14 @@ def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> 
             f"{state.file}: the counts that an earlier run saved are damaged or gone; start anew"
             " (--overwrite)"
         )
-    head = 8 * state.n_words
-    offsets = np.zeros(state.n_words + 1, np.int64)
-    np.cumsum(np.frombuffer(content[:head], "<i8"), out=offsets[1:])
-    counts = np.frombuffer(content[head : 2 * head], "<i8").astype(np.int64)
-    buffer = np.frombuffer(content[2 * head :], np.uint8)
+    return read(content, state.n_words)
+
+
+def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> PretokenCounts:
+    from bpe import PretokenCounts
+    from bpe.count import CountsFileError
+
+    buffer, offsets, counts = _saved_words(storage, state)
     try:
         return PretokenCounts.from_arrays(
             settings.pattern, settings.all_special_tokens, buffer, offsets, counts

@@ -32,6 +32,7 @@ from preprocess.config import (
 )
 from preprocess.documents import Reading
 from preprocess.inputs import Record, made_from
+from preprocess.memory import fitted
 from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
@@ -107,7 +108,7 @@ def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
         OutputError: Outputs exist already, or cannot be written.
         TokenbinError: Whatever else is refused on purpose is one.
     """
-    settings = checked(BuildSettings, options)
+    settings = fitted(checked(BuildSettings, options))
     progress = progress or Progress()
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
@@ -478,7 +479,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
     """
     from bpe import Tokenizer
 
-    settings = checked(TrainFileSettings, options)
+    settings = fitted(checked(TrainFileSettings, options))
     progress = progress or Progress()
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
@@ -531,7 +532,7 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     Raises:
         TokenbinError: As `build`.
     """
-    settings = checked(EncodeSettings, options)
+    settings = fitted(checked(EncodeSettings, options))
     progress = progress or Progress()
     progress.limit(settings.max_minutes)
     started = time.perf_counter()

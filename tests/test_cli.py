@@ -230,7 +230,7 @@ def test_signals_end_a_build_promptly(
     text.write_text(TEXT)
     assert run(["train", str(text), "--out", str(tokenizer), "--vocab-size", "280"]) == 0
     with open(text, "w") as file:
-        for _ in range(8000):
+        for _ in range(40_000):
             file.write(TEXT)
     options = ["--train", text, "--val", text, "--out", out, "--workers", workers]
     with subprocess.Popen(

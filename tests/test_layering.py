@@ -28,11 +28,12 @@ LEVELS = [
     "bpe.huggingface",
     "bpe.train",
     "bpe",
-    "preprocess.engine preprocess.progress preprocess.storage",
+    "preprocess.engine preprocess.progress preprocess.storage preprocess.joined",
     "preprocess.token_file preprocess.journal",
-    "preprocess.quality",
+    "preprocess.quality preprocess.spill",
     "preprocess.sampling.batches preprocess.documents preprocess.config",
-    "preprocess.sampling preprocess.sources.text preprocess.sources.standard_library",
+    "preprocess.sampling preprocess.sources.text preprocess.sources.standard_library"
+    " preprocess.memory",
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
     "preprocess.outputs",
@@ -92,7 +93,7 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 
 
 def test_sampling_knows_only_the_token_file() -> None:
-    allowed = {"bpe.errors", "preprocess.token_file"}
+    allowed = {"bpe.errors", "preprocess.joined", "preprocess.token_file"}
     for name in MODULES:
         if name.startswith("preprocess.sampling"):
             others = {x for x in imports_of(name) if not x.startswith("preprocess.sampling")}
@@ -135,6 +136,7 @@ def test_who_samples_never_loads_the_builder() -> None:
         "bpe",
         "bpe.errors",
         "preprocess",
+        "preprocess.joined",
         "preprocess.sampling",
         "preprocess.sampling.batches",
         "preprocess.token_file",

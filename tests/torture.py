@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import faults
 
 from bpe.errors import TokenbinError
-from preprocess import journal, passes, pipeline
+from preprocess import journal, memory, passes, pipeline
 
 WORDS = [
     "the",
@@ -99,6 +99,14 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
+kept_in_memory = memory.MemoryLimit.for_tables
+
+
+def kept_in_files(limit: memory.MemoryLimit, workers: int, unit_size: int) -> float:
+    """Every few units counts go to a file."""
+    return 600_000
+
+
 def in_a_child(run: Any, kill_at: int, kill_after: float | None) -> int:
     """Run a function in a forked process and return how that ended: 0, 1 or -9."""
     child = os.fork()
@@ -136,6 +144,7 @@ def tortured(
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
         passes._WORK_PER_SAVING = chosen.choice([0, 40])
+        memory.MemoryLimit.for_tables = chosen.choice([kept_in_memory, kept_in_files])  # type: ignore[method-assign]
         workers, unit_size = chosen.choice([1, 2]), chosen.choice([500, 4000, 30_000])
         by_call = chosen.random() < 0.7
         at = chosen.randrange(1, length[0] + 2) if kills < most_kills and by_call else 0

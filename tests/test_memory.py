@@ -1,0 +1,201 @@
+"""A limit of memory changes no byte, and what cannot be done within it is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torture
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpe import PretokenCounts
+from bpe.count import CountsFileError, FrozenCounts
+from preprocess import build, journal, memory, passes, pipeline, spill
+from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
+from preprocess.journal import JournalError
+from preprocess.memory import MemoryLimit, MemoryLimitError, fitted
+from preprocess.storage import LocalStorage
+
+ROOT = Path(__file__).parent.parent
+END = "<|endoftext|>"
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of a build that saves counts after every unit."""
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+    (tmp_path / "text").write_text(
+        END.join(f"document {i} of many, {i * i} words: {'naïve ' * (i % 5)}" for i in range(80))
+    )
+    return {"train": tmp_path / "text", "vocab_size": 290, "unit_size": 400}
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
+    monkeypatch.setattr(MemoryLimit, "for_tables", lambda self, workers, unit_size: n_bytes)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counts_in_runs_give_the_same_bytes(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    build(out=tmp_path / "whole", **options)
+    written: list[str] = []
+    write = spill.write_run
+
+    def noted(storage: LocalStorage, file: str, of_workers: list[PretokenCounts]) -> spill.Run:
+        written.append(file)
+        return write(storage, file, of_workers)
+
+    monkeypatch.setattr(spill, "write_run", noted)
+    full_after(monkeypatch, 0)
+    build(out=tmp_path / "runs", workers=workers, **options)
+    assert len(written) > 3
+    assert torture.contents(tmp_path / "runs") == torture.contents(tmp_path / "whole")
+
+
+class CutOff(Exception):  # noqa: N818
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("n_runs", [1, 3, 10**6])
+def test_a_run_that_was_cut_off_goes_on_with_its_runs(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int
+) -> None:
+    """Cut off when so many runs are written, or when they are being merged."""
+    build(out=tmp_path / "whole", **options)
+    write, written = spill.write_run, []
+
+    def cut_off(*arguments: Any) -> Any:
+        if len(written) == n_runs or arguments[2:] == ("gpt2", (END,)):
+            raise CutOff
+        written.append(arguments[1])
+        return write(*arguments)
+
+    with monkeypatch.context() as patch:
+        full_after(patch, 0)
+        patch.setattr(spill, "write_run", cut_off)
+        patch.setattr(spill, "merged", cut_off)
+        with pytest.raises(CutOff):
+            build(out=tmp_path / "out", workers=1, **options)
+    assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
+    build(out=tmp_path / "out", workers=2, **options)
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
+
+
+def test_a_damaged_run_is_refused(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = spill.merged
+
+    def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
+        path = next(storage.work.glob("run-*"))
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        return merged(storage, *arguments)
+
+    full_after(monkeypatch, 0)
+    monkeypatch.setattr(spill, "merged", damaged)
+    with pytest.raises(JournalError, match=r"run-.*counts that were written there are damaged"):
+        build(out=tmp_path / "out", **options)
+
+
+@given(st.lists(st.lists(st.text(max_size=9), max_size=9), min_size=1, max_size=4))
+def test_runs_hold_what_one_table_would_hold(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]]
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    whole, runs = PretokenCounts(), []
+    with LocalStorage(directory, "x") as storage:
+        for number, documents in enumerate(texts):
+            encoded = [document.encode() for document in documents]
+            buffer = np.frombuffer(b"".join(encoded), np.uint8)
+            offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+            counts = PretokenCounts()
+            counts.add(buffer, offsets)
+            whole.add(buffer, offsets)
+            runs.append(spill.write_run(storage, f"run-{number}", [counts, counts]))
+        found = spill.merged(storage, runs, "gpt2", ())
+        buffer, places, of_words = found.arrays()
+        words = [bytes(buffer[i:j]) for i, j in pairwise(places)]
+        assert sorted(zip(words, (of_words // 2).tolist(), strict=True)) == list(whole.items())
+        assert found.total == 2 * whole.total
+        storage.clear()
+
+
+def test_counts_that_contradict_one_another_are_refused() -> None:
+    with pytest.raises(CountsFileError, match="contradict one another"):
+        FrozenCounts("gpt2", (), np.zeros(3, np.uint8), np.array([0, 2]), np.array([1]))
+
+
+def encoding(limit: str, **more: Any) -> EncodeSettings:
+    values = {"paths": "x", "tokenizer": "t", "memory_limit": limit, "workers": 8}
+    return fitted(checked(EncodeSettings, values | more))
+
+
+def test_workers_and_units_are_fitted_into_the_limit() -> None:
+    assert encoding("100GB").workers == 8
+    assert encoding("800MB").workers == 3
+    small = encoding("370MB")
+    assert small.workers == 1
+    assert 64 * 1024 <= small.unit_size < 1024 * 1024
+    assert encoding("100GB", workers=2).workers == 2
+
+
+def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
+    with pytest.raises(SettingsError, match=r"300MB is less than the least .* which is 362MB"):
+        encoding("300MB")
+    assert encoding("362MB").workers == 1
+    with pytest.raises(SettingsError, match="memory_limit: should be a number of bytes"):
+        encoding("much")
+    large = checked(BuildSettings, {"vocab_size": 10**6, "memory_limit": "1GB"})
+    with pytest.raises(SettingsError, match="which is 1362MB"):
+        fitted(large)
+
+
+def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(out=tmp_path / "whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "_BASE", 0)
+        patch.setattr(memory, "_OF_WORKER", 0)
+        with pytest.raises(MemoryLimitError, match=r"merging \d+ different .* --memory-limit 51MB"):
+            build(out=tmp_path / "out", memory_limit="40MB", **options)
+    names = {path.name for path in (tmp_path / "out" / ".build.partial").iterdir()}
+    assert names == {"journal.jsonl", "counts-all"}
+    result = build(out=tmp_path / "out", memory_limit="1GB", **options)
+    assert result.stats["stages"][0]["name"] == "counting"
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
+
+
+def test_a_run_keeps_to_its_limit(tmp_path: Path) -> None:
+    """In a process of its own, so that nothing of the other tests is in its memory."""
+    chosen = np.random.default_rng(0)
+    words = chosen.integers(ord("a"), ord("z") + 1, (400_000, 9)).astype(np.uint8)
+    words[:, 8] = ord(" ")
+    (tmp_path / "text").write_bytes(words.tobytes())
+    code = (
+        "from preprocess import build; from preprocess.progress import Progress; p = Progress()\n"
+        f"build(train={str(tmp_path / 'text')!r}, out={str(tmp_path / 'out')!r}, progress=p,"
+        " vocab_size=300, val_fraction=0, memory_limit='400MB')\n"
+        "assert 50e6 < p.peak_memory <= 400e6, p.peak_memory"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_train_and_encode_have_the_limit_too(options: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "tokenizer.json"
+    pipeline.train(paths=options["train"], out=out, vocab_size=280, memory_limit="1GB")
+    own = {"paths": options["train"], "tokenizer": out, "memory_limit": "1GB"}
+    result = pipeline.encode(out=tmp_path / "x.bin", **own)
+    assert result.stats["settings"]["memory_limit"] == 10**9
