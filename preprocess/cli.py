@@ -423,15 +423,15 @@ def inspect(
         typer.Argument(help="A .bin, a tokenizer (as for --tokenizer), or a directory of outputs."),
     ],
     pattern: _RanksPattern = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A tokenizer's facts as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: _Debug = False,
 ) -> None:
     """Say what a token file, a tokenizer or a directory of outputs is."""
-    from preprocess.inspect import description, tokenizer_facts
+    from preprocess.inspect import description, facts
 
     with _told(ctx):
         if as_json:
-            _print_json(tokenizer_facts(path, pattern))
+            _print_json(facts(path, pattern))
         else:
             _print(description(path, pattern))
 

@@ -6,29 +6,19 @@ Law: nothing is changed, and a file is only called what it was checked to be.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError, TokenizerFileError
-from preprocess import inspect_tokenizer
-from preprocess.journal import JournalError, read_entries
+from preprocess import inspect_tokenizer, quality
+from preprocess.journal import Entry, JournalError, read_entries, understanding
 from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
-from preprocess.quality import (
-    document_hashes,
-    duplicate_line,
-    length_line,
-    look_alike_line,
-    occurrences,
-    sample_lines,
-    shared_line,
-    vocabulary_lines,
-)
 from preprocess.storage import JOURNAL_FILE, unfinished
 from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
@@ -36,6 +26,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _TOKENS_AT_A_TIME = 1 << 20
+_OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
 def tokenizer_of(path: Path, given: Path | None) -> AnyTokenizer:
@@ -88,21 +79,10 @@ def decoded(
         yield tokenizer.decode_bytes(file[place:next_place])
 
 
-def tokenizer_facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
-    """What there is to say about a tokenizer, ready for JSON.
+def facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
+    """What there is to say about a .bin, a tokenizer or a directory of outputs, ready for JSON.
 
-    Raises:
-        TokenbinError: There is no such file, or it is no tokenizer.
-    """
-    from bpe import load_tokenizer
-
-    if path.exists() and (path.suffix not in ("", ".json", ".tiktoken") or is_manifest(path)):
-        raise TokenFileError(f"{path}: --json is for tokenizers; name a tokenizer.json")
-    return inspect_tokenizer.facts(path, load_tokenizer(path, pattern=pattern))
-
-
-def description(path: Path, pattern: str | None = None) -> list[str]:
-    """Lines about a .bin, a tokenizer or a directory of outputs.
+    Of a directory: "tokenizer" (or null), "token_files", "val_in_train", "runs" and "unfinished".
 
     Args:
         path: What to look at; a tokenizer may be a name, as `bpe.load_tokenizer` takes it.
@@ -111,21 +91,38 @@ def description(path: Path, pattern: str | None = None) -> list[str]:
     Raises:
         TokenbinError: There is no such file, or it is none of these, or it is damaged.
     """
+    if path.is_dir():
+        return _of_directory(path, inspect_tokenizer.facts)
+    if _is_token_file(path):
+        return _of_token_file(open_tokens(path))[0]
+    return inspect_tokenizer.facts(path, _tokenizer_at(path, pattern))
+
+
+def description(path: Path, pattern: str | None = None) -> list[str]:
+    """The same as `facts`, in lines for people."""
+    if path.is_dir():
+        return _lines_of_directory(_of_directory(path, inspect_tokenizer.lines))
+    if _is_token_file(path):
+        return quality.lines(_of_token_file(open_tokens(path))[0])
+    return inspect_tokenizer.lines(path, _tokenizer_at(path, pattern))
+
+
+def _is_token_file(path: Path) -> bool:
+    return path.exists() and (
+        path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path))
+    )
+
+
+def _tokenizer_at(path: Path, pattern: str | None) -> AnyTokenizer:
     from bpe import load_tokenizer
 
-    if path.is_dir():
-        return _of_directory(path)
-    if not path.exists():
-        if path.suffix in (".bin", ".json"):
-            raise TokenFileError(f"{path}: no such file or directory; check the path")
-        return inspect_tokenizer.lines(path, load_tokenizer(path, pattern=pattern))
-    if path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path)):
-        return _of_token_file(open_tokens(path))
-    if path.suffix in (".json", ".tiktoken"):
-        return inspect_tokenizer.lines(path, load_tokenizer(path, pattern=pattern))
-    raise TokenFileError(
-        f"{path}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
-    )
+    if not path.exists() and path.suffix in (".bin", ".json"):
+        raise TokenFileError(f"{path}: no such file or directory; check the path")
+    if path.exists() and path.suffix not in (".json", ".tiktoken"):
+        raise TokenFileError(
+            f"{path}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
+        )
+    return load_tokenizer(path, pattern=pattern)
 
 
 def is_manifest(path: Path) -> bool:
@@ -142,85 +139,127 @@ def manifests_in(directory: Path) -> list[Path]:
     return [path for path in sorted(directory.glob("*.json")) if is_manifest(path)]
 
 
-def _of_directory(directory: Path) -> list[str]:
+def _of_directory(
+    directory: Path, of_tokenizer: Callable[[Path, AnyTokenizer], Any]
+) -> dict[str, Any]:
     from bpe import load_tokenizer
 
-    lines: list[str] = []
     tokenizer_path = directory / TOKENIZER_FILE
+    found: dict[str, Any] = {"path": str(directory), "tokenizer": None}
     if tokenizer_path.exists():
-        lines += inspect_tokenizer.lines(tokenizer_path, load_tokenizer(tokenizer_path))
-    hashes = {}
-    for path in manifests_in(directory):
-        file = open_tokens(path)
-        lines += _of_token_file(file)
-        hashes[path.stem] = document_hashes(file)
-        lines.append(duplicate_line(hashes[path.stem]))
-    for name, of_val in hashes.items():
-        train = f"{name.removesuffix('val')}train"
-        if name.endswith("val") and train in hashes:
-            lines.append(shared_line(hashes[train], of_val))
-    for path in sorted(directory.glob("*stats.json")):
-        stats = stats_in(path)
-        if stats is not None and "look_alikes" in stats:
-            lines.append(look_alike_line(stats))
-    lines += [f"{path}: not finished: {_how_far(path)}" for path in unfinished(directory)]
-    if not lines:
+        found["tokenizer"] = of_tokenizer(tokenizer_path, load_tokenizer(tokenizer_path))
+    judged = {path.stem: _of_token_file(open_tokens(path)) for path in manifests_in(directory)}
+    runs = {path.name: stats_in(path) for path in sorted(directory.glob("*stats.json"))}
+    found |= {
+        "token_files": [of_file for of_file, _, _ in judged.values()],
+        "val_in_train": list(_shared(judged)),
+        "runs": [
+            {"path": str(directory / name)} | {key: stats.get(key) for key in _OF_A_RUN}
+            for name, stats in runs.items()
+            if stats is not None and "look_alikes" in stats
+        ],
+        "unfinished": [how_far(path) for path in unfinished(directory)],
+    }
+    if not any(found[key] for key in ("tokenizer", "token_files", "runs", "unfinished")):
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
-    return lines
+    return found
 
 
-def _how_far(work: Path) -> str:
-    """What the journal of an unfinished run says of it."""
+def _lines_of_directory(found: dict[str, Any]) -> list[str]:
+    lines: list[str] = list(found["tokenizer"] or ())
+    for of_file in found["token_files"]:
+        lines += quality.lines(of_file)
+    lines += [quality.shared_line(each) for each in found["val_in_train"]]
+    lines += [quality.run_line(each) for each in found["runs"]]
+    return lines + [f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]]
+
+
+def _of_token_file(
+    file: TokenFile,
+) -> tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]:
+    """(what there is to say, the hashes of documents, what has to be the same to compare them)."""
+    manifest = file.manifest
+    alike = (manifest.tokenizer_fingerprint, manifest.end_of_text_id, manifest.begin_of_text_id)
+    missing = {}
+    tokenizer = None
     try:
-        content = (work / JOURNAL_FILE).read_bytes()
-        entries = [entry for entry, _, _ in read_entries(content, str(work / JOURNAL_FILE))]
+        tokenizer = tokenizer_of(file.path, None)
+        open_tokens(file.path, tokenizer=tokenizer)
+    except TokenbinError as error:
+        tokenizer, missing = None, {"no_tokenizer": str(error)}
+    found = quality.facts(file, tokenizer) | missing
+    hashes = quality.document_hashes(file)
+    return found | {"copies": quality.copies(hashes)}, hashes, alike
+
+
+def _shared(
+    judged: dict[str, tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]],
+) -> Iterator[dict[str, Any]]:
+    """Of each NAMEval beside a NAMEtrain, how many documents are in both."""
+    for name, (of_val, hashes, alike) in judged.items():
+        train = f"{name.removesuffix('val')}train"
+        if not name.endswith("val") or train not in judged:
+            continue
+        _, of_train, alike_train = judged[train]
+        found = {"val": name, "train": train, "documents": of_val["documents"]}
+        if alike != alike_train:
+            why = "they were built with different tokenizers or special tokens"
+            yield found | {"not_compared": why}
+        else:
+            yield found | {"in_train": quality.shared(hashes, of_train)}
+
+
+def how_far(work: Path) -> dict[str, Any]:
+    """What the journal of an unfinished run says of it, ready for JSON.
+
+    Args:
+        work: Its work directory.
+
+    Returns:
+        "path" and "text", a line for people. If a stage was begun also "stage", "share" of its
+        bytes that is done, "bytes" and "bytes_total", "files" and "files_total", "seconds",
+        "bytes_per_second" and "seconds_left"; the last two are null if nothing is known of them.
+    """
+    journal = work / JOURNAL_FILE
+    said: dict[str, Any] = {"path": str(work), "text": "nothing was done yet"}
+    try:
+        content = journal.read_bytes()
     except FileNotFoundError:
-        return "nothing was done yet"
+        return said
+    try:
+        entries = [entry for entry, _, _ in read_entries(content, str(journal))]
+        with understanding():
+            return said | _last_stage(entries)
     except JournalError as error:
-        return str(error)
+        return said | {"text": str(error)}
+
+
+def _last_stage(entries: list[Entry]) -> dict[str, Any]:
+    """The stage that the entries of a journal came to."""
     sources = list(entries[0]["made_from"]["sources"].items()) if entries else []
     for entry in reversed(entries):
         if entry["kind"] == "finishing":
-            return "complete, only final names are missing"
+            return {"stage": "finishing", "text": "complete, only final names are missing"}
         if entry["kind"] not in ("counted", "encoded"):
             continue
         is_counting = entry["kind"] == "counted"
         name, files = sources[0 if is_counting else entry["number"]]
         title = "counting" if is_counting else f"encoding {name}"
-        stage = Stage(title, sum(n_bytes for _, n_bytes, _ in files), "B", entry["bytes"])
-        return (
-            f"{line_of(stage, entry['seconds'])}; {entry['source']:,} of {len(files):,} files done"
-        )
-    return "nothing was done yet"
-
-
-def _of_token_file(file: TokenFile) -> list[str]:
-    manifest = file.manifest
-    ends = file.document_ends.astype(np.int64)
-    lengths = ends - np.append(np.int64(0), ends[:-1])
-    counts = occurrences(file)
-    n_shards = f", {len(manifest.shards):,} shards" if manifest.shards else ""
-    lines = [
-        f"{file.path}: {file.n_tokens:,} tokens ({file.dtype.name}), {file.n_documents:,}"
-        f" documents{n_shards}",
-        f"  {manifest.n_bytes:,} bytes of text, {manifest.n_bytes / max(file.n_tokens, 1):.2f} to"
-        " the token",
-        f"  vocabulary {file.vocab_size:,}, of which {np.count_nonzero(counts):,} occur; end of"
-        f" text {manifest.end_of_text_id}, begin of text {manifest.begin_of_text_id}",
-        f"  sources: {_sources(manifest.sources)}",
-    ]
-    if len(lengths):
-        lines.append(f"  tokens per document: {lengths.mean():,.1f} on average")
-        lines.append(length_line(lengths))
-    try:
-        tokenizer = tokenizer_of(file.path, None)
-        open_tokens(file.path, tokenizer=tokenizer)
-    except TokenbinError as error:
-        return [*lines, f"  no sample, for its tokenizer is not beside it: {error}"]
-    return [*lines, *vocabulary_lines(counts, tokenizer), *sample_lines(file, tokenizer)]
-
-
-def _sources(sources: tuple[object, ...]) -> str:
-    named = [str(source["name"]) for source in sources[:3] if isinstance(source, dict)]
-    more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
-    return f"{', '.join(map(os.fspath, named))}{more}"
+        n_bytes = sum(n_bytes for _, n_bytes, _ in files)
+        stage = Stage(title, n_bytes, "B", entry["bytes"])
+        seconds = float(entry["seconds"])
+        rate = stage.done / seconds if seconds > 0 and stage.done else None
+        line = line_of(stage, seconds)
+        return {
+            "text": f"{line}; {entry['source']:,} of {len(files):,} files done",
+            "stage": title,
+            "share": stage.done / n_bytes if n_bytes else 1.0,
+            "bytes": stage.done,
+            "bytes_total": n_bytes,
+            "files": entry["source"],
+            "files_total": len(files),
+            "seconds": seconds,
+            "bytes_per_second": rate,
+            "seconds_left": None if rate is None else (n_bytes - stage.done) / rate,
+        }
+    return {}

@@ -128,7 +128,7 @@ def test_what_cannot_be_found_is_said(directory: Path) -> None:
     )
     ran = run("inspect", "--json", directory / "text.txt")
     assert ran.returncode == 1
-    assert "--json is for tokenizers" in ran.stderr
+    assert "a .bin, its manifest, a tokenizer.json or a directory of them is expected" in ran.stderr
 
 
 def test_facts_of_a_byte_level_tokenizer() -> None:

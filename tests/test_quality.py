@@ -1,18 +1,31 @@
-"""What `inspect` says of token files: counted by hand here, on documents made for it."""
+"""What `inspect` says of token files: counted by hand here, or in the plainest way."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from written import token_file
 
+from bpe import Tokenizer, WordLevelTokenizer
 from preprocess import build, open_tokens, quality
-from preprocess.inspect import description
+from preprocess.cli import run
+from preprocess.inspect import description, facts
+from preprocess.token_file import TokenFile, TokenFileError
 
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]
 VAL = ["low low lower", "only here", "a \ufffd"]
+IDS_OF_BYTES = {bytes([i]): i for i in range(256)}
+A_FEW_AT_A_TIME = (1, 2, 7, 1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -30,52 +43,272 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "data"
 
 
+def written(directory: Path, documents: list[list[int]], vocab_size: int, begin: Any = None) -> Any:
+    """A token file of documents, whose ends are in them already."""
+    with token_file(directory, "train", vocab_size=vocab_size) as writer:
+        ids = np.array([i for document in documents for i in document], np.uint32)
+        writer.append(ids, np.cumsum([len(document) for document in documents], dtype=np.int64))
+        writer.finish(
+            end_of_text_id=vocab_size - 1, begin_of_text_id=begin, n_bytes=0, sources=[],
+            tokenizer_fingerprint="", pattern="gpt2", unicode_version="16.0.0",
+        )  # fmt: skip
+    return open_tokens(directory / "train.bin")
+
+
 def test_a_directory_is_judged(data: Path) -> None:
-    lines = description(data)
-    text = "\n".join(lines)
+    text = "\n".join(description(data))
     assert "val in train: 2 of 3 validation documents are in train as well" in text
-    assert "duplicates: 1 documents are copies of others (20.0 %)" in text
+    assert "empty documents: 0; copies of other documents: 1 (20.0 %)" in text
     assert "text that spells special tokens: '<|pad|>' 1 times" in text
-    assert "empty documents that were dropped: 1" in text
+    assert text.count("replacement characters U+FFFD: 1") == 2
+    assert "dropped on encoding: 1 empty documents, 0 that were not UTF-8; 0 sequences" in text
     assert "document 0 begins: 'low low lower<|endoftext|>'" in text
     assert "document 4 begins: 'xxx" in text
     assert "tokens per document, by share of documents: 0 % " in text
 
 
-def test_counts_are_exact(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", 7)
+def test_json_says_the_same(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokenizer"]["vocab_size"] == 265
+    train, val = found["token_files"]
+    assert (train["documents"], train["copies"], val["documents"], val["copies"]) == (5, 1, 3, 0)
+    assert train["look_alikes"] == {"<|pad|>": 1}
+    assert (train["replacement_characters"], val["replacement_characters"]) == (1, 1)
+    assert train["bytes"] == sum(len(text.encode()) for text in TRAIN)
+    assert train["bytes_per_token"] == train["bytes"] / train["tokens"]
+    assert [sample["document"] for sample in train["samples"]] == [0, 2, 4]
+    assert found["val_in_train"] == [
+        {"val": "val", "train": "train", "documents": 3, "in_train": 2}
+    ]
+    assert found["runs"][0]["look_alikes"]["<|pad|>"] == 1
+    assert found["unfinished"] == []
+    assert run(["inspect", str(data / "train.bin"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == train
+
+
+@pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
+def test_parts_of_any_size_say_the_same(
+    data: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = facts(data)
+    monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(quality, "_DOCUMENTS_AT_A_TIME", at_a_time)
+    assert facts(data) == expected
     file = open_tokens(data / "train.bin")
-    counts = quality.occurrences(file)
-    assert counts.tolist() == np.bincount(file.tokens, minlength=265).tolist()
-    hashes = quality.document_hashes(file)
-    assert hashes is not None
-    assert hashes[0] == hashes[1]
-    assert len(set(hashes.tolist())) == 4
+    counts = np.bincount(file.tokens, minlength=265)
+    assert quality.occurrences(file).tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=12),
+    others=st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=6),
+)
+def test_copies_and_lengths(
+    documents: list[list[int]],
+    others: list[list[int]],
+    at_a_time: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    root = tmp_path_factory.mktemp("copies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
+        patch.setattr(quality, "_DOCUMENTS_AT_A_TIME", at_a_time)
+        patch.setattr(quality, "_COUNTED_LENGTHS", 4)
+        train = written(root / "a", [[*document, 3] for document in documents], 4)
+        val = written(root / "b", [[*document, 3] for document in others], 4)
+        hashes = quality.document_hashes(train)
+        assert quality.copies(hashes) == len(documents) - len(set(map(tuple, documents)))
+        assert quality.shared(quality.document_hashes(val), hashes) == sum(
+            document in documents for document in others
+        )
+        found = quality.facts(train, None)
+        assert found["empty_documents"] == documents.count([])
+        if documents:
+            lengths = [len(document) + 1 for document in documents]
+            spread = found["tokens_per_document"]
+            assert spread["mean"] == np.mean(lengths)
+            assert list(spread["percentiles"].values()) == [
+                np.percentile(lengths, int(share), method="nearest")
+                for share in spread["percentiles"]
+            ]
+
+
+def test_a_document_of_special_tokens_is_empty(tmp_path: Path) -> None:
+    file = written(tmp_path, [[8, 9], [8, 1, 9], [8, 9]], 10, begin=8)
+    found = quality.facts(file, None)
+    assert found["empty_documents"] == 2
+    assert found["tokens_per_document"]["percentiles"]["100"] == 3
+
+
+def test_no_documents(tmp_path: Path) -> None:
+    file = written(tmp_path, [], 4)
+    found = quality.facts(file, None)
+    assert (found["tokens"], found["empty_documents"], found["tokens_per_document"]) == (0, 0, None)
+    assert quality.copies(quality.document_hashes(file)) == 0
+    assert quality.lines(found | {"no_tokenizer": "why"})[4:] == [
+        "  empty documents: 0",
+        "  no sample, for its tokenizer is not beside it: why",
+    ]
+
+
+# Tokens that hold, begin, continue and end what is looked for, and a special token between.
+LOOKED_FOR = ["<|pad|>", "<<", "|", "<|end|>"]
+PIECES = ["<", "|", "|>", "<|", "pad", "p", "ad", "d|>", "a<|pad|>b", "x<|p", "ad|> ", "<<", ">x"]
+PIECES += ["end", "\ufffd", "x\ufffdy"]
+
+
+@given(
+    pieces=st.lists(st.one_of(st.sampled_from(PIECES), st.sampled_from(["a", "\ufffd", "é"]))),
+    between=st.lists(st.integers(0, 40)),
+    as_bytes=st.booleans(),
+    at_a_time=st.sampled_from(A_FEW_AT_A_TIME),
+)
+def test_what_text_spells_is_found_wherever_it_stands(
+    pieces: list[str],
+    between: list[int],
+    as_bytes: bool,
+    at_a_time: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Beside the plainest way: decode document after document and look at every place."""
+    special = {text: 300 + i for i, text in enumerate([*LOOKED_FOR, END])}
+    ids_of = {**{text.encode(): 256 + i for i, text in enumerate(PIECES)}, **IDS_OF_BYTES}
+    tokenizer = _Spelling({i: token for token, i in ids_of.items()}, special)
+    ids: list[int] = []
+    for place, piece in enumerate(pieces):
+        token = piece.encode()
+        ids += token if as_bytes or token not in ids_of else [ids_of[token]]
+        ids += [304] * between.count(place)
+    file = written(tmp_path_factory.mktemp("found"), [[*ids, 304]], 305)
+    texts = bytes("", "ascii").join(
+        tokenizer.vocab[i] if i < 300 else b"\xff" for i in file.tokens.tolist()
+    )
+    expected = [
+        sum(texts[place:].startswith(needle) for place in range(len(texts)))
+        for needle in ("\ufffd".encode(), *(text.encode() for text in LOOKED_FOR))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
+        needles = ["\ufffd".encode(), *(text.encode() for text in LOOKED_FOR)]
+        counts = np.bincount(file.tokens, minlength=305)
+        assert quality._Search(needles, counts, tokenizer).count(file) == expected  # type: ignore[arg-type]
+
+
+class _Spelling:
+    """What the search needs of a tokenizer."""
+
+    def __init__(self, vocab: dict[int, bytes], special_tokens: dict[str, int]) -> None:
+        self.vocab, self.special_tokens = vocab, special_tokens
 
 
 def test_the_vocabulary_is_judged(data: Path) -> None:
-    from bpe import Tokenizer
-
     tokenizer = Tokenizer.from_file(data / "tokenizer.json")
     counts = np.zeros(265, np.int64)
-    counts[[ord("a"), ord("b"), 256, 263]] = [1, 3, 6, 100]
-    frequent, rarest, single = quality.vocabulary_lines(counts, tokenizer)
+    counts[[ord("a"), ord("b"), ord("c"), 256, 263]] = [1, 3, 3, 6, 100]
+    found = quality.of_vocabulary(counts, tokenizer)
     spelled = tokenizer.vocab[256].decode()
-    assert frequent == f"  most frequent: {spelled!r} 6, 'b' 3, 'a' 1"
-    assert rarest.startswith("  rarest: 'a' 1, 'b' 3, ")
-    assert rarest.endswith("260 ordinary tokens do not occur")
-    assert single == "  single bytes: 3.64 % of all tokens"
+    most = [(each["token"], each["count"]) for each in found["most_frequent"]]
+    assert most == [(spelled, 6), ("b", 3), ("c", 3), ("a", 1)]
+    assert [each["token"] for each in found["rarest"]] == ["a", "b", "c", spelled]
+    assert (found["ordinary_tokens"], found["unused"]) == (263, 259)
+    assert [each["id"] for each in found["unused_first"]] == [0, 1, 2, 3, 4]
+    assert (found["single_bytes"], found["single_bytes_share"]) == (7, 7 / 113)
 
 
-def test_lengths() -> None:
-    line = quality.length_line(np.arange(1, 102))
-    assert line.endswith(": 0 % 1, 1 % 2, 10 % 11, 50 % 51, 90 % 91, 99 % 100, 100 % 101")
+def test_counts_of_frequent_tokens_are_right(data: Path) -> None:
+    counts = Counter(open_tokens(data / "train.bin").tokens.tolist())
+    found = facts(data / "train.bin")["vocabulary"]
+    ordinary = {i: n for i, n in counts.items() if i < 263}
+    assert [each["count"] for each in found["most_frequent"]] == sorted(ordinary.values())[::-1][:5]
+    assert all(counts[each["id"]] == each["count"] for each in found["rarest"])
 
 
-def test_too_many_documents_are_said_not_to_be_looked_at(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quality, "_MOST_DOCUMENTS", 2)
-    text = "\n".join(description(data))
-    assert "duplicates: not looked for, for there are more than 2 documents" in text
-    assert "val in train: not looked for" in text
+def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
+    WordLevelTokenizer(["a", "low"]).save(tmp_path / "words.json")
+    (tmp_path / "text").write_text("a low low a")
+    build(
+        train=tmp_path / "text",
+        val=tmp_path / "text",
+        out=tmp_path / "data",
+        tokenizer=tmp_path / "words.json",
+    )
+    found = facts(tmp_path / "data" / "train.bin")
+    assert found["look_alikes"] is found["replacement_characters"] is None
+    assert found["vocabulary"]["most_frequent"][0]["count"] == 2
+    assert any("not looked for" in line for line in quality.lines(found))
+
+
+def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    (tmp_path / "text").write_text("another text " * 50)
+    other = tmp_path / "other"
+    build(train=tmp_path / "text", val=tmp_path / "text", out=other, vocab_size=260)
+    for suffix in ("bin", "docs", "json"):
+        shutil.copy(other / f"val.{suffix}", tmp_path / "data" / f"val.{suffix}")
+    text = "\n".join(description(tmp_path / "data"))
+    assert "val in train: not compared, for they were built with different tokenizers" in text
+    assert "no sample, for its tokenizer is not beside it" in text
+
+
+def damaged(data: Path, to: Path, name: str, place: int, value: int, dtype: str) -> TokenFile:
+    shutil.copytree(data, to)
+    array = np.fromfile(to / name, dtype)
+    array[place] = value
+    array.tofile(to / name)
+    return open_tokens(to / "train.bin")
+
+
+def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None:
+    file = damaged(data, tmp_path / "data", "train.bin", 9, 999, "<u2")
+    message = (
+        f"{file.path}: token 9 should be an id of 0 to 264 and is 999; the file is damaged:"
+        f" 'tokenbin verify {file.path}' says where"
+    )
+    with pytest.raises(TokenFileError, match=re.escape(message)):
+        description(tmp_path / "data")
+
+
+@pytest.mark.parametrize("value", [0, 3, 10**6, 2**64 - 1])
+def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> None:
+    file = damaged(data, tmp_path / "data", "train.docs", 1, value, "<u8")
+    first = int(file.document_ends[0])
+    message = (
+        f"{file.path}: document 1 should end behind token {first} and at most at {len(file)}, and"
+        f" ends at {value:,}; the file is damaged: 'tokenbin verify"
+    )
+    for judge in (quality.document_hashes, lambda file: quality.facts(file, None)):
+        with pytest.raises(TokenFileError, match=re.escape(message)):
+            judge(file)
+
+
+def test_documents_that_end_too_early(data: Path, tmp_path: Path) -> None:
+    ends = np.fromfile(data / "train.docs", "<u8")
+    file = damaged(data, tmp_path / "data", "train.docs", 4, int(ends[3]) + 1, "<u8")
+    message = f"the last document should end at {len(file)}, the number of tokens, and ends at"
+    with pytest.raises(TokenFileError, match=message):
+        quality.document_hashes(file)
+
+
+@pytest.mark.parametrize(
+    ("needle", "tokens", "expected"),
+    [
+        # One byte to the token, so that it is as far from its first to its last as it can be.
+        ("<|pad|>", list("z<|pad|>z<|pad|>"), 2),
+        # What lies between two places that are decoded is not passed over as if it were not there.
+        ("ab", ["ab", "a", "z", "bxab"], 2),
+        ("aa", ["aaa", "a"], 3),
+    ],
+)
+def test_places_far_and_near(needle: str, tokens: list[str], expected: int, tmp_path: Path) -> None:
+    vocab = {i: token.encode() for i, token in enumerate(dict.fromkeys(tokens))}
+    ids = [list(vocab.values()).index(token.encode()) for token in tokens]
+    end = len(vocab)
+    file = written(tmp_path, [[*ids, end]], end + 1)
+    search = quality._Search(
+        [needle.encode()],
+        np.bincount(file.tokens, minlength=end + 1),
+        _Spelling(vocab, {END: end}),  # type: ignore[arg-type]
+    )
+    assert search.count(file) == [expected]
