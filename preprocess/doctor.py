@@ -6,8 +6,10 @@ fails is a line that says what to do, and does not keep the others from being do
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
+import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,15 +17,21 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bpe.errors import TokenbinError
 from preprocess.engine import available_workers
 from preprocess.outputs import TOKENIZER_FILE, refuse_directory
-from preprocess.storage import OutputError, unfinished, writing
+from preprocess.storage import LocalStorage, OutputError, unfinished, writing
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
 
 _PACKAGES = ("tokenbin", "numpy", "numba", "pyarrow", "xxhash", "torch", "tokenizers")
 _WRITTEN_BYTES = 32 * 1024 * 1024
+_MEMORY_INFO = Path("/proc/meminfo")
+_GROUPS = Path("/proc/self/cgroup")
+_GROUP_ROOT = Path("/sys/fs/cgroup")
 _LEAST_MEMORY = 1e9
 _LEAST_DISK = 1e9
 _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
@@ -104,13 +112,58 @@ def _processor() -> str:
 
 
 def _memory() -> str:
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = page * os.sysconf("SC_PHYS_PAGES")
-    free = page * os.sysconf("SC_AVPHYS_PAGES")
-    text = f"{total / 1e9:,.1f} GB, {free / 1e9:,.1f} GB of them free"
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    said = f"{total / 1e9:,.1f} GB"
+    if (limit := _memory_limit()) is not None and limit < total:
+        total = limit
+        said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
+    if (free := _available_memory()) is not None:
+        said += f", {free / 1e9:,.1f} GB available on the machine now"
+        total = min(total, free)
     if total < _LEAST_MEMORY:
-        raise NotFitError(f"{text}; a build needs about 1 GB: take a machine that has more")
-    return text
+        raise NotFitError(
+            f"{said}; a build needs about 1 GB: end other work, raise the limit, or take a machine"
+            " that has more"
+        )
+    return said
+
+
+def _available_memory() -> int | None:
+    """Bytes that can be had without swapping, what files are cached in included; None: not told."""
+    try:
+        for line in _MEMORY_INFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # Not Linux.
+    return None
+
+
+def _memory_limit() -> int | None:
+    """The least limit of the control groups that this process is in, in bytes; None: there is none.
+
+    A process that goes past it is killed, whatever the machine has.
+    """
+    limits = []
+    try:
+        groups = _GROUPS.read_text().splitlines()
+    except OSError:
+        return None  # Not Linux.
+    for line in groups:
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            root, file = _GROUP_ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = _GROUP_ROOT / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        place = root / group.lstrip("/")
+        # A group has what the groups around it leave. In a container its own may be the root.
+        for directory in (place, *place.parents):
+            if directory.is_relative_to(root) and (directory / file).is_file():
+                text = (directory / file).read_text().strip()
+                limits += [int(text)] if text.isdecimal() else []
+    return min(limits, default=None)
 
 
 def _accelerator() -> str:
@@ -120,14 +173,63 @@ def _accelerator() -> str:
 
     if not torch.cuda.is_available():
         return "none that PyTorch sees; building needs none"
-    return str(torch.cuda.get_device_name())
+    try:
+        name, memory = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+        done = int(torch.ones(1000, device="cuda").sum().item())
+    except RuntimeError as error:
+        raise NotFitError(
+            f"PyTorch sees one and cannot use it ({' '.join(str(error).split())}); building needs"
+            " none, but training does: see to its driver and to PyTorch's build of CUDA"
+        ) from error
+    if done != 1000:
+        raise NotFitError(f"{name} adds a thousand ones up to {done}; take another one")
+    return (
+        f"{torch.cuda.device_count()} x {name}, {memory[1] / 1e9:,.1f} GB of memory,"
+        f" {memory[0] / 1e9:,.1f} GB of it free"
+    )
 
 
 def _directory(path: Path) -> str:
     refuse_directory(path)
+    if path.is_dir():
+        # Taken and given back: whoever is at work there is named.
+        with LocalStorage(path, "doctor"):
+            pass
+    _write_as_a_build_does(_existing(path))
     work = [each.name for each in unfinished(path)] if path.is_dir() else []
     more = f"; unfinished: {', '.join(work)}" if work else ""
     return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
+
+
+def _write_as_a_build_does(place: Path) -> None:
+    """Do in a new directory what a build does: lock, append, synchronize, rename, map.
+
+    Raises:
+        OutputError: Something of it cannot be done.
+    """
+    content = bytes(range(256))
+    with (
+        writing(place),
+        tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
+        LocalStorage(Path(trial), "doctor") as storage,
+    ):
+        stream = storage.stream("trial.bin")
+        stream.append(memoryview(content))
+        stream.sync()
+        stream.close()
+        storage.put("trial.json", content)
+        storage.publish(["trial.bin"], ["trial.json"])
+        storage.clear()
+        with (
+            open(Path(trial, "trial.bin"), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
+            found = mapped[:]
+    if found != content:
+        raise OutputError(
+            f"{place}: what was written is not what is read from a mapped file; choose a directory"
+            " on another disk"
+        )
 
 
 def _existing(path: Path) -> Path:
@@ -151,24 +253,45 @@ def _disk(path: Path) -> str:
     text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:
         raise OutputError(f"{text}; make space or choose another directory")
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if largest != resource.RLIM_INFINITY:
+        raise OutputError(
+            f"{text}, but no file may be larger than {largest:,} bytes; raise that limit (ulimit"
+            " -f unlimited)"
+        )
     return text
 
 
 def _tokenizer(path: Path) -> str:
-    """A round trip, with the tokenizer that is there or with one that is trained."""
-    from bpe import load_tokenizer, train_bpe
+    """A round trip with a tokenizer that is trained for it, and with the one that is there."""
+    from bpe import Tokenizer, load_tokenizer, train_bpe
 
-    there = path / TOKENIZER_FILE
-    if there.exists():
-        tokenizer, what = load_tokenizer(there), str(there)
-    else:
-        tokenizer, what = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1), "one just trained"
-    ids = tokenizer.encode_ordinary(_TEXT)
-    back = tokenizer.decode(ids)
-    if back != _TEXT and not there.exists():
+    trained = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
+    back, n_tokens = _round_trip(trained, _TEXT)
+    if back != _TEXT:
         raise NotFitError(
-            f"{what} does not give the text back that it encoded: the installation is damaged;"
-            " install tokenbin and numba again"
+            "one just trained does not give the text back that it encoded: the installation is"
+            " damaged; install tokenbin and numba again"
         )
-    exact = "gives every byte back" if back == _TEXT else "changes text before it encodes it"
-    return f"{what} {exact} ({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
+    there = path / TOKENIZER_FILE
+    said = f"({len(_TEXT.encode()):,} bytes, {n_tokens:,} tokens)"
+    if not there.exists():
+        return f"one just trained gives every byte back {said}"
+    tokenizer = load_tokenizer(there)
+    back, n_tokens = _round_trip(tokenizer, _TEXT)
+    said = f"({len(_TEXT.encode()):,} bytes, {n_tokens:,} tokens)"
+    if back == _TEXT:
+        return f"{there} gives every byte back {said}"
+    # Normal forms and a space in front change a text once; what they have made they leave alone.
+    if isinstance(tokenizer, Tokenizer) and (not back or _round_trip(tokenizer, back)[0] != back):
+        raise NotFitError(
+            f"{there}: does not give back what it encoded, not even its own text; save it again"
+            " from where it came from, or train one"
+        )
+    return f"{there} changes text before it encodes it {said}"
+
+
+def _round_trip(tokenizer: AnyTokenizer, text: str) -> tuple[str, int]:
+    """(the text of the tokens of a text, how many they are)."""
+    ids = tokenizer.encode_ordinary(text)
+    return tokenizer.decode(ids), len(ids)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from bpe import Tokenizer
 from preprocess import doctor, pipeline
 from preprocess.cli import run
+from preprocess.storage import LocalStorage, LocalStream
 
 NAMES = [
     "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",
@@ -62,10 +68,161 @@ def test_problems_are_named_and_the_rest_is_done(
     assert not checks["disk"].fit
 
 
+def one(name: str, path: Path) -> doctor.Check:
+    (check,) = [check for check in doctor.examined(path) if check.name == name]
+    return check
+
+
 def test_a_tokenizer_that_does_not_work_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bpe.Tokenizer.decode", lambda self, ids: "something else")
-    (check,) = [check for check in doctor.examined(tmp_path) if check.name == "tokenizer"]
+    check = one("tokenizer", tmp_path)
     assert not check.fit
-    assert "the installation is damaged" in check.text
+    assert "the installation is damaged; install tokenbin and numba again" in check.text
+
+
+def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text("some text " * 50)
+    path = tmp_path / "tokenizer.json"
+    pipeline.train(paths=tmp_path / "text", out=path, vocab_size=260)
+    size, decode = Tokenizer.from_file(path).vocab_size, Tokenizer.decode
+
+    def changing(self: Tokenizer, ids: Any) -> str:
+        # The one that was just trained has a vocabulary of another size, and works.
+        return decode(self, ids) + ("more" if self.vocab_size == size else "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bpe.Tokenizer.decode", changing)
+        check = one("tokenizer", tmp_path)
+    assert not check.fit
+    assert check.text.startswith(f"{path}: does not give back what it encoded")
+    assert "save it again from where it came from, or train one" in check.text
+    data = json.loads(path.read_text())
+    data["normalizer"] = {"type": "NFKC"}
+    path.write_text(json.dumps(data))
+    monkeypatch.setattr(doctor, "_TEXT", "\ufb01ne")
+    check = one("tokenizer", tmp_path)
+    assert check.fit
+    assert check.text.startswith(f"{path} changes text before it encodes it")
+
+
+def test_whoever_is_at_work_is_named(tmp_path: Path) -> None:
+    with LocalStorage(tmp_path, "build"):
+        check = one("output directory", tmp_path)
+    assert not check.fit
+    assert f"process {os.getpid()} on " in check.text
+    assert one("output directory", tmp_path).fit
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync", "mkdir"])
+def test_what_a_build_does_is_tried(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    name = {"rename": "os.replace", "fsync": "os.fsync", "mkdir": "os.mkdir"}[call]
+    with monkeypatch.context() as patch:
+        patch.setattr(name, fails)
+        check = one("output directory", tmp_path)
+    assert not check.fit
+    assert "could not be written: Input/output error" in check.text
+    assert "choose another directory" in check.text
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_gives_something_else_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LocalStream.append
+    monkeypatch.setattr(
+        LocalStream, "append", lambda self, data: append(self, data[::-1].tobytes())
+    )
+    check = one("output directory", tmp_path)
+    assert not check.fit
+    assert "is not what is read from a mapped file; choose a directory on another" in check.text
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (10**9, 10**9))
+    check = one("disk", tmp_path)
+    assert not check.fit
+    assert "no file may be larger than 1,000,000,000 bytes; raise that limit (ulimit" in check.text
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000000"}, 5_000_000),
+        ("0::/a\n", {"a/memory.max": "7", "memory.max": "max"}, 7),
+        ("0::/elsewhere\n", {"memory.max": "9"}, 9),
+        ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "11"}, 11),
+        ("3:cpu:/a\n0::/a\n", {"a/memory.max": "max"}, None),
+    ],
+)
+def test_limits_of_control_groups(
+    groups: str,
+    files: dict[str, str],
+    limit: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(f"{text}\n")
+    monkeypatch.setattr(doctor, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(doctor, "_GROUP_ROOT", tmp_path / "root")
+    assert doctor._memory_limit() == limit
+    check = one("memory", tmp_path / "out")
+    assert check.fit == (limit is None)
+    if limit is not None:
+        assert "for this group of processes (cgroup)" in check.text
+        assert "end other work, raise the limit, or take a machine that has more" in check.text
+
+
+def test_memory_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text("MemFree: 9999999 kB\nMemAvailable: 500000 kB\n")
+    monkeypatch.setattr(doctor, "_MEMORY_INFO", tmp_path / "meminfo")
+    check = one("memory", tmp_path)
+    assert not check.fit
+    assert "0.5 GB available on the machine now; a build needs about 1 GB" in check.text
+
+
+class _Cuda:
+    """As much of torch.cuda as is asked."""
+
+    def __init__(self, available: bool, error: str = "") -> None:
+        self.is_available = lambda: available
+        self.device_count = lambda: 2
+        self.mem_get_info = lambda: (60 * 10**9, 80 * 10**9)
+        self._error = error
+
+    def get_device_name(self) -> str:
+        if self._error:
+            raise RuntimeError(self._error)
+        return "GPU"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "total", "fit", "said"),
+    [
+        (_Cuda(False), 1000, True, "none that PyTorch sees; building needs none"),
+        (_Cuda(True), 1000, True, "2 x GPU, 80.0 GB of memory, 60.0 GB of it free"),
+        (_Cuda(True), 999, False, "GPU adds a thousand ones up to 999; take another one"),
+        (_Cuda(True, "driver\ntoo old"), 0, False, "cannot use it (driver too old); building"),
+    ],
+)
+def test_accelerators(
+    cuda: _Cuda, total: int, fit: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a PyTorch made up for it: not every machine that runs the tests has an accelerator."""
+    ones = SimpleNamespace(sum=lambda: SimpleNamespace(item=lambda: total))
+    torch = SimpleNamespace(cuda=cuda, ones=lambda n, device: ones)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    check = one("accelerator", tmp_path)
+    assert check.fit == fit
+    assert said in check.text
