@@ -55,6 +55,7 @@ def facts(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         "dtype": file.dtype.name,
         "tokens": file.n_tokens,
         "documents": file.n_documents,
+        "shards": len(manifest.shards),
         "bytes": manifest.n_bytes,
         "bytes_per_token": manifest.n_bytes / max(file.n_tokens, 1),
         "vocab_size": file.vocab_size,
@@ -111,21 +112,24 @@ def _documents(file: TokenFile) -> Iterator[NDArray[np.int64]]:
     Raises:
         TokenFileError: An end is not where one can be.
     """
-    before = 0
-    for first in range(0, file.n_documents, _DOCUMENTS_AT_A_TIME):
-        ends = file.document_ends[first : first + _DOCUMENTS_AT_A_TIME]
-        # What does not fit is negative here, and so not behind what comes before it.
-        bounds = np.concatenate([np.array([before]), ends.astype(np.int64)])
-        bad = (bounds[1:] <= bounds[:-1]) | (bounds[1:] > file.n_tokens)
-        if bad.any():
-            number = int(bad.argmax())
-            raise TokenFileError(
-                f"{file.path}: document {first + number:,} should end behind"
-                f" token {int(bounds[number]):,} and at most at {file.n_tokens:,}, and ends at"
-                f" {int(ends[number]):,}; {_damaged(file)}"
-            )
-        before = int(bounds[-1])
-        yield bounds
+    before = number = start = 0
+    for ids, ends_of_shard in file.shards:
+        for first in range(0, len(ends_of_shard), _DOCUMENTS_AT_A_TIME):
+            ends = ends_of_shard[first : first + _DOCUMENTS_AT_A_TIME]
+            # What does not fit is negative here, and so not behind what comes before it.
+            bounds = np.concatenate([np.array([before]), ends.astype(np.int64) + start])
+            bad = (bounds[1:] <= bounds[:-1]) | (bounds[1:] > start + len(ids))
+            if bad.any():
+                place = int(bad.argmax())
+                raise TokenFileError(
+                    f"{file.path}: document {number + place:,} should end behind token"
+                    f" {int(bounds[place]):,} and at most at {start + len(ids):,}, and ends at"
+                    f" {int(ends[place]) + start:,}; {_damaged(file)}"
+                )
+            before = int(bounds[-1])
+            number += len(ends)
+            yield bounds
+        start += len(ids)
     if before != file.n_tokens:
         raise TokenFileError(
             f"{file.path}: the last document should end at"
@@ -232,13 +236,16 @@ def shared(of_val: NDArray[np.uint64], of_train: NDArray[np.uint64]) -> int:
 def _samples(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Facts]:
     """How a few documents begin, from the first to the last."""
     last = file.n_documents - 1
-    for number in sorted(
-        {last * i // (_SAMPLES - 1) for i in range(_SAMPLES)} if last >= 0 else ()
-    ):
-        start = int(file.document_ends[number - 1]) if number else 0
-        stop = min(int(file.document_ends[number]), start + _SAMPLE_TOKENS)
-        text = tokenizer.decode_bytes(file[start:stop]).decode("utf-8", "replace")
-        yield {"document": number, "begins": text}
+    wanted = sorted({last * i // (_SAMPLES - 1) for i in range(_SAMPLES)})
+    first = 0
+    for bounds in _documents(file):
+        for number in wanted:
+            if first <= number < first + len(bounds) - 1:
+                start, stop = (int(place) for place in bounds[number - first :][:2])
+                ids = file[start : min(stop, start + _SAMPLE_TOKENS)]
+                text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+                yield {"document": number, "begins": text}
+        first += len(bounds) - 1
 
 
 # --- vocabulary
@@ -392,9 +399,10 @@ def lines(found: Facts) -> list[str]:
     Args:
         found: What `facts` gives; "copies" and "no_tokenizer" are said where they are there.
     """
+    shards = f", {found['shards']:,} shards" if found["shards"] else ""
     said = [
         f"{found['path']}: {found['tokens']:,} tokens ({found['dtype']}), {found['documents']:,}"
-        " documents",
+        f" documents{shards}",
         f"  {found['bytes']:,} bytes of text, {found['bytes_per_token']:.2f} to the token",
         f"  vocabulary {found['vocab_size']:,}, of which {found['ids_that_occur']:,} occur; end of"
         f" text {found['end_of_text_id']}, begin of text {found['begin_of_text_id']}",

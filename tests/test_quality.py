@@ -312,3 +312,29 @@ def test_places_far_and_near(needle: str, tokens: list[str], expected: int, tmp_
         _Spelling(vocab, {END: end}),  # type: ignore[arg-type]
     )
     assert search.count(file) == [expected]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_shards_are_judged_as_one_file(
+    data: Path, split: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "train.txt").write_text(END.join(TRAIN))
+    build(
+        train=tmp_path / "train.txt",
+        val_fraction=0,
+        out=tmp_path / "data",
+        tokenizer=data / "tokenizer.json",
+        shard_tokens=16,
+        split_documents=split,
+    )
+    monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", 5)
+    found, whole = facts(tmp_path / "data" / "train.json"), facts(data / "train.bin")
+    assert found["shards"] > 2
+    assert f", {found['shards']} shards" in description(tmp_path / "data" / "train.json")[0]
+    assert {**found, "path": whole["path"], "shards": 0} == whole
+    if not split:
+        # An end may not stand behind the shard that it is in, nor where the one before it does.
+        ends = np.fromfile(tmp_path / "data" / "train_00001.docs", "<u8")
+        (ends + np.uint64(1)).tofile(tmp_path / "data" / "train_00001.docs")
+        with pytest.raises(TokenFileError, match=r"should end behind token .* and at most at"):
+            facts(tmp_path / "data" / "train.json")
