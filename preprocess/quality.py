@@ -365,19 +365,22 @@ class _Search:
         self, part: NDArray[np.unsignedinteger[Any]], places: NDArray[np.int64], n: int
     ) -> tuple[bytes, int]:
         """(the text of the tokens at `places` and within reach, where that of token `n` begins)."""
-        steps = np.zeros(len(part) + self._reach + 2, np.int64)
-        steps[places] += 1
-        steps[places + self._reach + 1] -= 1
-        kept = np.cumsum(steps[: len(part)]) > 0
-        ids = np.where(kept, part, self._gap).astype(np.int64)
-        # One gap stands for all that lies between.
-        chosen = kept.copy()
-        chosen[1:] |= kept[:-1]
-        n_bytes = np.where(chosen, self._n_bytes[ids], 0)
+        stops = np.minimum(places + self._reach + 1, len(part))
+        # Places whose surroundings touch are one run; a gap stands behind each run.
+        is_first = np.append(True, places[1:] > stops[:-1])
+        firsts = places[is_first]
+        n_ids = stops[np.append(is_first[1:], True)] - firsts + 1
+        ends_of_runs = np.cumsum(n_ids)
+        chosen = np.repeat(firsts - ends_of_runs + n_ids, n_ids) + np.arange(ends_of_runs[-1])
+        ids = part[np.minimum(chosen, len(part) - 1)].astype(np.int64)
+        ids[ends_of_runs - 1] = self._gap
+        n_bytes = self._n_bytes[ids]
         ends = np.cumsum(n_bytes)
         places_of_bytes = np.repeat(self._starts[ids] - ends + n_bytes, n_bytes)
         places_of_bytes += np.arange(len(places_of_bytes))
-        return self._bytes[places_of_bytes].tobytes(), int(ends[n - 1])
+        # The first place is before `n`, so at least one token is.
+        stop = int(ends[np.searchsorted(chosen, n) - 1])
+        return self._bytes[places_of_bytes].tobytes(), stop
 
 
 def _beginnings(text: bytes, needle: bytes, stop: int) -> int:
