@@ -67,10 +67,10 @@ train: $(torch)
 	$(run) examples/train_gpt.py $(strip --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS))
 
 test: $(dev)
-	$(run) -m pytest $(ARGS)
+	$(run) -m pytest -n 2 $(ARGS)
 
 test-all: $(all)
-	$(run) -m pytest $(ARGS)
+	$(run) -m pytest -n 2 $(ARGS)
 
 torture: $(dev)
 	$(run) tests/torture.py $(ARGS)
