@@ -28,8 +28,7 @@ from typing import Any, Self
 
 import xxhash
 
-from bpe.errors import TokenbinError
-from preprocess.storage import JOURNAL_FILE, Storage, Stream
+from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
 FORMAT_VERSION = 1
 SECONDS_BETWEEN_COMMITS = 1.0
@@ -37,8 +36,8 @@ SECONDS_BETWEEN_COMMITS = 1.0
 Entry = dict[str, Any]
 
 
-class JournalError(TokenbinError, ValueError):
-    """A journal is damaged or from another version of tokenbin."""
+class JournalError(DamagedStateError, ValueError):
+    """A journal, or what it tells of, is damaged or from another version of tokenbin."""
 
 
 def _line(entry: Mapping[str, Any], before: str) -> tuple[bytes, str]:

@@ -23,7 +23,7 @@ from preprocess.documents import ChangedError, CorpusError
 from preprocess.inputs import Record, differences, without_stamps
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
-from preprocess.storage import LocalStorage, OutputError, writing
+from preprocess.storage import DamagedStateError, LocalStorage, OutputError, writing
 from preprocess.token_file import Manifest, data_names, manifest_name, refuse_to_overwrite
 
 if TYPE_CHECKING:
@@ -217,6 +217,15 @@ class Outputs:
             self.journal.__exit__(kind, error, traceback)
             if isinstance(error, _OF_THE_TEXT) and not isinstance(error, ChangedError):
                 self.storage.clear()
+            elif isinstance(error, DamagedStateError):
+                # The message says to start anew with --overwrite. Who has given it already would
+                # go on with the same damage for ever: a run of --overwrite goes on with itself.
+                if self.overwrite:
+                    self.storage.clear()
+                    logger.warning(
+                        "what was done is damaged and was given up (--overwrite): the same command"
+                        " starts anew"
+                    )
             elif error is not None and self.storage.exists():
                 logger.warning(
                     "what was done is kept in %s: the same command goes on there", self.storage.work

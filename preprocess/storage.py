@@ -38,6 +38,10 @@ class OutputError(TokenbinError):
     """Outputs exist already, cannot be written, or are being written by another process."""
 
 
+class DamagedStateError(OutputError):
+    """What an earlier run left is not what it was, so nothing can go on with it."""
+
+
 class Stream(Protocol):
     """A file that grows at its end.
 
@@ -74,7 +78,8 @@ class Storage(Protocol):
         """Go on with a stream behind its first `n_bytes` bytes; what follows them is cut off.
 
         Raises:
-            OutputError: It cannot be written, or is shorter than that.
+            OutputError: It cannot be written.
+            DamagedStateError: It is shorter than that.
         """
 
     def put(self, name: str, data: bytes) -> None:
@@ -165,7 +170,7 @@ class LocalStream:
             found = os.fstat(self._descriptor).st_size
             if found < n_bytes:
                 self.close()
-                raise OutputError(
+                raise DamagedStateError(
                     f"{path}: the journal says that {n_bytes:,} bytes were written and {found:,}"
                     " are there; it was damaged: start anew (--overwrite)"
                 )

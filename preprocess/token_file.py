@@ -366,8 +366,10 @@ class _DigestedStream:
         if state.n_bytes:
             self._digests.update(memoryview(storage.read(name, full, state.n_bytes)))
         if self._digests.last() != state.last or len(self._digests.finished) != len(state.blocks):
+            from preprocess.storage import DamagedStateError
+
             self.stream.close()
-            raise TokenFileError(
+            raise DamagedStateError(
                 f"{name}: what was written before the interruption is damaged (its last block, from"
                 f" byte {full:,}, is not what the journal says); start anew (--overwrite)"
             )
@@ -488,7 +490,7 @@ class TokenFileWriter:
 
     Raises:
         OutputError: The files cannot be written.
-        TokenFileError: They are not what `states` says.
+        DamagedStateError: They are not what `states` says.
     """
 
     def __init__(

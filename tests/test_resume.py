@@ -22,7 +22,7 @@ from preprocess.cli import run
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress
-from preprocess.storage import LOCK_FILE, OutputError
+from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
 from preprocess.token_file import TokenFileError
 
 ROOT = Path(__file__).parent.parent
@@ -433,6 +433,25 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
     path.write_bytes(content)
     with pytest.raises(TokenbinError, match=r"damaged.*start anew \(--overwrite\)"):
         build(**options)
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "tokenizer.json", "counts"])
+def test_a_damaged_state_of_a_run_that_overwrites_is_given_up(
+    options: dict[str, Any], name: str
+) -> None:
+    """Such a run goes on with itself, so its damage would be in the way for ever."""
+    build(**options | {"vocab_size": 270})
+    cut_off(options, "counting" if name == "counts" else "encoding train and val", overwrite=True)
+    path = next((options["out"] / ".build.partial").glob(f"{name}*"))
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedStateError, match=r"damaged.*start anew \(--overwrite\)"):
+        build(**options, overwrite=True)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")
     build(**options | {"out": peace})
