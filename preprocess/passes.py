@@ -39,7 +39,13 @@ from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.storage import Storage, Stream
-from preprocess.token_file import Manifest, Shard, StreamState, TokenFileWriter
+from preprocess.token_file import (
+    Manifest,
+    Shard,
+    StreamState,
+    TokenFileWriter,
+    saved_manifest,
+)
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
@@ -415,7 +421,7 @@ def encode_into(
         with _encoding_stage(sources, list(names), state, progress):
             report.look_alikes.update(dict.fromkeys(_look_alikes(sources, tokenizer).tokens, 0))
             state.tell(sources, names, report)
-        return {name: _saved_manifest(storage, names[name]) for name in names}
+        return {name: saved_manifest(storage, names[name]) for name in names}
     writers: dict[str, TokenFileWriter] = {}
     try:
         for name, file_name in names.items():
@@ -453,11 +459,6 @@ def encode_into(
             writer.close()
     journal.append({"kind": "finished", "number": number})
     return manifests
-
-
-def _saved_manifest(storage: Storage, file_name: str) -> Manifest:
-    name = f"{file_name}.json"
-    return Manifest.from_json((storage.get(name) or b"").decode("utf-8", "replace"), name)
 
 
 @dataclass

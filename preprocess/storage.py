@@ -93,7 +93,7 @@ class Storage(Protocol):
         """The content of a file, or None where there is none."""
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of a file, fewer where it ends before."""
+        """Bytes [start, stop) of a file, fewer where it ends before; none where there is none."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -282,9 +282,12 @@ class LocalStorage:
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """See `Storage`."""
-        with open(self.work / name, "rb") as file:
-            file.seek(start)
-            return file.read(stop - start)
+        try:
+            with open(self.work / name, "rb") as file:
+                file.seek(start)
+                return file.read(stop - start)
+        except FileNotFoundError:
+            return b""
 
     def remove(self, name: str) -> None:
         """See `Storage`."""

@@ -250,10 +250,10 @@ class Manifest:
                 )
 
 
-def manifest_is_as_written(text: str) -> bool:
-    """Whether no byte of the text of a NAME.json was changed since it was written."""
-    before, comma, own = text.rpartition(f',\n  "{_OWN_DIGEST}": ')
-    return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before.encode())}"\n}}\n'
+def manifest_is_as_written(content: bytes) -> bool:
+    """Whether no byte of a NAME.json was changed since it was written."""
+    before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
+    return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
 
 
 def _is_count(value: object) -> bool:
@@ -732,6 +732,43 @@ class TokenFileWriter:
         """Let go of the files; what was appended stays. It may be called more than once."""
         for digested in self._digested:
             digested.stream.close()
+
+
+def saved_manifest(storage: Storage, name: str) -> Manifest:
+    """The manifest of a token file that a writer finished in a storage, and an earlier run left.
+
+    The length and the last block of each file are compared with it.
+
+    Raises:
+        DamagedStateError: Something is not what the writer left.
+    """
+    from preprocess.storage import DamagedStateError
+
+    def damaged(what: str) -> DamagedStateError:
+        return DamagedStateError(
+            f"{what}: was finished before the interruption, and is damaged or gone now; start anew"
+            " (--overwrite)"
+        )
+
+    text = storage.get(manifest_name(name)) or b""
+    if not manifest_is_as_written(text):
+        raise damaged(manifest_name(name))
+    manifest = Manifest.from_json(text.decode(), manifest_name(name))
+    itemsize = token_dtype(manifest.vocab_size).itemsize
+    for stem, part in zip(manifest.stems(name), manifest.parts, strict=True):
+        for each, n_bytes, digests in (
+            (f"{stem}.bin", part.n_tokens * itemsize, part.bin_digests),
+            (f"{stem}.docs", part.n_documents * DOCUMENT_END_DTYPE.itemsize, part.docs_digests),
+        ):
+            start = max(len(digests) - 1, 0) * BLOCK_BYTES
+            # One byte more than there should be.
+            block = storage.read(each, start, n_bytes + 1)
+            if (
+                start + len(block) != n_bytes
+                or xxhash.xxh3_128_hexdigest(block) not in digests[-1:]
+            ):
+                raise damaged(each)
+    return manifest
 
 
 class TokenFile:

@@ -124,8 +124,8 @@ def _of_token_file(
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
     try:
-        text = manifest_path.read_text("utf-8", errors="replace")
-        manifest = Manifest.from_json(text, manifest_path)
+        content = manifest_path.read_bytes()
+        manifest = Manifest.from_json(content.decode("utf-8", "replace"), manifest_path)
     except FileNotFoundError:
         try:
             open_tokens(path)
@@ -134,7 +134,7 @@ def _of_token_file(
         raise
     except TokenbinError as error:
         return [_damage(path, error)]
-    findings = [_of_manifest(manifest_path, text)]
+    findings = [_of_manifest(manifest_path, content)]
     findings += _of_data(bin_path, manifest, progress)
     try:
         tokenizer = tokenizer_of(bin_path, tokenizer_path)
@@ -164,8 +164,8 @@ def _damage(path: Path, error: TokenbinError) -> Finding:
     return Finding(path, False, str(error).removeprefix(f"{path}: "))
 
 
-def _of_manifest(path: Path, text: str) -> Finding:
-    if manifest_is_as_written(text):
+def _of_manifest(path: Path, content: bytes) -> Finding:
+    if manifest_is_as_written(content):
         return Finding(path, True, "the manifest is as it was written")
     return Finding(
         path,
@@ -187,7 +187,7 @@ def _of_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
     content = path.read_bytes()
     if content == ours:
         return Finding(path, True, "the tokenizer is the very text that the manifest tells of")
-    if len(content) == len(ours) or content.startswith(ours):
+    if len(content) == len(ours) or content.startswith(ours) or ours.startswith(content):
         return Finding(
             path, False, "the tokenizer still reads the same, but bytes of its file were changed"
         )
@@ -213,7 +213,7 @@ def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Fin
             Finding(bin_path.with_suffix(".json"), True, text)
         ]
     if sizes_agree:
-        findings.append(_of_ends(open_tokens(bin_path)))
+        findings.append(_of_ends(TokenFile(bin_path, manifest)))
     return findings
 
 
@@ -460,7 +460,7 @@ def _repaired(
     mended = mend(origin, bin_path, of)
     wanted = sum(map(len, of.values()))
     findings = [
-        _of_manifest(bin_path.with_suffix(".json"), bin_path.with_suffix(".json").read_text()),
+        _of_manifest(bin_path.with_suffix(".json"), bin_path.with_suffix(".json").read_bytes()),
         *_of_data(bin_path, manifest, progress),
     ]
     text = f"{len(mended):,} of {wanted:,} damaged blocks were made again from the sources"

@@ -458,6 +458,28 @@ def test_a_damaged_state_of_a_run_that_overwrites_is_given_up(
     assert contents(options["out"]) == contents(peace)
 
 
+@pytest.mark.parametrize("name", ["train.bin", "train.docs", "train.json"])
+@pytest.mark.parametrize("how", ["flip", "cut", "extend", "remove"])
+def test_damage_to_what_a_pass_has_finished_is_found(
+    options: dict[str, Any], name: str, how: str
+) -> None:
+    """It would get a final name beside a manifest that tells of something else."""
+    del options["val_fraction"]
+    cut_off(options, "encoding val", val=options["train"])
+    path = options["out"] / ".build.partial" / name
+    content = path.read_bytes()
+    changed = {
+        "flip": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        "cut": content[:-3],
+        "extend": content + b"x",
+    }
+    path.write_bytes(changed[how]) if how != "remove" else path.unlink()
+    with pytest.raises(DamagedStateError, match=rf"{name}: was finished .* \(--overwrite\)"):
+        build(**options, val=options["train"])
+    assert not (options["out"] / "train.json").exists()
+    build(**options, val=options["train"], overwrite=True)
+
+
 def test_a_journal_of_another_version_is_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,25 @@ def test_a_flipped_bit_is_found(data: Path, name: str) -> None:
     assert any(f"{name}: 1 of 1 blocks are damaged: 0 (from byte 0" in line for line in found)
 
 
+@pytest.mark.parametrize("how", ["carriage return", "cut", "not UTF-8"])
+def test_every_byte_of_a_manifest_counts(data: Path, how: str) -> None:
+    path = data / "train.json"
+    content = path.read_bytes()
+    if how == "carriage return":
+        path.write_bytes(content.replace(b"\n", b"\r", 1))
+    elif how == "cut":
+        path.write_bytes(content[:-1])
+    else:
+        path.write_bytes(content.replace(b'"text"', b'"te\xfft"', 1))
+    assert any("the manifest is not as it was written" in line for line in damages(verified(data)))
+
+
+def test_a_tokenizer_without_its_last_byte_is_found(data: Path) -> None:
+    path = data / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert any("bytes of its file were changed" in line for line in damages(verified(data)))
+
+
 def test_a_wrong_size_is_found(data: Path) -> None:
     with open(data / "train.bin", "ab") as file:
         file.write(b"\0\0")
