@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from preprocess.outputs import STATS_FORMAT
 from preprocess.passes import SpecialIds, encoded_again
 from preprocess.pipeline import sources_of
 from preprocess.sources import Source
+from preprocess.storage import writing
 from preprocess.token_file import BLOCK_BYTES, DOCUMENT_END_DTYPE, Manifest, token_dtype
 
 if TYPE_CHECKING:
@@ -138,7 +140,9 @@ def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
                 return made
         elif record.get("command") == "build":
             built = checked(BuildSettings, settings)
-            if bin_path.stem in (built.named("train"), built.named("val")):
+            # A run without validation leaves a val.bin of another one alone.
+            names = ("train", "val") if built.val or built.validation_fraction else ("train",)
+            if bin_path.stem in map(built.named, names):
                 return built
     raise RemakeError("no stats.json beside it says how it was made")
 
@@ -191,7 +195,7 @@ def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, in
 
     Raises:
         TokenbinError: A source cannot be read.
-        OSError: A file cannot be written.
+        OutputError: A file cannot be written.
     """
     manifest = origin.manifest
     mended = []
@@ -205,22 +209,43 @@ def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, in
         ):  # fmt: skip
             path = bin_path.with_name(f"{stem}{values.suffix}")
             n_bytes = n_items * values.dtype.itemsize
-            if not path.exists():
-                path.touch()
-            with open(path, "r+b") as file:
-                if os.fstat(file.fileno()).st_size != n_bytes:
-                    file.truncate(n_bytes)
-                for number in damaged.get(path, []):
-                    start = number * BLOCK_BYTES
-                    stop = min(start + BLOCK_BYTES, n_bytes)
-                    block = _made_again(origin, values, start, stop)
-                    if xxhash.xxh3_128_hexdigest(block) == digests[number]:
-                        file.seek(start)
-                        file.write(block)
-                        mended.append((path, number))
-                file.flush()
-                os.fsync(file.fileno())
+            make = partial(_made_again, origin, values)
+            blocks = damaged.get(path, ())
+            mended += [(path, n) for n in _mend_file(path, n_bytes, digests, blocks, make)]
         tokens, documents = tokens + part.n_tokens, documents + part.n_documents
+    return mended
+
+
+def _mend_file(
+    path: Path,
+    n_bytes: int,
+    digests: Sequence[str],
+    damaged: Sequence[int],
+    make: Callable[[int, int], bytes],
+) -> list[int]:
+    """Mend one file; returns the numbers of the blocks that were mended.
+
+    A file gets its size back with its content alone: whoever opens it looks at the size, so one
+    that was filled up with zeros would pass for a whole one.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    mended = []
+    for number in damaged:
+        start = number * BLOCK_BYTES
+        stop = min(start + BLOCK_BYTES, n_bytes)
+        block = make(start, stop)
+        if start > size or xxhash.xxh3_128_hexdigest(block) != digests[number]:
+            continue
+        with writing(path), open(path, "r+b" if path.exists() else "wb") as file:
+            file.seek(start)
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        size = max(size, stop)
+        mended.append(number)
+    if size > n_bytes and len(mended) == len(damaged):
+        with writing(path):
+            os.truncate(path, n_bytes)
     return mended
 
 

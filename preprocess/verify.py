@@ -24,6 +24,7 @@ from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE
 from preprocess.progress import Progress, Stage
 from preprocess.remake import Origin, first_difference, mend, origin_of, starts_of
+from preprocess.storage import LocalStorage
 from preprocess.token_file import (
     BLOCK_BYTES,
     DOCUMENT_END_DTYPE,
@@ -454,13 +455,19 @@ def _repaired(
     progress: Progress,
 ) -> list[Finding]:
     """Mend damaged blocks, and look again."""
+    manifest_path = bin_path.with_suffix(".json")
+    if not manifest_is_as_written(manifest_path.read_bytes()):
+        text = f"cannot be repaired: {manifest_path.name}, which says what is right, is damaged"
+        return [*findings, Finding(bin_path, False, text)]
     of = {finding.path: finding.blocks for finding in findings if finding.blocks}
     if origin is None:
         return [*findings, Finding(bin_path, False, f"cannot be repaired: {why_not}")]
-    mended = mend(origin, bin_path, of)
+    # Nobody else may write here meanwhile.
+    with LocalStorage(bin_path.parent, bin_path.stem):
+        mended = mend(origin, bin_path, of)
     wanted = sum(map(len, of.values()))
     findings = [
-        _of_manifest(bin_path.with_suffix(".json"), bin_path.with_suffix(".json").read_bytes()),
+        _of_manifest(manifest_path, manifest_path.read_bytes()),
         *_of_data(bin_path, manifest, progress),
     ]
     text = f"{len(mended):,} of {wanted:,} damaged blocks were made again from the sources"

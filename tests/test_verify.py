@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from preprocess import build
 from preprocess.cli import run
+from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import BLOCK_BYTES, TokenFileError, open_tokens
 from preprocess.verify import Finding, verified
 
@@ -318,6 +319,64 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     (copy / "stats.json").unlink()
     found = damages(verified(copy / "train.bin", repair=True))
     assert any("cannot be repaired: no stats.json beside it" in line for line in found)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.docs"])
+@pytest.mark.parametrize("how", ["cut", "remove", "extend"])
+def test_a_repair_that_fails_makes_nothing_up(
+    built: Path, tmp_path: Path, name: str, how: str
+) -> None:
+    """A file of the right size would be taken for a whole one when it is opened."""
+    text = tmp_path / "text"
+    text.write_bytes((built.parent / "text").read_bytes())
+    build(train=text, val=text, out=tmp_path / "data", vocab_size=280)
+    path = tmp_path / "data" / name
+    content = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(content[:100])
+    elif how == "extend":
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:] + b"more")
+    else:
+        path.unlink()
+    before = path.read_bytes() if path.exists() else None
+    text.write_text(text.read_text().replace(" low ", " l o "))
+    found = damages(verified(tmp_path / "data" / "train.bin", repair=True))
+    assert any("0 of 1 damaged blocks were made again" in line for line in found)
+    assert (path.read_bytes() if path.exists() else None) == before
+    with pytest.raises(TokenFileError):
+        open_tokens(tmp_path / "data" / "train.bin")
+
+
+def test_a_damaged_manifest_repairs_nothing(data: Path) -> None:
+    before = (data / "train.bin").read_bytes()
+    manifest = json.loads((data / "train.json").read_text())
+    for n_tokens in (manifest["n_tokens"] - 5, manifest["n_tokens"] + 5):
+        (data / "train.json").write_text(json.dumps(manifest | {"n_tokens": n_tokens}))
+        found = damages(verified(data / "train.bin", repair=True))
+        assert "cannot be repaired: train.json, which says what is right, is damaged" in found[-1]
+        assert (data / "train.bin").read_bytes() == before
+
+
+def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
+    flip(data / "train.bin", 40)
+    before = (data / "train.bin").read_bytes()
+    with (
+        LocalStorage(data, "build"),
+        pytest.raises(OutputError, match=r"data: process \d+ on .* is writing in this directory"),
+    ):
+        verified(data / "train.bin", repair=True)
+    assert (data / "train.bin").read_bytes() == before
+
+
+def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
+    built: Path, tmp_path: Path
+) -> None:
+    given = {"train": built.parent / "text", "out": tmp_path, "tokenizer": built / "tokenizer.json"}
+    build(**given, val_fraction=0.3)
+    build(**given, val_fraction=0, overwrite=True)
+    assert not damages(verified(tmp_path))
+    (found,) = damages(verified(tmp_path, deep=True))
+    assert "val.bin: not compared with its sources: no stats.json beside it" in found
 
 
 def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path) -> None:
