@@ -279,6 +279,10 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:
     path.unlink()
     with pytest.raises(CorpusError, match="was changed, replaced or removed"):
         units[0].source.check_unchanged()
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.write_text("a file")
+    with pytest.raises(CorpusError, match="was changed, replaced or removed"):
+        units[0].source.check_unchanged()
 
 
 def names(sources: Sequence[Source]) -> list[str]:
@@ -329,6 +333,15 @@ def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(b"x")
     for given_path in (path, tmp_path):
         with pytest.raises(CorpusError, match=r"file\..*cannot be read, only plain text"):
+            find_sources([given_path], Reading())
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """The manifest could not name it, which would be found at the very end."""
+    path = tmp_path / os.fsdecode(b"\xff.txt")
+    path.write_bytes(b"x")
+    for given_path in (path, tmp_path):
+        with pytest.raises(CorpusError, match=r"xff\.txt': the name of this file is not UTF-8"):
             find_sources([given_path], Reading())
 
 

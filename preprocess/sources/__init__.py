@@ -142,6 +142,13 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
     """
     from preprocess.sources.text import TextSource
 
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        # The manifest is UTF-8 and names its sources.
+        raise CorpusError(
+            f"{os.fsencode(path)!r}: the name of this file is not UTF-8; rename it"
+        ) from None
     suffix = path.suffix.lower()
     if suffix in _NOT_TEXT and path.exists():
         raise CorpusError(

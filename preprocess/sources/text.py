@@ -176,7 +176,7 @@ class TextSource:
         """
         try:
             unchanged = _identity(os.stat(self.path)) == self._state
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             unchanged = False
         if not unchanged:
             raise ChangedError(
