@@ -129,7 +129,7 @@ def is_manifest(path: Path) -> bool:
     """Whether a .json calls itself a manifest; whether it is a good one is another question."""
     try:
         content = json.loads(path.read_bytes())
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
 

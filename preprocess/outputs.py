@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import xxhash
+
 from bpe.errors import TokenizerFileError, TrainingError
 from preprocess.documents import ChangedError, CorpusError
 from preprocess.inputs import Record, differences, without_stamps
@@ -175,7 +177,13 @@ class Outputs:
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
         """Write what is known of the run itself."""
-        content = {"format": STATS_FORMAT, "made_from": self._made_from, **stats}
+        manifests = {each: _digest(self.storage.get(each)) for each in self._manifests}
+        content = {
+            "format": STATS_FORMAT,
+            "made_from": self._made_from,
+            "manifests": manifests,
+            **stats,
+        }
         self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
         self._small.append(name)
 
@@ -234,10 +242,16 @@ class Outputs:
             self.storage.__exit__(kind, error, traceback)
 
 
+def _digest(content: bytes | None) -> str | None:
+    return None if content is None else xxhash.xxh3_128_hexdigest(content)
+
+
 def finished_before(
     directory: Path, token_files: Sequence[str], stats_file: str, made_from: Record
 ) -> list[str] | None:
     """What has changed since finished outputs were made; [] if nothing, None if there are none.
+
+    Outputs that stats.json does not tell of, because another command wrote them later, are none.
 
     Args:
         directory: Where they would be.
@@ -246,12 +260,23 @@ def finished_before(
         made_from: What would be made now.
     """
     stats = stats_in(directory / stats_file)
-    if stats is None or not all((directory / f"{name}.json").exists() for name in token_files):
+    if stats is None:
         return None
     try:
+        for name in map(manifest_name, token_files):
+            path = directory / name
+            if not path.exists() or stats["manifests"][name] != _digest(path.read_bytes()):
+                return None
         return differences(stats["made_from"], made_from)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # It was written before outputs said what they were made from.
+
+
+def trained_before(path: Path, stats_file: str) -> bool:
+    """Whether a tokenizer.json is the one that the stats beside it tell of, to the byte."""
+    stats = stats_in(path.with_name(stats_file))
+    fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()
+    return stats is not None and stats.get("fingerprint") == fingerprint
 
 
 def only_touched(stats_path: Path, made_from: Record) -> bool:
@@ -313,9 +338,23 @@ def stats_in(path: Path) -> dict[str, Any] | None:
     """What a stats.json of ours says; None if there is none."""
     try:
         content = json.loads(path.read_bytes())
-    except (ValueError, OSError):
+    except (ValueError, OSError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == STATS_FORMAT else None
+
+
+def refuse_configuration(path: Path, overwrite: bool) -> None:
+    """Refuse a configuration that is there without its tokenizer, and so may not be one of ours.
+
+    Raises:
+        OutputError: That is so, and it may not be replaced.
+    """
+    configuration = path.with_name(f"{path.stem}_config.json")
+    if configuration.exists() and not path.exists() and not overwrite:
+        raise OutputError(
+            f"{configuration}: exists without {path.name} and would be replaced; move it away,"
+            " choose another name or directory, or replace it (--overwrite)"
+        )
 
 
 def saves_tokenizer(
@@ -330,11 +369,13 @@ def saves_tokenizer(
         overwrite: Whether one that is there may be replaced.
 
     Raises:
-        OutputError: Another tokenizer is there and may not be replaced.
+        OutputError: Another tokenizer is there, or the configuration of one, and may not be
+            replaced.
     """
     from bpe import load_tokenizer
 
     path = directory / TOKENIZER_FILE
+    refuse_configuration(path, overwrite)
     if not path.exists():
         return True
     if given is not None and given.exists() and os.path.samefile(path, given):

@@ -32,14 +32,17 @@ from preprocess.config import (
 )
 from preprocess.documents import Reading
 from preprocess.inputs import Record, made_from
+from preprocess.journal import understanding
 from preprocess.memory import fitted
 from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
     finished_before,
     only_touched,
+    refuse_configuration,
     refuse_outputs_in_the_way,
     saves_tokenizer,
+    trained_before,
 )
 from preprocess.passes import (
     SpecialIds,
@@ -300,9 +303,10 @@ def _trained(
     """The tokenizer that is trained on sources, by this run or by the one that it goes on with."""
     entry = outputs.journal.last("trained")
     if entry is not None:
-        for stage in entry["stages"]:
-            progress.add_stage_before(**stage)
-        left_out.take_over(LeftOut(**entry["left_out"]))
+        with understanding():
+            for stage in entry["stages"]:
+                progress.add_stage_before(**stage)
+            left_out.take_over(LeftOut(**entry["left_out"]))
         return outputs.trained(file_name)
     tokenizer = train_tokenizer(
         sources, settings, outputs.storage, outputs.journal, progress, left_out
@@ -513,9 +517,13 @@ def _no_training_to_do(outputs: Outputs, path: Path, stats_file: str, record: Re
     if outputs.finishing:
         outputs.commit_again()
         return "was complete, and has its final name now"
+    refuse_outputs_in_the_way(path.parent, [], stats_file, outputs.overwrite)
+    refuse_configuration(path, outputs.overwrite)
     if not path.exists() or outputs.overwrite:
         return ""
-    changed = None if outputs.resumed else finished_before(path.parent, [], stats_file, record)
+    changed = None
+    if not outputs.resumed and trained_before(path, stats_file):
+        changed = finished_before(path.parent, [], stats_file, record)
     if changed == []:
         return "up to date"
     why = f"it was made from something else ({'; '.join(changed)}): " if changed else ""

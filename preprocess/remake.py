@@ -9,7 +9,6 @@ gave, so only the sources that are concerned are read.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from bpe.errors import TokenbinError
 from preprocess.config import BuildSettings, EncodeSettings, checked
 from preprocess.joined import JoinedArrays
-from preprocess.outputs import STATS_FORMAT
+from preprocess.outputs import stats_in
 from preprocess.passes import SpecialIds, encoded_again
 from preprocess.pipeline import sources_of
 from preprocess.sources import Source
@@ -125,11 +124,8 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
 def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
     """The settings that a token file was made with, from the stats.json that tells of it."""
     for path in sorted(bin_path.parent.glob("*stats.json")):
-        try:
-            stats = json.loads(path.read_bytes())
-        except ValueError:
-            continue
-        if not isinstance(stats, dict) or stats.get("format") != STATS_FORMAT:
+        stats = stats_in(path)
+        if stats is None:
             continue
         settings, record = stats.get("settings"), stats.get("made_from")
         if not isinstance(settings, dict) or not isinstance(record, dict):

@@ -90,7 +90,11 @@ class Storage(Protocol):
         """
 
     def get(self, name: str) -> bytes | None:
-        """The content of a file, or None where there is none."""
+        """The content of a file, or None where there is none.
+
+        Raises:
+            OutputError: It is there and cannot be read.
+        """
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file, fewer where it ends before; none where there is none."""
@@ -275,10 +279,16 @@ class LocalStorage:
 
     def get(self, name: str) -> bytes | None:
         """See `Storage`."""
+        path = self.work / name
         try:
-            return (self.work / name).read_bytes()
+            return path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise OutputError(
+                f"{path}: could not be read: {error.strerror}; see to the disk and its permissions"
+                " and run the same command again"
+            ) from error
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """See `Storage`."""
@@ -361,7 +371,8 @@ def _locked(path: Path) -> int:
         OutputError: Another process has it.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        # What a link points to is somebody else's, and would be written over.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

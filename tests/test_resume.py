@@ -264,6 +264,62 @@ def test_a_finished_output_is_up_to_date(options: dict[str, Any], capsys: Any) -
     assert result.tokenizer.vocab_size == 280
 
 
+def test_outputs_that_another_command_wrote_are_not_up_to_date(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    build(**options)
+    (tmp_path / "other.txt").write_text("something else")
+    tokenizer, out = options["out"] / "tokenizer.json", options["out"] / "train.bin"
+    pipeline.encode(paths=tmp_path / "other.txt", tokenizer=tokenizer, out=out, overwrite=True)
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options)
+    touch(options["train"] / "a.txt")
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options)
+    build(**options, overwrite=True)
+    assert "up to date" in build(**options).lines[0]
+
+
+def test_another_tokenizer_under_the_name_is_not_up_to_date(corpus: Path, tmp_path: Path) -> None:
+    for name, size in (("t.json", 280), ("u.json", 270)):
+        pipeline.train(paths=corpus, out=tmp_path / name, vocab_size=size)
+    (tmp_path / "t.json").write_bytes((tmp_path / "u.json").read_bytes())
+    with pytest.raises(OutputError, match=r"t\.json: exists; choose another name"):
+        pipeline.train(paths=corpus, out=tmp_path / "t.json", vocab_size=280)
+
+
+def test_train_leaves_the_stats_of_others_alone(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "t_stats.json").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"t_stats\.json: exists and was not written by"):
+            pipeline.train(
+                paths=corpus, out=tmp_path / "t.json", vocab_size=280, overwrite=overwrite
+            )
+    assert (tmp_path / "t_stats.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["train", "build"])
+def test_a_configuration_without_its_tokenizer_is_left_alone(
+    options: dict[str, Any], command: str
+) -> None:
+    configuration = options["out"] / "tokenizer_config.json"
+    configuration.parent.mkdir()
+    configuration.write_text("mine")
+
+    def run_it(overwrite: bool) -> None:
+        if command == "build":
+            build(**options, overwrite=overwrite)
+        else:
+            out = options["out"] / "tokenizer.json"
+            pipeline.train(paths=options["train"], out=out, vocab_size=280, overwrite=overwrite)
+
+    with pytest.raises(OutputError, match=r"_config\.json: exists without tokenizer\.json"):
+        run_it(False)
+    assert configuration.read_text() == "mine"
+    run_it(True)
+    assert configuration.read_text() != "mine"
+
+
 def test_train_is_up_to_date_too(corpus: Path, tmp_path: Path, capsys: Any) -> None:
     command = ["train", str(corpus), "--out", str(tmp_path / "t.json"), "--vocab-size", "280"]
     assert run(command) == 0
@@ -515,6 +571,7 @@ def test_inspect_says_how_far_an_unfinished_run_is(
         [None, {"kind": "counted", "nonsense": 1}],
         [None, {"kind": "finished"}],
         [None, {"kind": "encoded", "number": 0, "streams": {"train.bin": 3}}],
+        [None, {"kind": "trained", "stages": [{"nonsense": 1}]}],
     ],
 )
 def test_entries_that_nobody_writes_are_refused(
@@ -531,9 +588,18 @@ def test_entries_that_nobody_writes_are_refused(
     with journal.Journal(work) as wrong:
         for entry in entries:
             wrong.append(entry or first)
+    (line,) = description(options["out"])
+    assert "not finished: " in line
     with pytest.raises(JournalError, match=r"--overwrite"):
         build(**options)
     build(**options, overwrite=True)
+
+
+def test_a_journal_that_cannot_be_read_is_an_error(options: dict[str, Any]) -> None:
+    journal_file = options["out"] / ".build.partial" / storage.JOURNAL_FILE
+    journal_file.mkdir(parents=True)
+    with pytest.raises(OutputError, match=r"journal\.jsonl: could not be read: Is a directory"):
+        build(**options)
 
 
 # One at a time, and in time.
@@ -554,6 +620,17 @@ def test_two_builders_in_one_directory(options: dict[str, Any], capsys: Any) -> 
     # The file alone is no lock: its holder is dead.
     build(**options)
     assert not (out / LOCK_FILE).exists()
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    options["out"].mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (options["out"] / LOCK_FILE).symlink_to(tmp_path / "precious")
+    with pytest.raises(OutputError, match=r"out: could not be written: Too many levels of symbol"):
+        build(**options)
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_the_lock_is_held_while_a_build_runs(options: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from preprocess import build
 from preprocess.cli import run
+from preprocess.inspect import description
 from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import BLOCK_BYTES, TokenFileError, open_tokens
 from preprocess.verify import Finding, verified
@@ -183,6 +184,13 @@ def test_begin_of_text_ids_are_looked_at(data: Path) -> None:
     tokens.tofile(data / "train.bin")
     found = damages(verified(data / "train.bin"))
     assert any("document 0 does not begin with the begin-of-text id 279" in line for line in found)
+
+
+def test_json_that_is_too_deep_is_no_output_of_ours(data: Path) -> None:
+    for name in ("deep.json", "deep_stats.json"):
+        (data / name).write_text("[" * 200_000)
+    assert not damages(verified(data, deep=True))
+    assert description(data)
 
 
 def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
