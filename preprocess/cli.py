@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from bpe.errors import TokenbinError
+from preprocess.stopping import Stopped, stopping
 
 if TYPE_CHECKING:
     from preprocess.progress import Progress
@@ -51,20 +50,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-
-class Stopped(BaseException):
-    """A signal asks us to end. As KeyboardInterrupt it is no Exception: nothing takes it for one.
-
-    It stands for SIGINT, too, because typer turns KeyboardInterrupt into an exit without a word.
-
-    Attributes:
-        number: The signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.strsignal(number))
-        self.number = number
 
 
 # --- options that several commands have
@@ -558,44 +543,37 @@ def run(arguments: list[str]) -> int:
         run(["--help"])
         return 2
     debug = "--debug" in arguments
-    # A process that was started in the background ignores SIGINT, and shall go on doing so.
-    stopping = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, _stop) for number in stopping}
-    try:
-        code = app(args=with_command(arguments), prog_name="tokenbin", standalone_mode=False)
-        return code or 0
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "tokenbin"
-        message: str = error.format_message()  # type: ignore[attr-defined]
-        return _failed(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help", 2)
-    except TokenbinError as error:
-        if debug:
-            raise
-        from preprocess.config import SettingsError
-        from preprocess.progress import OutOfTimeError
+    with stopping():
+        try:
+            code = app(args=with_command(arguments), prog_name="tokenbin", standalone_mode=False)
+            return code or 0
+        except _UsageError as error:
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "tokenbin"
+            message: str = error.format_message()  # type: ignore[attr-defined]
+            return _failed(
+                f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help", 2
+            )
+        except TokenbinError as error:
+            if debug:
+                raise
+            from preprocess.config import SettingsError
+            from preprocess.progress import OutOfTimeError
 
-        if isinstance(error, OutOfTimeError):
-            print(f"tokenbin: {error}", file=sys.stderr)
-            return 3
-        return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not fail once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (OSError, MemoryError) as error:
-        if debug:
-            raise
-        return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
-    except Stopped as stopped:
-        return _failed(f"stopped ({stopped})", 128 + stopped.number)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            if isinstance(error, OutOfTimeError):
+                print(f"tokenbin: {error}", file=sys.stderr)
+                return 3
+            return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough; Python must not fail again when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except (OSError, MemoryError) as error:
+            if debug:
+                raise
+            return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+        except Stopped as stopped:
+            return _failed(f"stopped ({stopped})", 128 + stopped.number)
 
 
 def with_command(arguments: list[str]) -> list[str]:
@@ -621,10 +599,6 @@ def with_command(arguments: list[str]) -> list[str]:
                 expanded.append(option)
         expanded.append(argument)
     return expanded
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(number)
 
 
 def _failed(message: str, code: int) -> int:

@@ -28,7 +28,8 @@ LEVELS = [
     "bpe.huggingface",
     "bpe.train",
     "bpe",
-    "preprocess.engine preprocess.progress preprocess.storage preprocess.joined",
+    "preprocess.engine preprocess.progress preprocess.storage preprocess.joined"
+    " preprocess.stopping",
     "preprocess.token_file preprocess.journal",
     "preprocess.quality preprocess.spill",
     "preprocess.sampling.batches preprocess.documents preprocess.config",
