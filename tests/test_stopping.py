@@ -19,7 +19,7 @@ from preprocess.stopping import SECONDS, Stopped, stopping
 ROOT = Path(__file__).parent.parent
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.
 STUCK = """
-import hashlib, sys
+import hashlib, os, sys
 import bpe.count, preprocess.cli
 add, n = bpe.count.PretokenCounts.add, 0
 
@@ -33,7 +33,7 @@ def stuck(*arguments):
         try:  # the signal may come before the call
             if not said:
                 said = True
-                print("stuck", flush=True)
+                os.write(1, b"stuck\\n")  # in one piece, also from two workers
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         except BaseException:
             pass
@@ -59,12 +59,15 @@ def test_a_process_that_is_stuck_ends(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "stuck\n"
-        process.send_signal(number)
-        sent = time.monotonic()
-        _, stderr = process.communicate(timeout=60)
-        took = time.monotonic() - sent
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stuck\n"
+            process.send_signal(number)
+            sent = time.monotonic()
+            _, stderr = process.communicate(timeout=60)
+            took = time.monotonic() - sent
+        finally:
+            process.kill()
     assert process.returncode == code
     assert "not waited for; what was done before is kept" in stderr
     assert stderr.splitlines()[-1].startswith("tokenbin: error: stopped (")
