@@ -71,7 +71,7 @@ def test_a_process_that_is_stuck_ends(
     assert process.returncode == code
     assert "not waited for; what was done before is kept" in stderr
     assert stderr.splitlines()[-1].startswith("tokenbin: error: stopped (")
-    assert SECONDS <= took < 10 * SECONDS
+    assert took >= SECONDS
     assert run(["build", *options]) == 0
     build(train=text, out=tmp_path / "peace", vocab_size=280)
     assert torture.contents(out) == torture.contents(tmp_path / "peace")
