@@ -26,7 +26,7 @@ from bpe.pretokenize import Pretokenizer, find_all, read_only
 
 _FORMAT_VERSION = 1
 # After so many groups the kernel comes back, so that Ctrl-C is seen.
-_GROUPS_PER_CALL = 4096
+_GROUPS_PER_CALL = 1024
 
 
 class CountsFileError(TokenbinError, ValueError):

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 MAX_ID = 2**kernels.ID_BITS - 2
 
-# Words of the cache of each encoder: 64, 8 and 32 MiB, of which only what is used becomes resident.
+# Words of the cache of each encoder: 4, 64, 8 and 64 MiB, of which what is used becomes resident.
+_FRONT = 2**19
 _ROWS = 2**23
 _LONG_ROWS = 2**20
-_ARENA = 2**22
+_ARENA = 2**23
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
-_GROUPS_PER_CALL = 2048
+_GROUPS_PER_CALL = 512
 # Scratch for ids that is larger than this is not kept for the next call.
 _KEPT_IDS = 2**24
 
@@ -67,10 +68,13 @@ def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
 
 def group_scratch() -> kernels.Scratch:
     """Memory for one group of pre-tokens."""
-    n = kernels.GROUP + 66
+    # A group can be a word of the bit set longer, and eight positions are written at a time.
+    n = kernels.GROUP + 80
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
         keys=np.empty(4 * n, np.uint64),
+        missing=np.empty(n, np.uint64),
+        found=np.empty(2 * n, np.uint64),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.FEW, np.uint32),
         **_links(64),
@@ -162,10 +166,11 @@ class Encoder:
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
         self._cache = kernels.Cache(
+            front=_zeroed_words(_FRONT),
             rows=_zeroed_words(_ROWS),
             long_rows=_zeroed_words(_LONG_ROWS),
             arena=_zeroed_words(_ARENA),
-            used=np.zeros(2, np.int64),
+            used=np.zeros(1, np.int64),
         )
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)

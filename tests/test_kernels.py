@@ -145,16 +145,21 @@ def test_no_documents() -> None:
     assert offsets.tolist() == [0]
 
 
-def test_the_arena_is_emptied_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpe.encode._ARENA", 1100)
-    monkeypatch.setattr("bpe.encode._LONG_ROWS", 16)
-    monkeypatch.setattr("bpe.encode._ROWS", 16)
+@pytest.mark.parametrize("written", [0, encode_kernels.LAST_PLACE - 4096])
+def test_the_arena_is_written_over(monkeypatch: pytest.MonkeyPatch, written: int) -> None:
+    # Words too long for a row, and more of them than the tables and the arena hold; near the end of
+    # all numbers of places everything is forgotten, and nothing mistaken.
+    for name, n in {"_ARENA": 1024, "_LONG_ROWS": 16, "_ROWS": 16, "_FRONT": 8}.items():
+        monkeypatch.setattr(f"bpe.encode.{name}", n)
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    encoder._cache.used[0] = written
     words = [chr(97 + i % 26) * (5 + i) for i in range(60)] * 2
     text = " ".join(words)
-    ids, _ = encoder.encode(*as_batch([text]))
-    assert bytes(ids.astype(np.uint8)) == text.encode()
-    assert encoder._cache.used[1] > 0
+    for _ in range(3):
+        ids, _ = encoder.encode(*as_batch([text]))
+        assert bytes(ids.astype(np.uint8)) == text.encode()
+    assert 1024 < encoder._cache.used[0] <= encode_kernels.LAST_PLACE
+    assert (encoder._cache.used[0] < written) == (written > 0)
 
 
 @pytest.mark.parametrize("bits", range(15, 22))
@@ -241,6 +246,7 @@ def test_machine_words_equal_their_plain_twins() -> None:
         for low, high in [(97, 122), (0, 255), (128, 255), (32, 32)]:
             assert _range_mask(data, i, low, high) == machine._plain_range_mask(data, i, low, high)
         assert _load_u64(data, i) == machine._plain_load_u64(data, i)
+    assert _zeros(np.uint64(0))[0] == machine._plain_trailing_zeros(np.uint64(0)) == 64
     for word in [1, 2**63, 12, *random_source.integers(1, 2**64, 20, np.uint64).tolist()]:
         word = np.uint64(word)
         assert _zeros(word) == (
@@ -250,6 +256,12 @@ def test_machine_words_equal_their_plain_twins() -> None:
         factor = np.uint64(0x9E3779B97F4A7C15)
         assert _multiply(word, factor) == machine._plain_multiply(word, factor)
         assert _add(word, factor) == machine._plain_add(word, factor)
+        assert _fold(word, factor) == machine._plain_multiply_and_fold(word, factor)
+        assert _ones(word) == machine._plain_ones(word)
+        compiled, plain = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
+        _store_word(compiled, 1, word)
+        machine._plain_store_u64(plain, 1, word)
+        assert compiled.tolist() == plain.tolist()
         for bits in range(16, 33):
             compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
             _store(compiled, 1, word, bits)
@@ -290,6 +302,21 @@ def _multiply(a, b):
 @kernel
 def _add(a, b):
     return machine.add(a, b)
+
+
+@kernel
+def _fold(a, b):
+    return machine.multiply_and_fold(a, b)
+
+
+@kernel
+def _ones(word):
+    return machine.ones(word)
+
+
+@kernel
+def _store_word(array, i, word):
+    machine.store_u64(array, i, word)
 
 
 @kernel

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from bpe.kernels.encode import (
     GROUP,
     LONG,
-    LONGEST_CACHED,
     compute_keys,
     hash_bytes,
     hash_key,
@@ -89,14 +88,15 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
     mask = np.uint64(rows.size - 1)
-    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, table.long_rows)
+    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)
-        k = i << np.uint64(2)
         if weights.size:
             weight = weights[first_weight + number]
-        low, high, slot = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
+        k = i << np.uint64(2)
+        low, high = keys[k], keys[k + np.uint64(1)]
+        slot = keys[k + np.uint64(2)] << np.uint64(2)
         if high != LONG:
             while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
                 slot + np.uint64(1)
@@ -111,9 +111,7 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
         else:
             start = positions[i]
             length = positions[i + np.uint64(1)] - start
-            hashed = low
-            if length > LONGEST_CACHED:
-                hashed = hash_bytes(buffer, start, start + length)
+            hashed = hash_bytes(buffer, start, start + length)
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
             if table.long_rows[at] == _NONE:
                 place = table.used[ARENA_USED]
@@ -188,7 +186,7 @@ def move_short(old, new):
     mask = np.uint64(new.size - 1)
     for at in range(0, old.size, 4):
         if old[at + 1] != np.uint64(0):
-            slot = ((hash_key(old[at], old[at + 1]) >> np.uint64(32)) << np.uint64(3)) & mask
+            slot = ((hash_key(old[at], old[at + 1]) >> np.uint64(32)) << np.uint64(2)) & mask
             while new[slot + np.uint64(1)] != np.uint64(0):
                 slot = (slot + np.uint64(4)) & mask
             for j in range(3):

@@ -1,13 +1,19 @@
 """Pre-tokens -> token ids: look-up in a cache of words, and merging where it misses.
 
 Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
-the result. The cache is bounded: rows are overwritten, and the arena is emptied when full.
+the result. The cache is bounded: what it has room for is what was seen last.
 
 A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of
-the cache is 32 bytes: the key, up to seven ids in as few bits as the vocabulary needs, and their
-number; a bucket is two rows, one cache line. Pre-tokens are handled in groups of some hundred, in
-two passes: keys first, with a prefetch of each bucket, then look-ups. A pass that did both waited
-for memory at every word and was three times slower.
+the cache is 32 bytes: the key, ids, and their number. There are two tables. The front has one row
+for each hash, of up to four ids that need only be copied, and is small: what is looked up most
+stays near the processor, whose table of pages reaches no further than a few megabytes. What is not
+in front is looked up behind it, among all words seen: in buckets of two rows, one cache line, of up
+to seven ids in as few bits as the vocabulary needs.
+
+Pre-tokens are handled in groups of some hundred, in passes that hardly ever have to wait or to
+guess: keys, with a prefetch of the rows in front; which of them are not in front, with a prefetch
+of their buckets behind; then the ids of all, in order. A single pass waited for memory at every
+word and was three times slower.
 
 Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
 for nearly all of them; only the others are looked up in the table of pairs.
@@ -22,22 +28,31 @@ from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
+    add,
+    in_line,
     leading_zeros,
     load_u64,
     minimum_of_16,
     multiply,
+    multiply_and_fold,
+    ones,
+    out_of_line,
     prefetch,
     store_four_ids,
+    store_u64,
     trailing_zeros,
 )
 
 SHORT = 15  # bytes of the longest pre-token that is its own key
-GROUP = 256  # pre-tokens whose keys are computed before the first is looked up
+GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
+LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_RANK = np.uint32(0xFFFFFFFF)
+IDS = _NONE >> np.uint64(3)
+"""The bits of a row's last word that are ids, not their number."""
 ID_BITS = 21
 """Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
 
@@ -62,16 +77,23 @@ class Tables(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What one thread remembers; every array is modified in place."""
+    """What one thread remembers; every array is modified in place.
 
+    The arena is a ring: a place is the number of words that were written before, and what was
+    written a whole arena ago is gone.
+    """
+
+    # uint64[4 * n]: key, key, two ids of 32 bits, two ids with their number in the top three bits
+    front: NDArray[np.uint64]
     # uint64[8 * n_buckets]: key, key, ids, ids with their number in the top three bits.  Number 0:
-    # they are in the arena, their place << 32 | number and the times it was emptied instead.
+    # they are in the arena, and the first word of ids is their place << 16 | number
     rows: NDArray[np.uint64]
-    # uint64[8 * n]: four times hash, then place in the arena << 32 | number of ids << 16 | length;
+    # uint64[8 * n]: four times hash, then place in the arena << 22 | number of ids << 11 | length;
     # all zero: nothing
     long_rows: NDArray[np.uint64]
-    arena: NDArray[np.uint64]  # uint64: ids, two to a word, and the bytes of long pre-tokens
-    used: NDArray[np.int64]  # int64[2]: words used of the arena, and how often it was emptied
+    # uint64[power of two]: ids, two to a word, and the bytes of long pre-tokens
+    arena: NDArray[np.uint64]
+    used: NDArray[np.int64]  # int64[1]: words written to the arena so far
 
 
 class Documents(NamedTuple):
@@ -86,10 +108,12 @@ class Documents(NamedTuple):
 class Scratch(NamedTuple):
     """Memory for one group; its content means nothing between calls."""
 
-    positions: NDArray[np.int64]  # int64[GROUP + 66]
-    # uint64[4 * (GROUP + 66)]: the two words of the key, place of the bucket.  A pre-token that is
-    # long has its hash and LONG instead.
+    positions: NDArray[np.int64]  # int64[GROUP + 80]
+    # uint64[4 * (GROUP + 80)]: the two words of the key, of which the second is LONG if a pre-token
+    # is; its row in front; if it is not there the place of its bucket, or of a long one the hash.
     keys: NDArray[np.uint64]
+    missing: NDArray[np.uint64]  # uint64[GROUP + 80], those that are not in front
+    found: NDArray[np.uint64]  # uint64[2 * (GROUP + 80)], the ids of their rows in front, or zeros
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[FEW]
     # For `merge_many`; n is the number of bytes of the longest pre-token.
@@ -101,18 +125,25 @@ class Scratch(NamedTuple):
 LONG = np.uint64(0xFF << 56)
 """The second word of a key that no row has."""
 
-LOW_MASKS = np.array([(1 << 8 * min(n, 8)) - 1 for n in range(16)], np.uint64)
-HIGH_MASKS = np.array([(1 << 8 * max(n - 8, 0)) - 1 for n in range(16)], np.uint64)
-"""Which bits of the two words a pre-token of n bytes has."""
+KEY_PARTS = np.array(
+    [
+        word
+        for n in range(SHORT + 1)
+        for word in ((1 << 8 * min(n, 8)) - 1, (1 << 8 * max(n - 8, 0)) - 1, n << 56, 0)
+    ]
+    + [0, 0, LONG, 0],
+    np.uint64,
+)
+"""Which bits of its 16 bytes are the key of a pre-token of n bytes, and what is put on top of them,
+at 4 * n; at the end for those that are too long."""
 
 
 @kernel
 def hash_key(low, high):
-    """A hash of a 16-byte key; its high bits are the good ones."""
-    mixed = multiply(low, np.uint64(0x9E3779B97F4A7C15)) ^ multiply(
-        high, np.uint64(0xC2B2AE3D27D4EB4F)
+    """A hash of a 16-byte key; all of its bits are good ones."""
+    return multiply_and_fold(
+        low ^ np.uint64(0x9E3779B97F4A7C15), high ^ np.uint64(0xC2B2AE3D27D4EB4F)
     )
-    return multiply(mixed ^ (mixed >> np.uint64(32)), np.uint64(0xD6E8FEB86659FD93))
 
 
 @kernel
@@ -430,32 +461,42 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
 def remember(cache, ids, first, n, buffer, start, length):
     """Keep `ids[first : first + n]`, and bytes behind them, in the arena.
 
-    The arena is emptied first if it is full: then rows that point into it know by the second
-    counter that they are old, and long pre-tokens are forgotten.
-
     Returns their place there.
     """
     arena = cache.arena
+    mask = arena.size - 1
     n_words = (n + 1) // 2
-    if cache.used[0] + n_words + (length + 7) // 8 > arena.size:
+    needed = n_words + (length + 7) // 8
+    if cache.used[0] > LAST_PLACE - 2 * arena.size:
+        # Numbers are used up: as if nothing had been seen.
+        cache.front[:] = np.uint64(0)
+        cache.rows[:] = np.uint64(0)
         cache.long_rows[:] = np.uint64(0)
         cache.used[0] = 0
-        cache.used[1] += 1
+    if (cache.used[0] & mask) + needed > arena.size:
+        # In one piece: the rest of the round is left out.
+        cache.used[0] = (cache.used[0] | mask) + 1
     place = cache.used[0]
+    at = place & mask
     for i in range(n_words):
         # What stands behind the last id is written over, before it is read.
-        arena[place + i] = np.uint64(ids[first + 2 * i]) | (
+        arena[at + i] = np.uint64(ids[first + 2 * i]) | (
             np.uint64(ids[first + 2 * i + 1]) << np.uint64(32)
         )
-    at = place + n_words
+    at += n_words
     for i in range(start, start + length - 7, 8):
         arena[at] = load_u64(buffer, i)
         at += 1
     if length & 7:
         arena[at] = last_bytes(buffer, start + length, length)
-        at += 1
-    cache.used[0] = at
+    cache.used[0] = place + needed
     return place
+
+
+@kernel
+def is_there(cache, place):
+    """Whether what was put at a place of the arena has not been written over."""
+    return cache.used[0] <= place + cache.arena.size
 
 
 @kernel
@@ -465,10 +506,10 @@ def last_bytes(buffer, stop, length):
 
 
 @kernel
-def recall(arena, place, n, ids, n_ids):
-    """Copy n ids from the arena; up to one more is overwritten. Returns the number of ids now."""
+def recall(arena, at, n, ids, n_ids):
+    """Copy n ids from word `at` of the arena; one more may be written. Returns the number now."""
     for i in range((n + 1) // 2):
-        word = arena[place + i]
+        word = arena[at + i]
         ids[n_ids + 2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))
         ids[n_ids + 2 * i + 1] = np.uint32(word >> np.uint64(32))
     return n_ids + n
@@ -491,24 +532,42 @@ def long_bucket(hashed, long_rows):
 
 
 @kernel
-def encode_long(tables, cache, scratch, buffer, i, ids, n_ids):
-    """The ids of pre-token i of the group, of more than SHORT bytes, through a cache of its own.
+def encode_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids):
+    """The ids of a pre-token of more than SHORT bytes, through a table of its own.
 
     Returns the number of ids after it.
     """
-    start, stop = scratch.positions[i], scratch.positions[i + 1]
+    in_line()
     length = stop - start
     if length > LONGEST_CACHED:
-        return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-    hashed = scratch.keys[4 * i]
-    rows = cache.long_rows
+        return encode_longest(tables, scratch, buffer, start, stop, ids, n_ids)
+    rows, mask = cache.long_rows, cache.arena.size - 1
     bucket = np.int64(long_bucket(hashed, rows))
     for at in range(bucket, bucket + 8, 2):
-        if rows[at] == hashed and np.int64(rows[at + 1] & np.uint64(0xFFFF)) == length:
-            place = np.int64(rows[at + 1] >> np.uint64(32))
-            n = np.int64((rows[at + 1] >> np.uint64(16)) & np.uint64(0xFFFF))
-            if is_remembered(cache.arena, place + (n + 1) // 2, buffer, start, length):
-                return recall(cache.arena, place, n, ids, n_ids)
+        if rows[at] == hashed and np.int64(rows[at + 1] & np.uint64(0x7FF)) == length:
+            place = np.int64(rows[at + 1] >> np.uint64(22))
+            n = np.int64((rows[at + 1] >> np.uint64(11)) & np.uint64(0x7FF))
+            if is_there(cache, place) and is_remembered(
+                cache.arena, (place & mask) + (n + 1) // 2, buffer, start, length
+            ):
+                return recall(cache.arena, place & mask, n, ids, n_ids)
+    return encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids)
+
+
+@kernel
+def encode_longest(tables, scratch, buffer, start, stop, ids, n_ids):
+    """`encode_long` for one that is in no table."""
+    out_of_line()
+    return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
+
+
+@kernel
+def encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids):
+    """`encode_long` for one that is not in its table and is put there."""
+    out_of_line()
+    length = stop - start
+    rows = cache.long_rows
+    bucket = np.int64(long_bucket(hashed, rows))
     after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
     n = after - n_ids
     place = remember(cache, ids, n_ids, n, buffer, start, length)
@@ -516,42 +575,91 @@ def encode_long(tables, cache, scratch, buffer, i, ids, n_ids):
     for at in range(bucket + 7, bucket + 1, -1):
         rows[at] = rows[at - 2]
     rows[bucket] = hashed
-    rows[bucket + 1] = np.uint64(place << 32 | n << 16 | length)
+    rows[bucket + 1] = np.uint64(place << 22 | n << 11 | length)
     return after
 
 
 @kernel
-def encode_new(tables, cache, scratch, buffer, i, ids, n_ids):
-    """The ids of short pre-token i of the group, which is not in the cache and is put there.
+def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
+    """The ids of short pre-token i of the group, which is in no table and is put into `bucket`.
 
     Returns the number of ids after it.
     """
+    out_of_line()
     rows = cache.rows
-    low, high = scratch.keys[4 * i], scratch.keys[4 * i + 1]
-    slot = np.int64(scratch.keys[4 * i + 2])
     start, stop = scratch.positions[i], scratch.positions[i + 1]
     after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
     n = after - n_ids
-    # It goes into the first row; what was there moves to the second, whose content is lost.
-    for j in range(4):
-        rows[slot + 4 + j] = rows[slot + j]
-    rows[slot] = low
-    rows[slot + 1] = high
+    first_ids, second_ids = np.uint64(0), np.uint64(0)
     bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
     if n <= tables.packing[2]:
-        words = np.uint64(0)
         for j in range(min(n, n_first)):
-            words |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j))
-        rows[slot + 2] = words
-        words = np.uint64(n) << np.uint64(61)
+            first_ids |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j))
+        second_ids = np.uint64(n) << np.uint64(61)
         for j in range(n_first, n):
-            words |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j - n_first))
-        rows[slot + 3] = words
+            second_ids |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j - n_first))
     else:
         place = remember(cache, ids, n_ids, n, buffer, start, 0)
-        rows[slot + 2] = (np.uint64(place) << np.uint64(32)) | np.uint64(n)
-        rows[slot + 3] = np.uint64(cache.used[1])
+        first_ids = np.uint64(place << 16 | n)
+    # It goes into the first row; what was there moves to the second, whose content is lost.
+    for j in range(4):
+        rows[bucket + 4 + j] = rows[bucket + j]
+    rows[bucket] = scratch.keys[4 * i]
+    rows[bucket + 1] = scratch.keys[4 * i + 1]
+    rows[bucket + 2] = first_ids
+    rows[bucket + 3] = second_ids
     return after
+
+
+@kernel
+def encode_missing(tables, cache, scratch, buffer, number, ids, n_ids):
+    """The ids of one that is not in front, `scratch.missing[number]`.
+
+    `scratch.found` gets its row's words of ids, or zeros if it has none for the front.
+
+    Returns the number of ids after it.
+    """
+    in_line()
+    i = np.int64(scratch.missing[number])
+    low, high, behind = scratch.keys[4 * i], scratch.keys[4 * i + 1], scratch.keys[4 * i + 3]
+    scratch.found[2 * number + 1] = np.uint64(0)
+    if high == LONG:
+        start, stop = scratch.positions[i], scratch.positions[i + 1]
+        return encode_long(tables, cache, scratch, buffer, behind, start, stop, ids, n_ids)
+    rows = cache.rows
+    bucket = np.int64(behind)
+    after = n_ids
+    for at in range(bucket, bucket + 8, 4):
+        if (rows[at] ^ low) | (rows[at + 1] ^ high) == 0:
+            first_ids, second_ids = rows[at + 2], rows[at + 3]
+            if second_ids != 0:
+                bits, n_first = tables.packing[0], tables.packing[1]
+                store_four_ids(ids, n_ids, first_ids, bits)
+                store_four_ids(ids, n_ids + n_first, second_ids, bits)
+                after = n_ids + np.int64(second_ids >> np.uint64(61))
+            else:
+                place = np.int64(first_ids >> np.uint64(16))
+                if is_there(cache, place):
+                    n = np.int64(first_ids & np.uint64(0xFFFF))
+                    after = recall(cache.arena, place & (cache.arena.size - 1), n, ids, n_ids)
+            break
+    if after == n_ids:
+        after = encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids)
+    n = after - n_ids
+    if n <= 4:
+        # What is behind the last id means nothing, but must leave the bits of the number free.
+        third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
+        scratch.found[2 * number] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
+        scratch.found[2 * number + 1] = (two_ids(third, fourth) & IDS) | (
+            np.uint64(n) << np.uint64(61)
+        )
+    return after
+
+
+@kernel
+def two_ids(first, second):
+    """Two numbers of 32 bits in one word."""
+    return first | (second << np.uint64(32))
 
 
 @kernel
@@ -561,7 +669,7 @@ def take_positions(starts, cursor, positions):
     Args:
         starts: uint64[n_words], bit set.
         cursor: int64[2]: the next word to read; the last position taken, or -1. Modified in place.
-        positions: int64[GROUP + 66]; replaced by the last position taken and those that follow it.
+        positions: int64[GROUP + 80]; replaced by the last position taken and those that follow it.
 
     Returns:
         The number of positions: one more than there are pre-tokens between them, or 0.
@@ -574,10 +682,16 @@ def take_positions(starts, cursor, positions):
     while k < starts.size and n <= GROUP:
         word = starts[k]
         base = np.int64(k) << 6
+        # Eight at a time, whether there are as many or not, and then the place is taken back: the
+        # number is different in every word, and an end of a loop at each could only be guessed.
+        following = n + ones(word)
         while word:
-            positions[n] = base + trailing_zeros(word)
-            word &= word - np.uint64(1)
-            n += 1
+            at = np.uint64(n)
+            for j in range(8):
+                positions[at + np.uint64(j)] = base + trailing_zeros(word)
+                word &= add(word, _NONE)
+            n += 8
+        n = following
         k += 1
     cursor[0] = k
     if n > 0:
@@ -601,48 +715,101 @@ def longest_pretoken(starts):
 
 
 @kernel
-def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, long_rows):
-    """The key of every short pre-token of a group, the hash of a long one, and a prefetch of each.
+def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, front):
+    """The keys of a group, and a prefetch of the row of each in `front`.
 
     Args:
         buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
         tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
             can be read.
         n_pretokens: `scratch.positions` has one more position than this.
-        scratch: its keys are replaced.
-        rows, long_rows: of the cache.
+        scratch: its keys are replaced, but for the last word of each.
+        front: uint64[4 * power of two], rows.
     """
-    mask = np.uint64(rows.size // 8 - 1)
+    n_inside = n_pretokens
+    while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
+        n_inside -= 1
+    keys_between(buffer, np.int64(0), 0, n_inside, scratch, front)
+    keys_between(tail, tail_start, n_inside, n_pretokens, scratch, front)
+
+
+@kernel
+def keys_between(source, source_start, first, last, scratch, front):
+    """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
+    mask = np.uint64(front.size // 4 - 1)
     positions, keys = scratch.positions, scratch.keys
     # Unsigned numbers need no test for places counted from the end.
-    for number in range(n_pretokens):
+    for number in range(first, last):
         i = np.uint64(number)
         at = positions[i]
-        length = positions[i + np.uint64(1)] - at
+        length = np.uint64(min(positions[i + np.uint64(1)] - at, np.int64(SHORT + 1)))
+        at -= source_start
+        part = length << np.uint64(2)
+        low = load_u64(source, at) & KEY_PARTS[part]
+        high = load_u64(source, at + 8) & KEY_PARTS[part + np.uint64(1)]
+        high |= KEY_PARTS[part + np.uint64(2)]
+        row = (hash_key(low, high) >> np.uint64(32)) & mask
+        prefetch(front, row << np.uint64(2))
         k = i << np.uint64(2)
-        if length <= SHORT:
-            if at < tail_start:
-                low = load_u64(buffer, at)
-                high = load_u64(buffer, at + 8)
-            else:
-                low = load_u64(tail, at - tail_start)
-                high = load_u64(tail, at - tail_start + 8)
-            n_bytes = np.uint64(length)
-            low &= LOW_MASKS[n_bytes]
-            high = (high & HIGH_MASKS[n_bytes]) | (n_bytes << np.uint64(56))
-            slot = ((hash_key(low, high) >> np.uint64(32)) & mask) << np.uint64(3)
-            prefetch(rows, slot)
-            keys[k] = low
-            keys[k + np.uint64(1)] = high
-            keys[k + np.uint64(2)] = slot
+        keys[k] = low
+        keys[k + np.uint64(1)] = high
+        keys[k + np.uint64(2)] = row
+
+
+@kernel
+def list_missing(n_pretokens, scratch, front):
+    """Write those to `scratch.missing` that are not in front. Returns how many they are."""
+    keys, missing = scratch.keys, scratch.missing
+    n_missing = np.uint64(0)
+    for number in range(n_pretokens):
+        i = np.uint64(number)
+        k = i << np.uint64(2)
+        at = keys[k + np.uint64(2)] << np.uint64(2)
+        # Without a branch, which the processor could only guess.
+        missing[n_missing] = i
+        n_missing += np.uint64(
+            (front[at] ^ keys[k]) | (front[at + np.uint64(1)] ^ keys[k + np.uint64(1)])
+            != np.uint64(0)
+        )
+    return np.int64(n_missing)
+
+
+@kernel
+def fetch_missing(buffer, n_missing, scratch, cache):
+    """The bucket of each that is not in front, and a prefetch of it."""
+    mask = np.uint64(cache.rows.size // 8 - 1)
+    positions, keys = scratch.positions, scratch.keys
+    for number in range(n_missing):
+        i = scratch.missing[number]
+        k = i << np.uint64(2)
+        low, high = keys[k], keys[k + np.uint64(1)]
+        if high != LONG:
+            bucket = ((hash_key(low, high) >> np.uint64(32)) & mask) << np.uint64(3)
+            prefetch(cache.rows, bucket)
+            keys[k + np.uint64(3)] = bucket
         else:
-            hashed = np.uint64(0)
-            if length <= LONGEST_CACHED:
-                hashed = hash_bytes(buffer, at, at + length)
-                prefetch(long_rows, long_bucket(hashed, long_rows))
-            keys[k] = hashed
-            keys[k + np.uint64(1)] = LONG
-            keys[k + np.uint64(2)] = np.uint64(0)
+            start, stop = positions[i], positions[i + np.uint64(1)]
+            if stop - start <= LONGEST_CACHED:
+                hashed = hash_bytes(buffer, start, stop)
+                prefetch(cache.long_rows, long_bucket(hashed, cache.long_rows))
+                keys[k + np.uint64(3)] = hashed
+
+
+@kernel
+def put_in_front(n_missing, scratch, front):
+    """Put rows that were found behind in front.
+
+    After all of a group: what `list_missing` found there must stay.
+    """
+    for number in range(n_missing):
+        second_ids = scratch.found[2 * number + 1]
+        if second_ids != 0:
+            k = scratch.missing[number] << np.uint64(2)
+            at = scratch.keys[k + np.uint64(2)] << np.uint64(2)
+            front[at] = scratch.keys[k]
+            front[at + np.uint64(1)] = scratch.keys[k + np.uint64(1)]
+            front[at + np.uint64(2)] = scratch.found[2 * number]
+            front[at + np.uint64(3)] = second_ids
 
 
 @kernel
@@ -683,16 +850,21 @@ def encode_pretokens(
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
-    rows, positions, keys = cache.rows, scratch.positions, scratch.keys
-    bits, n_first = tables.packing[0], tables.packing[1]
+    positions, keys, missing = scratch.positions, scratch.keys, scratch.missing
+    front = cache.front
     document = cursor[2]
     last = documents.offsets.size - 1
     document_end = documents.offsets[min(document + 1, last)]
     while most > 0 and cursor[0] < starts.size:
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
-        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows, cache.long_rows)
-        i, end_of_group = np.uint64(0), np.uint64(n_pretokens)
+        if n_pretokens <= 0:
+            continue
+        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, front)
+        n_missing = list_missing(n_pretokens, scratch, front)
+        fetch_missing(buffer, n_missing, scratch, cache)
+        i, number, end_of_group = np.uint64(0), 0, np.uint64(n_pretokens)
+        missing[n_missing] = end_of_group
         while i < end_of_group:
             # Those of the open document.
             stop = end_of_group
@@ -700,40 +872,26 @@ def encode_pretokens(
                 stop = i
                 while positions[stop] < document_end:
                     stop += np.uint64(1)
-            emptied = np.uint64(cache.used[1])
-            # Words that are in the cache, one after the other; everything rare leaves this loop.
-            while i < stop:
-                k = i << np.uint64(2)
-                low, high, at = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
-                if (rows[at] ^ low) | (rows[at + np.uint64(1)] ^ high) != 0:
-                    at += np.uint64(4)
-                    if (rows[at] ^ low) | (rows[at + np.uint64(1)] ^ high) != 0:
-                        break
-                first_ids, second_ids = rows[at + np.uint64(2)], rows[at + np.uint64(3)]
-                n = second_ids >> np.uint64(61)
-                if n != 0:
-                    # Always as many as fit; those past the number are overwritten by what follows.
-                    store_four_ids(ids, n_ids, first_ids, bits)
-                    store_four_ids(ids, n_ids + n_first, second_ids, bits)
-                    n_ids += np.int64(n)
-                elif second_ids == emptied:
-                    place = np.int64(first_ids >> np.uint64(32))
-                    n_here = np.int64(first_ids & np.uint64(0xFFFFFFFF))
-                    n_ids = recall(cache.arena, place, n_here, ids, n_ids)
-                else:
+            while True:
+                in_front = min(missing[number], stop)
+                while i < in_front:
+                    at = keys[(i << np.uint64(2)) + np.uint64(2)] << np.uint64(2)
+                    second_ids = front[at + np.uint64(3)]
+                    # Always four; those past the number are overwritten by what follows.
+                    store_u64(ids, n_ids, front[at + np.uint64(2)])
+                    store_u64(ids, n_ids + 2, second_ids & IDS)
+                    n_ids += np.int64(second_ids >> np.uint64(61))
+                    i += np.uint64(1)
+                if i == stop:
                     break
+                n_ids = encode_missing(tables, cache, scratch, buffer, number, ids, n_ids)
+                number += 1
                 i += np.uint64(1)
-            if i == stop:
-                if i < end_of_group:
-                    start = positions[i]
-                    document, n_ids = close_documents(documents, document, start, ids, n_ids)
-                    document_end = documents.offsets[min(document + 1, last)]
-            else:
-                if keys[(i << np.uint64(2)) + np.uint64(1)] == LONG:
-                    n_ids = encode_long(tables, cache, scratch, buffer, np.int64(i), ids, n_ids)
-                else:
-                    n_ids = encode_new(tables, cache, scratch, buffer, np.int64(i), ids, n_ids)
-                i += np.uint64(1)
+            if i < end_of_group:
+                start = positions[i]
+                document, n_ids = close_documents(documents, document, start, ids, n_ids)
+                document_end = documents.offsets[min(document + 1, last)]
+        put_in_front(n_missing, scratch, front)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

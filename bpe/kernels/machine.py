@@ -71,6 +71,20 @@ def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     return types.uint64(array, types.int64), generate
 
 
+def _plain_store_u64(array: Any, i: int, word: int) -> None:
+    array[i], array[i + 1] = int(word) & 0xFFFFFFFF, int(word) >> 32
+
+
+@intrinsic
+def _store_u64(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
+        builder.store(arguments[2], builder.bitcast(pointer, _I64.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), generate
+
+
 def _plain_store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
     for lane in range(4):
         array[i + lane] = (int(word) >> (int(bits) * lane & 63)) & ((1 << int(bits)) - 1)
@@ -120,13 +134,13 @@ def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
 
 
 def _plain_trailing_zeros(word: int) -> np.int64:
-    return np.int64((int(word) & -int(word)).bit_length() - 1)
+    return np.int64((int(word) & -int(word)).bit_length() - 1 if word else 64)
 
 
 @intrinsic
 def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
 
@@ -143,6 +157,18 @@ def _leading_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+def _plain_ones(word: int) -> np.int64:
+    return np.int64(int(word).bit_count())
+
+
+@intrinsic
+def _ones(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
 def _plain_multiply(a: int, b: int) -> np.uint64:
     return np.uint64((int(a) * int(b)) & _MASK64)
 
@@ -151,6 +177,22 @@ def _plain_multiply(a: int, b: int) -> np.uint64:
 def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.mul(*arguments)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+def _plain_multiply_and_fold(a: int, b: int) -> np.uint64:
+    product = int(a) * int(b)
+    return np.uint64((product & _MASK64) ^ (product >> 64))
+
+
+@intrinsic
+def _multiply_and_fold(typing_context: Any, a: Any, b: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        upper = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _I64)
+        return builder.xor(builder.trunc(product, _I64), upper)
 
     return types.uint64(types.uint64, types.uint64), generate
 
@@ -177,6 +219,20 @@ def _out_of_line(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
         builder.function.attributes.add("cold")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _plain_in_line() -> None:
+    # Only a hint to the compiler.
+    pass
+
+
+@intrinsic
+def _in_line(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("alwaysinline")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -211,6 +267,9 @@ Reads `array[i : i + 64]` of a `uint8` array.
 load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
 """`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
 
+store_u64 = _plain_store_u64 if config.DISABLE_JIT else _store_u64
+"""`store_u64(array, i, word)`: its two halves to `array[i : i + 2]`, `uint32`."""
+
 store_four_ids = _plain_store_four_ids if config.DISABLE_JIT else _store_four_ids
 """`store_four_ids(array, i, word, bits)`: the lowest four numbers of so many bits each to
 `array[i : i + 4]`, `uint32`; those for which the word has too few bits mean nothing."""
@@ -219,13 +278,19 @@ minimum_of_16 = _plain_minimum_of_16 if config.DISABLE_JIT else _minimum_of_16
 """`minimum_of_16(array, i)`: the smallest of `array[i : i + 16]`, `uint32`."""
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
-"""`trailing_zeros(word)`: the number of the lowest set bit, `int64`; undefined for 0."""
+"""`trailing_zeros(word)`: the number of the lowest set bit, `int64`; 64 for 0."""
 
 leading_zeros = _plain_leading_zeros if config.DISABLE_JIT else _leading_zeros
 """`leading_zeros(word)`: zeros above the highest set bit, `int64`; undefined for 0."""
 
+ones = _plain_ones if config.DISABLE_JIT else _ones
+"""`ones(word)`: how many bits are set, `int64`."""
+
 multiply = _plain_multiply if config.DISABLE_JIT else _multiply
 """`multiply(a, b)`: the product modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+
+multiply_and_fold = _plain_multiply_and_fold if config.DISABLE_JIT else _multiply_and_fold
+"""`multiply_and_fold(a, b)`: both halves of the product of 128 bits, combined by exclusive or."""
 
 add = _plain_add if config.DISABLE_JIT else _add
 """`add(a, b)`: the sum modulo 2**64 (NumPy's scalars would warn of the overflow)."""
@@ -233,6 +298,11 @@ add = _plain_add if config.DISABLE_JIT else _add
 out_of_line = _plain_out_of_line if config.DISABLE_JIT else _out_of_line
 """`out_of_line()`: the function that says so is called, never inlined, and seldom: the registers of
 the loop around it are not kept free for it."""
+
+in_line = _plain_in_line if config.DISABLE_JIT else _in_line
+"""`in_line()`: the function that says so becomes a part of those that call it. A call hands over
+every array of the arguments, of seven words each, on the stack: with ours that takes longer than a
+look-up."""
 
 prefetch = _plain_prefetch if config.DISABLE_JIT else _prefetch
 """`prefetch(array, i)`: have the cache line of `array[i]` fetched; it changes no result."""
