@@ -5,14 +5,24 @@ pre-token, for every document of the buffer at once and for every sum of the fla
 flags a pattern has is told in `bpe.pretokenize`; one more of this family is one more line there.
 
 As in `split_gpt2` a block becomes bit sets, one for each class of characters, and boundaries are
-shifts and masks of them. What these patterns add is that one thing can depend on another far away:
+shifts and masks of them. There are too many sets for the registers of a machine. So they lie in
+memory, the words of a group of blocks side by side, and each step is a loop over the group that
+needs few of them:
+
+1. the classes of characters (`classify`, `classify_rest`);
+2. what is settled from left to right (`take_lines`, `end_words`, `find_indents`);
+3. the boundaries (`combine`). A block finds in memory what it must know of its neighbours and waits
+   for none of them, so that the compiler works on several at once;
+4. what is rare, in the blocks that have some of it (`mend_*`).
+
+What these patterns add to gpt2's is that one thing can depend on another far away:
 
 - `[\r\n]*` after punctuation takes line ends (and slashes), which then belong to no white space. A
   run is followed from where it begins by the carry of an addition.
 - `\s*[\r\n]+` reaches to the *last* line end of its white space. The blanks after a line end are
   taken for a new piece at first; where they turn out to end at another line end, that boundary is
   taken back, in an earlier block if need be.
-- `\p{N}{1,3}` counts. Runs of up to three digits need no counting; others are counted one by one.
+- `\p{N}{1,3}` counts. Runs of up to three digits need no counting.
 - o200k's words are cut where a small letter is followed by a capital. A letter that is neither
   (and a mark) goes with what is before it; that is one more addition.
 - o200k's marks are letters, except after punctuation that takes them. That decides what the next
@@ -44,12 +54,43 @@ SINGLE_DIGITS = 8
 """Each number stands alone, else up to three go together."""
 WHOLE_END = 16
 """White space that ends the text is one piece (tiktoken's `\\s++$`)."""
-_EASY = 32
-"""Stop before a block that has what is rare and what CASED makes hard: see `scanner`."""
 
-STATE_WORDS = 18
-_LAST_CASELESS, _OPEN_CAPITALS = 10, 16  # places in the state
-_HARD_BLOCKS = 8
+_GROUP = 64
+"""Blocks of a group."""
+
+# The sets of a group. Each is a row of words: the first is of the block before the group, then come
+# those of its blocks, and the last has what must be known of the block behind it.
+_WIDTH = _GROUP + 2
+_N_SETS = 19
+(
+    _DOCUMENTS,  # where documents begin
+    _LETTERS,  # CASED: with marks; without those of contractions
+    _UPPERS,
+    _LOWERS,  # and the letters without case that go on with them
+    _MARKS,
+    _NUMBERS,
+    _BLANKS,  # U+0020
+    _WHITE,  # white space but ends of lines
+    _LINE_ENDS,
+    _LINES,  # SLASHES: what line ends after punctuation go on with
+    _QUOTES,  # apostrophes
+    _OTHERS,  # punctuation: none of letters, marks, numbers and white space
+    _RESTS,  # bytes of a character behind its first
+    _TAKEN,  # lines that punctuation takes
+    _PIECES,  # where punctuation begins
+    _SINGLE,  # the characters that begin there
+    _INDENTS,  # white space behind a line end of white space
+    _FOUND,  # boundaries
+    _MENDS,  # places that `mend` must look at
+) = range(0, _N_SETS * _WIDTH, _WIDTH)
+
+# What else goes from block to block: the class of a character that goes on in the next one and the
+# bytes that it has there, the letters that a contraction has there, whether there are letters
+# without case, and one more than the place of a boundary that may be made.
+_SPILL_FLAGS, _SPILL, _SPENT, _CASELESS, _OPEN_CAPITALS = range(
+    _N_SETS * _WIDTH, _N_SETS * _WIDTH + 5
+)
+STATE_WORDS = _N_SETS * _WIDTH + 5
 
 
 @kernel
@@ -65,6 +106,18 @@ def _run(members, seeds):
 def _below(bit):
     """All bits below bit number `bit`, 0 to 63."""
     return (np.uint64(1) << np.uint64(bit)) - np.uint64(1)
+
+
+@kernel
+def _shift(before, word, n):
+    """`word` moved up by `n` places, 1 to 63; `before` is the same set of the block before."""
+    return (word << np.uint64(n)) | (before >> np.uint64(64 - n))
+
+
+@kernel
+def _behind(sets, row, i, n):
+    """The places of block i that are `n` places behind a member of a set."""
+    return _shift(sets[row + i - 1], sets[row + i], n)
 
 
 @kernel
@@ -113,81 +166,133 @@ def white_follows(source, at, classes):
     return classes[code_point] & _WHITE_SPACE != 0
 
 
+@kernel
+def mend_indents(k, ends, starts):
+    """Take back the last boundary before each of `ends` in block k: an indent begins there."""
+    one, zero = np.uint64(1), np.uint64(0)
+    while ends != zero:
+        block = k
+        before_end = starts[block] & _below(trailing_zeros(ends))
+        ends &= ends - one
+        while before_end == zero:
+            block -= 1
+            before_end = starts[block]
+        starts[block] ^= one << np.uint64(63 - leading_zeros(before_end))
+
+
+@kernel
+def mend_wide(source, base, k, wide, starts):
+    """Boundaries before characters of several bytes, white space, that end at `wide` in block k."""
+    one = np.uint64(1)
+    while wide != np.uint64(0):
+        # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
+        j = trailing_zeros(wide) - 1
+        wide &= wide - one
+        if source[base + j] & 0xC0 == 0x80:
+            j -= 1
+        if j >= 0:
+            starts[k] |= one << np.uint64(j)
+        else:
+            starts[k - 1] |= one << np.uint64(64 + j)
+
+
+@kernel
+def mend_numbers(source, base, k, sets, i, starts):
+    """Boundaries in runs of numbers in block k, word i of the sets: before every third one."""
+    one, zero = np.uint64(1), np.uint64(0)
+    numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
+    inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
+    pieces = numbers ^ inner
+    # Of the block before, the boundaries among its last numbers are their pieces.
+    last = starts[k - 1] if k > 0 else zero
+    if (numbers & rests) | (sets[_RESTS + i - 1] >> np.uint64(61)) == zero:
+        # A piece begins three places after another, if none has begun in between.
+        third = inner & _behind(sets, _NUMBERS, i, 2) & _behind(sets, _NUMBERS, i, 3)
+        third &= ~(_shift(last, pieces, 1) | _shift(last, pieces, 2))
+        more = _shift(last, pieces, 3) & third
+        while more != zero:
+            pieces |= more
+            more = (more << np.uint64(3)) & third
+    else:
+        # Characters of several bytes are counted one by one.
+        n_numbers = 0
+        if inner & one:
+            for j in range(1, leading_zeros(last | one) + 2):
+                n_numbers += np.int64(source[base - j] & 0xC0 != 0x80)
+        left = numbers & ~rests
+        while left != zero:
+            bit = left & (~left + one)
+            left ^= bit
+            if bit & pieces:
+                n_numbers = 1
+            elif n_numbers == 3:
+                pieces |= bit
+                n_numbers = 1
+            else:
+                n_numbers += 1
+    starts[k] |= pieces
+
+
+@kernel
+def mend_words(first, sets, count, starts):
+    """Boundaries in words that have letters without case, or marks."""
+    out_of_line()
+    one, zero = np.uint64(1), np.uint64(0)
+    open_capitals = np.int64(sets[_OPEN_CAPITALS])
+    last_caseless = sets[_LETTERS] ^ (sets[_UPPERS] | sets[_LOWERS])
+    for i in range(1, count + 1):
+        same = ~sets[_DOCUMENTS + i]
+        letters, uppers, lowers = sets[_LETTERS + i], sets[_UPPERS + i], sets[_LOWERS + i]
+        caseless = letters ^ (uppers | lowers)
+        # Letters without case go on with the case before them.
+        small = lowers | _run(caseless & same, caseless & _behind(sets, _LOWERS, i, 1) & same)
+        caseless &= ~small
+        found = uppers & _shift(sets[_LOWERS + i - 1], small, 1)
+        # Capitals after those that have none before them are a word of their own if they end it.
+        goes_on = uppers & same
+        if open_capitals != 0 and ~goes_on != zero:
+            if not (letters & same) >> np.uint64(trailing_zeros(~goes_on)) & one:
+                place = open_capitals - 1
+                starts[place >> 6] |= one << np.uint64(place & 63)
+            open_capitals = np.int64(0)
+        capitals = goes_on & _shift(last_caseless, caseless, 1)
+        while capitals != zero:
+            j = trailing_zeros(capitals)
+            capitals &= capitals - one
+            outside = ~goes_on & ~_below(j) & ~(one << np.uint64(j))
+            if outside == zero:
+                open_capitals = (np.int64(first + i - 1) << 6) + j + 1
+            elif not (letters & same) >> np.uint64(trailing_zeros(outside)) & one:
+                found |= one << np.uint64(j)
+        starts[first + i - 1] |= found
+        sets[_LOWERS + i] = small
+        last_caseless = caseless
+    sets[_OPEN_CAPITALS] = np.uint64(open_capitals)
+    sets[_CASELESS] = last_caseless | np.uint64(open_capitals)
+
+
 @functools.cache
 def scanner(flags):
     """The kernel for one pattern: `split_cl100k` with the flags as constants.
 
-    What a pattern does not need is not compiled. Words that are cased are compiled twice: marks,
-    letters without case, and slashes that punctuation takes need many more sets than there are
-    registers, so blocks without any of them have a kernel that does without.
+    What a pattern does not need is not compiled.
 
     Args:
         flags: a sum of the flags of this module.
     """
-    if flags & CASED == 0:
-        return _scanner(flags)
-    split_easy, split_all = _scanner(flags | _EASY), _scanner(flags)
-
-    @kernel
-    def split_cased(source, source_start, n, classes, starts, first, last, state):
-        """As `split_cl100k`."""
-        while first < last:
-            if state[_LAST_CASELESS] == 0 and state[_OPEN_CAPITALS] == 0:
-                first = split_easy(source, source_start, n, classes, starts, first, last, state)
-            if first < last:
-                # Where one is hard, the next ones are.
-                stop = min(first + _HARD_BLOCKS, last)
-                first = split_all(source, source_start, n, classes, starts, first, stop, state)
-        return last
-
-    return split_cased
-
-
-@functools.cache
-def _scanner(flags):
     cased = flags & CASED != 0
     suffixes = flags & SUFFIXES != 0
     slashes_too = flags & SLASHES != 0
     single_digits = flags & SINGLE_DIGITS != 0
     whole_end = flags & WHOLE_END != 0
-    easy = flags & _EASY != 0
-    hard = cased and not easy
 
     @kernel
-    def split_cl100k(source, source_start, n, classes, starts, first, last, state):
-        """Boundaries of one pattern of the family, for some blocks.
-
-        Args:
-            source, source_start, n, classes, starts: as in `split.split_gpt2`.
-            first: the first block.
-            last: one past the last block, at most `starts.size`.
-            state: uint64[STATE_WORDS], zeros before the first call; modified in place.
-
-        Returns:
-            `last`, or with _EASY the first block that is not easy.
-        """
-        one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
-        # The class of a character that goes on in the next block, and the bytes it has there.
-        spill_flags, spill = np.int64(state[0]), state[1]
-        # Sets of the block before.
-        last_letter, last_white, last_blank, last_line_end = state[2], state[3], state[4], state[5]
-        last_other, last_single, last_taken = state[6], state[7], state[8]
-        last_small, last_caseless = state[9], state[10]
-        # Letters of a contraction that began in it.
-        spent = state[11]
-        # All of its numbers that follow another, and where pieces of numbers began in it.
-        last_number, last_inner, last_pieces = state[12], state[13], state[14]
-        # One more than the place of a boundary that may be taken back, and of one that may be made.
-        open_blanks, open_capitals = np.int64(state[15]), np.int64(state[16])
-        last_plain = state[17]
-        for k in range(first, last):
-            at = np.int64(k) << 6
-            base = at - source_start
-            if easy:
-                before = spill_flags, spill
-            documents = starts[k]
-            same = ~documents  # places whose character before them is of the same document
-            # Classes.
+    def classify(source, base, sets, count):
+        """The classes of ASCII, and in `_RESTS` the bytes beyond it; whether there are any."""
+        beyond = sets[_SPILL]
+        for i in range(1, _GROUP + 1):
+            if i > count:
+                break
             lowers = range_mask(source, base, 97, 122)
             uppers = range_mask(source, base, 65, 90)
             letters = lowers | uppers
@@ -195,27 +300,55 @@ def _scanner(flags):
             blanks = range_mask(source, base, 32, 32)
             line_ends = range_mask(source, base, 10, 10) | range_mask(source, base, 13, 13)
             white = (range_mask(source, base, 9, 13) ^ line_ends) | blanks
-            rests = range_mask(source, base, 0x80, 0xBF)
-            marks = zero
-            if spill != zero:
-                if spill_flags & _LETTER:
-                    letters |= spill
-                    if spill_flags & _UPPER:
-                        uppers |= spill
-                    elif spill_flags & _LOWER:
-                        lowers |= spill
-                elif spill_flags & _NUMBER:
-                    numbers |= spill
-                elif spill_flags & _WHITE_SPACE:
-                    white |= spill
-                elif cased and spill_flags & _MARK:
-                    marks |= spill
-                spill = zero
+            rests = range_mask(source, base, 0x80, 0xFF)
+            sets[_LETTERS + i] = letters
+            sets[_NUMBERS + i] = numbers
+            sets[_BLANKS + i] = blanks
+            sets[_WHITE + i] = white
+            sets[_LINE_ENDS + i] = line_ends
+            sets[_QUOTES + i] = range_mask(source, base, 39, 39)
+            sets[_OTHERS + i] = ~(letters | numbers | white | line_ends)
+            sets[_RESTS + i] = rests
+            if slashes_too:
+                sets[_LINES + i] = line_ends | range_mask(source, base, 47, 47)
+            if cased:
+                sets[_LOWERS + i] = lowers
+                sets[_UPPERS + i] = uppers
+                sets[_MARKS + i] = np.uint64(0)
+            beyond |= rests
+            base += 64
+        return beyond != np.uint64(0)
+
+    @kernel
+    def classify_rest(source, base, classes, sets, count):
+        """The classes of the characters that are not ASCII."""
+        out_of_line()
+        one, zero = np.uint64(1), np.uint64(0)
+        spill_flags, spill = np.int64(sets[_SPILL_FLAGS]), sets[_SPILL]
+        hard = zero
+        for i in range(1, count + 1):
+            if sets[_RESTS + i] | spill == zero:
+                base += 64
+                continue
+            letters, numbers, white = sets[_LETTERS + i], sets[_NUMBERS + i], sets[_WHITE + i]
+            uppers = lowers = marks = zero
+            if spill_flags & _LETTER:
+                letters |= spill
+                if spill_flags & _UPPER:
+                    uppers |= spill
+                elif spill_flags & _LOWER:
+                    lowers |= spill
+            elif spill_flags & _NUMBER:
+                numbers |= spill
+            elif spill_flags & _WHITE_SPACE:
+                white |= spill
+            elif cased and spill_flags & _MARK:
+                marks |= spill
+            spill = zero
             leads = range_mask(source, base, 0xC2, 0xF4)
-            if leads != zero:
-                sure = sure_letters(source, base)
-                letters |= sure | (sure << one) | (sure << np.uint64(2))
-                leads ^= sure
+            sure = sure_letters(source, base)
+            letters |= sure | (sure << one) | (sure << np.uint64(2))
+            leads ^= sure
             while leads != zero:
                 j = trailing_zeros(leads)
                 leads &= leads - one
@@ -224,10 +357,11 @@ def _scanner(flags):
                 bits = ((one << width) - one) << np.uint64(j)
                 if char_flags & _LETTER:
                     letters |= bits
-                    if char_flags & _UPPER:
-                        uppers |= bits
-                    elif char_flags & _LOWER:
-                        lowers |= bits
+                    if cased:
+                        if char_flags & _UPPER:
+                            uppers |= bits
+                        elif char_flags & _LOWER:
+                            lowers |= bits
                 elif char_flags & _NUMBER:
                     numbers |= bits
                 elif char_flags & _WHITE_SPACE:
@@ -237,61 +371,95 @@ def _scanner(flags):
                 if j > 60:
                     spill = ((one << width) - one) >> np.uint64(64 - j)
                     spill_flags = char_flags
-            if easy and marks | (letters ^ (uppers | lowers)) != zero:
-                spill_flags, spill = before
-                last = k
+            if cased:
+                letters |= marks
+                uppers |= sets[_UPPERS + i]
+                lowers |= sets[_LOWERS + i]
+                sets[_UPPERS + i] = uppers
+                sets[_LOWERS + i] = lowers
+                sets[_MARKS + i] = marks
+                hard |= letters ^ (uppers | lowers)
+            sets[_LETTERS + i] = letters
+            sets[_NUMBERS + i] = numbers
+            sets[_WHITE + i] = white
+            sets[_OTHERS + i] = ~(letters | numbers | white | sets[_LINE_ENDS + i])
+            sets[_RESTS + i] = range_mask(source, base, 0x80, 0xBF)
+            base += 64
+        sets[_SPILL_FLAGS], sets[_SPILL] = np.uint64(spill_flags), spill
+        sets[_CASELESS] |= hard
+
+    @kernel
+    def punctuation(sets, i, others, last_other, last_taken, last_single):
+        """What is punctuation in block i, the lines it takes, where it begins, what it begins with.
+
+        `others` are the candidates, and `last_*` these sets in the block before.
+        """
+        same = ~sets[_DOCUMENTS + i]  # places whose character before them is of the same document
+        line_ends = sets[_LINE_ENDS + i]
+        lines = (sets[_LINES + i] if slashes_too else line_ends) & same
+        behind_other = _shift(last_other, others, 1) & same
+        taken = _run(lines, (line_ends & behind_other) | (lines & (last_taken >> np.uint64(63))))
+        if slashes_too:
+            others &= ~taken
+            behind_other = _shift(last_other, others, 1) & same
+        pieces = others & ~(behind_other | (_behind(sets, _BLANKS, i, 1) & same))
+        single = _first_characters(pieces, sets[_RESTS + i], last_single)
+        return others, taken, pieces, single
+
+    @kernel
+    def settle_marks(sets, i):
+        """Which marks of block i are punctuation: all behind it but those behind its first one."""
+        out_of_line()
+        one, zero = np.uint64(1), np.uint64(0)
+        others, marks, rests = sets[_OTHERS + i], sets[_MARKS + i], sets[_RESTS + i]
+        last_other, last_single = sets[_OTHERS + i - 1], sets[_SINGLE + i - 1]
+        # The first bytes may be the rest of one that is.
+        taken_marks = zero
+        if (last_other >> np.uint64(63)) & rests & marks != zero:
+            taken_marks = rests & ~add(rests, one)
+        while True:
+            found, _, _, single = punctuation(
+                sets, i, others | taken_marks, last_other, sets[_TAKEN + i - 1], last_single
+            )
+            wrong = marks & _shift(last_other, found, 1) & ~_shift(last_single, single, 1)
+            wrong &= ~(taken_marks | rests | sets[_DOCUMENTS + i])
+            if wrong == zero:
                 break
-            if easy:
-                marks = zero
-            letters |= marks
-            others = ~(letters | numbers | white | line_ends)
+            # From left to right: this one decides what the next one is.
+            taken_marks |= _first_characters(wrong & (~wrong + one), rests, zero)
+        sets[_OTHERS + i] = others | taken_marks
+        sets[_LETTERS + i] &= ~taken_marks
+
+    @kernel
+    def take_lines(sets, count):
+        """Where punctuation begins, and the lines and marks that it takes."""
+        last_other, last_taken, last_single = sets[_OTHERS], sets[_TAKEN], sets[_SINGLE]
+        for i in range(1, count + 1):
+            if cased and sets[_MARKS + i] != np.uint64(0):
+                settle_marks(sets, i)
+            last_other, last_taken, pieces, last_single = punctuation(
+                sets, i, sets[_OTHERS + i], last_other, last_taken, last_single
+            )
+            sets[_OTHERS + i] = last_other
+            sets[_TAKEN + i] = last_taken
+            sets[_PIECES + i] = pieces
+            sets[_SINGLE + i] = last_single
+
+    @kernel
+    def end_words(source, base, sets, count):
+        """Contractions, from left to right: one ends the word, and the next needs a word."""
+        one, zero = np.uint64(1), np.uint64(0)
+        spent = sets[_SPENT]
+        for i in range(1, count + 1):
             if spent != zero:
-                letters &= ~spent
-                uppers &= ~spent
-                lowers &= ~spent
+                sets[_LETTERS + i] &= ~spent
+                if cased:
+                    sets[_UPPERS + i] &= ~spent
+                    sets[_LOWERS + i] &= ~spent
                 spent = zero
-            if hard and (last_other >> top) & rests & marks != zero:
-                # The rest of a mark that punctuation has taken.
-                taken_rest = rests & ~add(rests, one)
-                letters &= ~taken_rest
-                marks &= ~taken_rest
-                others |= taken_rest
-            lines = line_ends
-            if slashes_too:
-                lines = line_ends | range_mask(source, base, 47, 47)
-            lines &= same
-            before_blank = (blanks << one) | (last_blank >> top)
-            before_other = ((others << one) | (last_other >> top)) & same
-            piece_starts = others & ~(before_other | (before_blank & same))
-            single = _first_characters(piece_starts, rests, last_single)
-            after_single = ((single << one) | (last_single >> top)) & ~rests
-            # Line ends that punctuation takes, and the slashes among them.
-            taken = _run(lines, (line_ends & before_other) | (lines & (last_taken >> top)))
-            if cased and marks | (taken & ~line_ends) != zero:
-                # Settle, from left to right, which marks and slashes punctuation takes.
-                while True:
-                    slashes = taken & ~line_ends & others
-                    wrong = slashes | (marks & before_other & ~after_single & ~rests)
-                    if wrong == zero:
-                        break
-                    lowest = wrong & (~wrong + one)
-                    if lowest & slashes:
-                        others &= ~_run(taken, lowest)
-                    else:
-                        # One character: its first byte and the rest of it.
-                        one_mark = _first_characters(lowest, rests, zero)
-                        letters &= ~one_mark
-                        marks &= ~one_mark
-                        others |= one_mark
-                    before_other = ((others << one) | (last_other >> top)) & same
-                    piece_starts = others & ~(before_other | (before_blank & same))
-                    single = _first_characters(piece_starts, rests, last_single)
-                    after_single = ((single << one) | (last_single >> top)) & ~rests
-                    taken = _run(lines, (line_ends & before_other) | (lines & (last_taken >> top)))
-            # Contractions, from left to right: one ends the word, and the next needs a word.
-            apostrophes = piece_starts & range_mask(source, base, 39, 39)
+            apostrophes = sets[_PIECES + i] & sets[_QUOTES + i]
             if suffixes:
-                apostrophes &= ((letters << one) | (last_letter >> top)) & same
+                apostrophes &= _behind(sets, _LETTERS, i, 1) & ~sets[_DOCUMENTS + i]
             while apostrophes != zero:
                 j = trailing_zeros(apostrophes)
                 bit = one << np.uint64(j)
@@ -302,156 +470,138 @@ def _scanner(flags):
                 # Its letters; where a document begins among them it is none.
                 inside = (_below(length) << np.uint64(j)) << one
                 over = _below(length) >> np.uint64(63 - j)
-                if documents & inside or (over != zero and starts[k + 1] & over):
+                if (sets[_DOCUMENTS + i] & inside) | (sets[_DOCUMENTS + i + 1] & over):
                     continue
-                letters &= ~inside
                 spent = over
+                sets[_LETTERS + i] &= ~inside
+                if cased:
+                    sets[_UPPERS + i] &= ~inside
+                    sets[_LOWERS + i] &= ~inside
                 if suffixes:
-                    piece_starts ^= bit
-                    uppers &= ~inside
-                    lowers &= ~inside
+                    sets[_PIECES + i] ^= bit
                     apostrophes &= ~(inside << one)
+            base += 64
+        sets[_SPENT] = spent
+
+    @kernel
+    def find_indents(sets, count):
+        """Blanks that go on from a line end of white space."""
+        top = np.uint64(63)
+        last_indent = sets[_INDENTS]
+        last_line_end = sets[_LINE_ENDS] & ~sets[_TAKEN]
+        for i in range(1, count + 1):
+            white = sets[_WHITE + i] & ~sets[_DOCUMENTS + i]
+            line_end = sets[_LINE_ENDS + i] & ~sets[_TAKEN + i]
+            seeds = _shift(last_line_end, line_end, 1) | (last_indent >> top)
+            last_indent = _run(white, white & seeds)
+            last_line_end = line_end
+            sets[_INDENTS + i] = last_indent
+
+    @kernel
+    def combine(sets):
+        """All boundaries but the rare ones, and what `mend` must look at; whether it must."""
+        one, top = np.uint64(1), np.uint64(63)
+        mends = np.uint64(0)
+        # Blocks behind the text are worked on, too: the number of rounds is known to the compiler.
+        for i in range(1, _GROUP + 1):
+            documents, rests = sets[_DOCUMENTS + i], sets[_RESTS + i]
+            letters, white, line_ends = sets[_LETTERS + i], sets[_WHITE + i], sets[_LINE_ENDS + i]
+            found = documents | sets[_PIECES + i]
             # Words begin at letters, or with the one character before them.
-            plain = letters | white
-            before_white = (white << one) | (last_white >> top)
-            before_line_end = (line_ends << one) | (last_line_end >> top)
-            found = documents | piece_starts
-            found |= letters & ~(((plain << one) | (last_plain >> top)) | after_single)
+            last_plain = sets[_LETTERS + i - 1] | sets[_WHITE + i - 1]
+            behind_one = _shift(last_plain, letters | white, 1)
+            behind_one |= _behind(sets, _SINGLE, i, 1) & ~rests
+            found |= letters & ~behind_one
             # White space begins after something else; line ends that are taken are not its own.
             # Blanks after a line end begin anew, unless another line end follows them.
-            found |= (white | line_ends) & ~(before_white | before_line_end | taken)
-            found |= white & before_line_end
-            ends = line_ends & before_white & same
+            spaces = white | line_ends
+            last_spaces = sets[_WHITE + i - 1] | sets[_LINE_ENDS + i - 1]
+            found |= spaces & ~(_shift(last_spaces, spaces, 1) | sets[_TAKEN + i])
+            found |= white & _behind(sets, _LINE_ENDS, i, 1)
+            ends = line_ends & ~documents
             if whole_end:
-                ends |= documents & before_white
-            while ends != zero:
-                j = trailing_zeros(ends)
-                ends &= ends - one
-                outside = ~(white & before_white & same) & _below(j)
-                if outside != zero:
-                    place = np.int64(63 - leading_zeros(outside))
-                    begin = one << np.uint64(place)
-                    if begin & before_line_end & same & ~((taken << one) | (last_taken >> top)):
-                        found &= ~begin
-                elif open_blanks != 0:
-                    place = open_blanks - 1
-                    starts[place >> 6] &= ~(one << np.uint64(place & 63))
-                    open_blanks = np.int64(0)
-            maybe_open = np.uint64(open_blanks) | (white & before_line_end)
-            if (white >> top) * maybe_open != zero:
-                outside = ~(white & before_white & same)
-                if outside != zero:
-                    open_blanks = np.int64(0)
-                    j = 63 - leading_zeros(outside)
-                    begin = one << np.uint64(j)
-                    if begin & before_line_end & same & ~((taken << one) | (last_taken >> top)):
-                        open_blanks = at + j + 1
-            else:
-                open_blanks = np.int64(0)
+                ends |= documents
+            mend = ends & _behind(sets, _INDENTS, i, 1)
             # The last white space before something else stands alone, or goes with what follows.
-            byte = np.int64(source[base + 64])
-            follows = np.uint64((byte == 32) | ((byte >= 9) & (byte <= 13)))
-            follows |= starts[min(k + 1, starts.size - 1)]
-            final = white & ~(((white | line_ends | documents) >> one) | (follows << top))
-            if byte >= 0x80 and white_follows(source, base + 64, classes):
-                final &= ~(one << top)
-            wide = final & rests
-            found |= final ^ wide
-            while wide != zero:
-                # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
-                j = trailing_zeros(wide) - 1
-                wide &= wide - one
-                if source[base + j] & 0xC0 == 0x80:
-                    j -= 1
-                if j >= 0:
-                    found |= one << np.uint64(j)
-                else:
-                    starts[k - 1] |= one << np.uint64(64 + j)
+            next_ends = sets[_WHITE + i + 1] | sets[_LINE_ENDS + i + 1] | sets[_DOCUMENTS + i + 1]
+            final = white & ~(((spaces | documents) >> one) | (next_ends << top))
+            found |= final & ~rests
+            mend |= final & rests
             # Numbers.
+            numbers = sets[_NUMBERS + i]
             if single_digits:
                 found |= numbers & ~rests
             else:
-                inner = numbers & ((numbers << one) | (last_number >> top)) & same
-                pieces = numbers ^ inner
-                if numbers & rests:
-                    # Characters of several bytes are counted one by one.
-                    n_numbers = leading_zeros(last_pieces | one) + 1
-                    left = numbers & ~rests
-                    while left != zero:
-                        bit = left & (~left + one)
-                        left ^= bit
-                        if bit & pieces:
-                            n_numbers = np.int64(1)
-                        elif n_numbers == 3:
-                            pieces |= bit
-                            n_numbers = np.int64(1)
-                        else:
-                            n_numbers += 1
-                    # To the next block they are as many characters of one byte.
-                    last_pieces = one << np.uint64(64 - n_numbers)
-                    last_inner = ~zero
-                else:
-                    # A piece begins three places after another in the same run.
-                    third = inner & ((inner << one) | (last_inner >> top))
-                    third &= (inner << np.uint64(2)) | (last_inner >> np.uint64(62))
-                    more = ((pieces << np.uint64(3)) | (last_pieces >> np.uint64(61))) & third
-                    while more != zero:
-                        pieces |= more
-                        more = (more << np.uint64(3)) & third
-                    last_pieces = pieces
-                    last_inner = inner
-                found |= pieces
-                last_number = numbers
-            if easy:
-                found |= uppers & ((lowers << one) | (last_small >> top))
-                last_small = lowers
-            elif cased:
-                caseless = letters ^ (uppers | lowers)
-                small = lowers
-                if caseless | (last_caseless >> top) | np.uint64(open_capitals) != zero:
-                    # Letters without case go on with the case before them.
-                    seeds = caseless & ((lowers << one) | (last_small >> top)) & same
-                    small |= _run(caseless & same, seeds)
-                    caseless &= ~small
-                    # Capitals after such letters are a word of their own if they end it.
-                    goes_on = uppers & same
-                    if open_capitals != 0 and ~goes_on != zero:
-                        if not (letters & same) >> np.uint64(trailing_zeros(~goes_on)) & one:
-                            place = open_capitals - 1
-                            starts[place >> 6] |= one << np.uint64(place & 63)
-                        open_capitals = np.int64(0)
-                    capitals = uppers & ((caseless << one) | (last_caseless >> top)) & same
-                    while capitals != zero:
-                        j = trailing_zeros(capitals)
-                        capitals &= capitals - one
-                        outside = ~goes_on & ~_below(j) & ~(one << np.uint64(j))
-                        if outside == zero:
-                            open_capitals = at + j + 1
-                        elif not (letters & same) >> np.uint64(trailing_zeros(outside)) & one:
-                            found |= one << np.uint64(j)
-                found |= uppers & ((small << one) | (last_small >> top))
-                last_small = small
-                last_caseless = caseless
-            if k == starts.size - 1:
-                # Zeros behind the text look like characters: cut them off, keep the end.
-                end_bit = one << np.uint64(n & 63)
-                found = (found & (end_bit - one)) | end_bit
-            starts[k] = found
-            last_letter = letters
-            last_plain = plain
-            last_white = white
-            last_blank = blanks
-            last_line_end = line_ends
-            last_other = others
-            last_single = single
-            last_taken = taken
-        state[0], state[1] = np.uint64(spill_flags), spill
-        state[2], state[3], state[4], state[5] = last_letter, last_white, last_blank, last_line_end
-        state[6], state[7], state[8] = last_other, last_single, last_taken
-        state[9], state[10], state[11] = last_small, last_caseless, spent
-        state[12], state[13], state[14] = last_number, last_inner, last_pieces
-        state[15], state[16] = np.uint64(open_blanks), np.uint64(open_capitals)
-        state[17] = last_plain
-        return last
+                inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~documents
+                found |= numbers ^ inner
+                mend |= inner & _behind(sets, _NUMBERS, i, 2) & _behind(sets, _NUMBERS, i, 3)
+                mend |= numbers & rests
+            if cased:
+                found |= sets[_UPPERS + i] & _behind(sets, _LOWERS, i, 1)
+            sets[_FOUND + i] = found
+            sets[_MENDS + i] = mend
+            mends |= mend
+        return mends != np.uint64(0)
+
+    @kernel
+    def mend(source, base, first, sets, count, starts):
+        """What `combine` has left to do, from left to right."""
+        out_of_line()
+        zero = np.uint64(0)
+        for i in range(1, count + 1):
+            places = sets[_MENDS + i]
+            if places != zero:
+                k = first + i - 1
+                ends = places & (sets[_LINE_ENDS + i] | sets[_DOCUMENTS + i])
+                mend_indents(k, ends, starts)
+                mend_wide(source, base, k, places & sets[_WHITE + i] & ~ends, starts)
+                if not single_digits and places & sets[_NUMBERS + i] & ~ends != zero:
+                    mend_numbers(source, base, k, sets, i, starts)
+            base += 64
+
+    @kernel
+    def split_cl100k(source, source_start, n, classes, starts, first, last, sets):
+        """Boundaries of one pattern of the family, for some blocks.
+
+        Args:
+            source, source_start, n, classes, starts: as in `split.split_gpt2`.
+            first: the first block.
+            last: one past the last block, at most `starts.size`.
+            sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
+        """
+        one, zero = np.uint64(1), np.uint64(0)
+        while first < last:
+            count = min(last - first, _GROUP)
+            base = (np.int64(first) << 6) - source_start
+            for i in range(1, count + 1):
+                sets[_DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
+            if classify(source, base, sets, count):
+                classify_rest(source, base, classes, sets, count)
+            # Of the block behind them only the first place must be known.
+            behind = base + (count << 6)
+            byte = np.int64(source[behind])
+            white = byte == 32 or (byte >= 9 and byte <= 13)
+            if byte >= 0x80:
+                white = white_follows(source, behind, classes)
+            sets[_WHITE + count + 1] = np.uint64(white)
+            sets[_LINE_ENDS + count + 1] = zero
+            sets[_DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
+            take_lines(sets, count)
+            end_words(source, base, sets, count)
+            find_indents(sets, count)
+            mends = combine(sets)
+            for i in range(1, count + 1):
+                starts[np.uint64(first + i - 1)] = sets[_FOUND + i]
+            if mends:
+                mend(source, base, first, sets, count, starts)
+            if cased and sets[_CASELESS] != zero:
+                mend_words(first, sets, count, starts)
+            for row in range(0, _N_SETS * _WIDTH, _WIDTH):
+                sets[row] = sets[row + count]
+            first += count
+        if last == starts.size:
+            # Zeros behind the text look like characters: cut them off, keep the end.
+            end_bit = one << np.uint64(n & 63)
+            starts[last - 1] = (starts[last - 1] & (end_bit - one)) | end_bit
 
     return split_cl100k
