@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES, nasty_texts, pattern_texts
 
 from bpe import reference
+from bpe.kernels.split_cl100k import GROUP
 from bpe.patterns import PATTERNS, to_tiktoken
 from bpe.pretokenize import Pretokenizer
 
 # That each code point has the class that the engines give it is tested in test_unicode_classes.py.
 CHARACTERS = [chr(c) for c in [*range(0x3000), *range(0x3000, 0x110000, 97)] if c >> 11 != 0x1B]
+STRANGE = ["'s", "'RE", "'\u017f", "\n  \n", "\n  x", "!\n/\n", "!\n/a", "12345", "٣٣٣٣", "aB",
+           "中AB", "中Ab", "\u0301", "!!\u0301a", " \u0301!", "\u3000\u3000x", "\xa0x",
+           "\r\n"]  # fmt: skip
 by_pattern = pytest.mark.parametrize("pattern", PATTERNS)
 
 
@@ -71,19 +75,30 @@ def test_code_points_in_all_surroundings(pattern: str, around: str) -> None:
 
 @by_pattern
 def test_every_offset_in_a_block(pattern: str) -> None:
-    strange = ["'s", "'RE", "'\u017f", "\n  \n", "\n  x", "!\n/\n", "!\n/a", "12345", "٣٣٣٣", "aB",
-               "中AB", "中Ab", "\u0301", "!!\u0301a", " \u0301!", "\u3000\u3000x", "\xa0x",
-               "\r\n"]  # fmt: skip
     for offset in range(64):
         texts = [
             filling * offset + piece + end
             for filling in ("x", " ", "\n")
-            for piece in strange
+            for piece in STRANGE
             for end in ("", "y", " ", "\n", "'s")
         ]
         # Alone, so that the offset is that in its block.
         for text in texts:
             assert places([text], pattern) == expected_places([text], pattern), text
+
+
+@by_pattern
+def test_the_edge_of_a_group_of_blocks(pattern: str) -> None:
+    edge = 64 * GROUP
+    for offset in range(edge - 6, edge + 2):
+        texts = [
+            filling * offset + piece + end
+            for filling in ("x", " ")
+            for piece in STRANGE
+            for end in ("", "\n", "'s")
+        ]
+        for text in texts:
+            assert places([text], pattern) == expected_places([text], pattern), text[edge - 6 :]
 
 
 @by_pattern

@@ -55,12 +55,12 @@ SINGLE_DIGITS = 8
 WHOLE_END = 16
 """White space that ends the text is one piece (tiktoken's `\\s++$`)."""
 
-_GROUP = 64
-"""Blocks of a group."""
+GROUP = 64
+"""Blocks that go through one step together: their sets fit into the nearest cache."""
 
 # The sets of a group. Each is a row of words: the first is of the block before the group, then come
 # those of its blocks, and the last has what must be known of the block behind it.
-_WIDTH = _GROUP + 2
+_WIDTH = GROUP + 2
 _N_SETS = 19
 (
     _DOCUMENTS,  # where documents begin
@@ -198,7 +198,7 @@ def mend_wide(source, base, k, wide, starts):
 
 @kernel
 def mend_numbers(source, base, k, sets, i, starts):
-    """Boundaries in runs of numbers in block k, word i of the sets: before every third one."""
+    """Boundaries in runs of numbers in block k, word i of the sets: three go together."""
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
     inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
@@ -209,10 +209,10 @@ def mend_numbers(source, base, k, sets, i, starts):
         # A piece begins three places after another, if none has begun in between.
         third = inner & _behind(sets, _NUMBERS, i, 2) & _behind(sets, _NUMBERS, i, 3)
         third &= ~(_shift(last, pieces, 1) | _shift(last, pieces, 2))
-        more = _shift(last, pieces, 3) & third
-        while more != zero:
-            pieces |= more
-            more = (more << np.uint64(3)) & third
+        pieces |= third & _shift(last, pieces, 3)
+        for step in (3, 6, 12, 24, 48):
+            pieces |= third & (pieces << np.uint64(step))
+            third &= third << np.uint64(step)
     else:
         # Characters of several bytes are counted one by one.
         n_numbers = 0
@@ -290,7 +290,8 @@ def scanner(flags):
     def classify(source, base, sets, count):
         """The classes of ASCII, and in `_RESTS` the bytes beyond it; whether there are any."""
         beyond = sets[_SPILL]
-        for i in range(1, _GROUP + 1):
+        # No `range(1, count + 1)`: so the compiler knows that no place is negative.
+        for i in range(1, GROUP + 1):
             if i > count:
                 break
             lowers = range_mask(source, base, 97, 122)
@@ -325,7 +326,7 @@ def scanner(flags):
         out_of_line()
         one, zero = np.uint64(1), np.uint64(0)
         spill_flags, spill = np.int64(sets[_SPILL_FLAGS]), sets[_SPILL]
-        hard = zero
+        caseless = zero
         for i in range(1, count + 1):
             if sets[_RESTS + i] | spill == zero:
                 base += 64
@@ -378,15 +379,16 @@ def scanner(flags):
                 sets[_UPPERS + i] = uppers
                 sets[_LOWERS + i] = lowers
                 sets[_MARKS + i] = marks
-                hard |= letters ^ (uppers | lowers)
+                caseless |= letters ^ (uppers | lowers)
             sets[_LETTERS + i] = letters
             sets[_NUMBERS + i] = numbers
-            sets[_WHITE + i] = white
+            # Only in what is not UTF-8 can a character take an end of a line for its own.
+            sets[_WHITE + i] = white & ~sets[_LINE_ENDS + i]
             sets[_OTHERS + i] = ~(letters | numbers | white | sets[_LINE_ENDS + i])
             sets[_RESTS + i] = range_mask(source, base, 0x80, 0xBF)
             base += 64
         sets[_SPILL_FLAGS], sets[_SPILL] = np.uint64(spill_flags), spill
-        sets[_CASELESS] |= hard
+        sets[_CASELESS] |= caseless
 
     @kernel
     def punctuation(sets, i, others, last_other, last_taken, last_single):
@@ -503,7 +505,7 @@ def scanner(flags):
         one, top = np.uint64(1), np.uint64(63)
         mends = np.uint64(0)
         # Blocks behind the text are worked on, too: the number of rounds is known to the compiler.
-        for i in range(1, _GROUP + 1):
+        for i in range(1, GROUP + 1):
             documents, rests = sets[_DOCUMENTS + i], sets[_RESTS + i]
             letters, white, line_ends = sets[_LETTERS + i], sets[_WHITE + i], sets[_LINE_ENDS + i]
             found = documents | sets[_PIECES + i]
@@ -571,7 +573,7 @@ def scanner(flags):
         """
         one, zero = np.uint64(1), np.uint64(0)
         while first < last:
-            count = min(last - first, _GROUP)
+            count = min(last - first, GROUP)
             base = (np.int64(first) << 6) - source_start
             for i in range(1, count + 1):
                 sets[_DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
