@@ -22,7 +22,7 @@ from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, doc
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
-    from bpe.text_tokenizer import AnyEncoder
+    from bpe.encode import Encoder
 
 T = TypeVar("T")
 Ids = NDArray[np.uint32]
@@ -75,24 +75,30 @@ def encode_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours, from bytes with separators to one array: an encoder for each thread."""
     import bpe.encode  # noqa: F401 - imports do not count
     from bpe import Tokenizer
+    from bpe.gathered import Gathered
 
     data = job.corpus.read_bytes()
     tokenizer = clock.time("load", lambda: Tokenizer.from_file(job.tokenizer))
-    idle: list[AnyEncoder] = []
-
-    def encode(unit: list[tuple[int, int]]) -> Ids:
-        encoder = idle.pop()
-        text = b"".join([data[start:stop] for start, stop in unit])
-        lengths = [stop - start for start, stop in unit]
-        ids, _ = encoder.encode(np.frombuffer(text, np.uint8), np.cumsum([0, *lengths]))
-        idle.append(encoder)
-        return ids
+    view = memoryview(data)
+    idle: list[Encoder] = []
 
     def work() -> Ids:
         while len(idle) < job.threads:
             idle.append(tokenizer.new_encoder())
+        units = list(_units(data, tokenizer))
+        gathered = Gathered(len(units))
+
+        def encode(number: int) -> None:
+            encoder = idle.pop()
+            text = b"".join([view[start:stop] for start, stop in units[number]])
+            lengths = [stop - start for start, stop in units[number]]
+            cuts = np.cumsum([0, *lengths])
+            gathered.put(number, *encoder.encode_view(np.frombuffer(text, np.uint8), cuts))
+            idle.append(encoder)
+
         with ThreadPoolExecutor(job.threads) as pool:
-            return np.concatenate(list(pool.map(encode, _units(data, tokenizer))))
+            list(pool.map(encode, range(len(units))))
+        return gathered.result()[0]
 
     def first() -> None:
         encoder = tokenizer.new_encoder()

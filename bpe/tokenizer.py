@@ -43,6 +43,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.gathered import Gathered
 from bpe.patterns import TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION
@@ -739,19 +740,23 @@ class Tokenizer:
         self, groups: Sequence[Sequence[str]], matcher: SpecialTokenMatcher, n_threads: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode groups of texts on threads."""
-        gathered = _Gathered(len(groups))
+        gathered = Gathered(len(groups))
 
-        def encode_group(number: int, texts: Sequence[str]) -> None:
-            buffer, offsets = _joined(texts)
-            if len(buffer) >= 2 * _PART_BYTES or matcher.occurs_in(buffer.data):
-                # A very long text has parts of its own.
-                gathered.put(number, *self._encode_joined(buffer, offsets, matcher))
+        def encode_group(number: int) -> None:
+            buffer, offsets = _joined(groups[number])
+            if matcher.occurs_in(buffer.data):
+                gathered.put(number, *self._encode_with_special(buffer.data, offsets, matcher))
             else:
                 with self._lent_encoder() as encoder:
                     gathered.put(number, *encoder.encode_view(buffer, offsets))
 
+        # A very long text has parts of its own, which are encoded on threads.
+        alone = [number for number, texts in enumerate(groups) if len(texts[0]) >= 2 * _PART_BYTES]
+        for number in alone:
+            gathered.put(number, *self._encode_joined(*_joined(groups[number]), matcher))
         with ThreadPoolExecutor(n_threads) as pool:
-            deque(pool.map(encode_group, range(len(groups)), groups), maxlen=0)
+            together = sorted(set(range(len(groups))) - set(alone))
+            deque(pool.map(encode_group, together), maxlen=0)
         return gathered.result()
 
     def _encode_joined(
@@ -789,7 +794,7 @@ class Tokenizer:
                 edges.append(safe_cut(buffer, target, end_of_document))
         if edges[-1] < len(buffer):
             edges.append(len(buffer))
-        gathered = _Gathered(len(edges) - 1)
+        gathered = Gathered(len(edges) - 1)
 
         def encode_part(part: int) -> None:
             start, stop = edges[part], edges[part + 1]
@@ -987,12 +992,16 @@ def _utf8(text: str) -> bytes:
 
 
 def _groups(texts: list[str]) -> list[list[str]]:
-    """Cut a list into lists of about as many characters as a part has."""
+    """Cut a list into lists of about as many bytes as a part has; a text of two is alone."""
     groups, first, size = [], 0, 0
     for number, text in enumerate(texts):
         if type(text) is not str:
             raise TypeError(f"expected text, found {type(text).__name__}")
-        size += len(text)
+        if len(text) >= 2 * _PART_BYTES and first < number:
+            groups.append(texts[first:number])
+            first, size = number, 0
+        # Letters beyond ASCII have two bytes or three.
+        size += len(text) if text.isascii() else 2 * len(text)
         if size >= _PART_BYTES:
             groups.append(texts[first : number + 1])
             first, size = number + 1, 0
@@ -1008,47 +1017,6 @@ def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
     data = b"".join(encoded)
     return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets
-
-
-class _Gathered:
-    """The ids of parts that are finished in any order, one behind the other in one array."""
-
-    def __init__(self, n_parts: int) -> None:
-        self._lock = threading.Lock()
-        self._n_parts = n_parts
-        self._ids = np.empty(0, np.uint32)
-        self._n_ids = 0
-        self._offsets = [np.zeros(1, np.int64)]
-        self._waiting: dict[int, tuple[NDArray[np.uint32], NDArray[np.int64]]] = {}
-        self._next = 0
-
-    def put(self, number: int, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
-        """Take part `number`: its ids, which are copied, and int64[n + 1] offsets."""
-        with self._lock:
-            if number != self._next:
-                self._waiting[number] = ids.copy(), offsets
-                return
-            self._append(ids, offsets)
-            while part := self._waiting.pop(self._next, None):
-                self._append(*part)
-
-    def _append(self, ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
-        end = self._n_ids + len(ids)
-        if end > len(self._ids):
-            # As if those to come were as the average so far; memory that is not needed is never
-            # touched.
-            larger = np.empty(int(end / (self._next + 1) * self._n_parts * 1.2), np.uint32)
-            larger[: self._n_ids] = self._ids[: self._n_ids]
-            self._ids = larger
-        self._ids[self._n_ids : end] = ids
-        self._offsets.append(offsets[1:] + self._n_ids)
-        self._n_ids = end
-        self._next += 1
-
-    def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """All ids, and int64[n_documents + 1]."""
-        self._ids.resize(self._n_ids, refcheck=False)
-        return self._ids, np.concatenate(self._offsets)
 
 
 def _find_in_documents(

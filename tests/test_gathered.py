@@ -1,0 +1,46 @@
+"""Parts put in any order, on one thread or several, come out in the order of their numbers."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from bpe.gathered import Gathered
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_in_any_order(seed: int, n_threads: int) -> None:
+    random_source = random.Random(seed)
+    # Small ones first, so that the memory must grow while others copy.
+    lengths = sorted(random_source.choice([0, 1, 7, 1000, 100_000]) for _ in range(60))
+    parts = [np.full(length, number, np.uint32) for number, length in enumerate(lengths)]
+    offsets = [np.array([0, length // 2, length]) for length in lengths]
+    gathered = Gathered(len(parts))
+    order = list(range(len(parts)))
+    random_source.shuffle(order)
+
+    def put(number: int) -> None:
+        memory = parts[number].copy()
+        gathered.put(number, memory, offsets[number])
+        # What was handed over can be used again at once.
+        memory[:] = 12345
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(put, order))
+    ids, ends = gathered.result()
+    assert ids.tolist() == np.concatenate(parts).tolist()
+    starts = np.cumsum([0, *lengths])
+    expected = [0]
+    for start, cuts in zip(starts, offsets, strict=False):
+        expected += (cuts[1:] + start).tolist()
+    assert ends.tolist() == expected
+
+
+def test_no_part() -> None:
+    ids, offsets = Gathered(0).result()
+    assert ids.tolist() == []
+    assert offsets.tolist() == [0]
