@@ -30,7 +30,7 @@ from bpe.errors import TokenbinError
 from preprocess.stopping import Stopped, stopping
 
 if TYPE_CHECKING:
-    from preprocess.progress import Progress
+    from preprocess.progress import Progress, Show
 
 # Every option may be spelled with underscores as well.
 _CONTEXT = {
@@ -170,6 +170,9 @@ _MemoryLimit = Annotated[
     ),
 ]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Progress says memory, processors and disk rates, too.")
+]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
 _LogFile = Annotated[
     Path | None, typer.Option("--log-file", help="Append everything that is said to this file.")
@@ -264,6 +267,7 @@ def build(
     memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -297,6 +301,7 @@ def train(
     memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -332,6 +337,7 @@ def encode(
     memory_limit: _MemoryLimit = None,
     overwrite: _Overwrite = False,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -354,6 +360,7 @@ def count(
     unit_size: _UnitSize = None,
     workers: _Workers = None,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -448,6 +455,7 @@ def compare(
     on_invalid_utf8: _OnInvalidUtf8 = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -484,6 +492,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: _Debug = False,
+    verbose: _Verbose = False,
     quiet: _Quiet = False,
     log_file: _LogFile = None,
 ) -> None:
@@ -618,7 +627,7 @@ def _print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-_SAYING = ("debug", "quiet", "log_file", "as_json")
+_SAYING = ("debug", "verbose", "quiet", "log_file", "as_json")
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
@@ -667,9 +676,10 @@ def _told(ctx: typer.Context) -> Iterator[_Told]:
         logger.setLevel(logging.INFO)
         for handler in handlers:
             logger.addHandler(handler)
-    show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
+    show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
+    progress = Progress(show, verbose=bool(ctx.params.get("verbose")))
     try:
-        yield _Told(Progress(show), quiet, own)  # type: ignore[arg-type]
+        yield _Told(progress, quiet, own)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})

@@ -3,7 +3,8 @@
 Law: nothing here changes a result. On a terminal there is a bar for whatever takes more than a
 second; elsewhere one plain line every 30 seconds; none of it if the user asked for quiet. The log
 file gets every line. Everything goes through the loggers "bpe" and "preprocess", so a program that
-calls `build` decides for itself where it ends up.
+calls `build` decides for itself where it ends up. With `--verbose` bars and lines also say what the
+run takes of the machine since that was last said.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
@@ -24,6 +25,8 @@ logger = logging.getLogger("preprocess")
 
 SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
+# How often a bar says what the run takes of the machine.
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 Show = Literal["bars", "lines", "nothing"]
 
@@ -72,6 +75,7 @@ class Progress:
         show: Bars (for a terminal), lines, or nothing.
         stream: Where bars go.
         clock: Seconds, from any start.
+        verbose: Whether bars and lines say what the run takes of the machine.
 
     Attributes:
         stages: Those that were begun.
@@ -85,12 +89,14 @@ class Progress:
         show: Show = "nothing",
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        verbose: bool = False,
     ) -> None:
         self.stages: list[Stage] = []
         self.peak_memory = 0
         self._show = show
         self._stream = stream
         self._clock = clock
+        self._verbose = verbose
         self._deadline: float | None = None
 
     @property
@@ -131,20 +137,24 @@ class Progress:
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
         started = said = self._clock()
+        in_line, in_bar = _Taken(started), _Taken(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
         def shown(done: int) -> None:
             nonlocal said
             self.note_memory()
-            if bar is not None:
-                bar.update(done - bar.n)
             now = self._clock()
             stage.seconds = seconds_before + now - started
+            if bar is not None:
+                if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
+                    bar.set_postfix_str(in_bar.said(now), refresh=False)
+                bar.update(done - bar.n)
             if now - said >= SECONDS_BETWEEN_LINES:
                 said = now
                 # Where there are bars, the line is for the log file alone.
                 only_file = self._show != "lines"
-                logger.info(line_of(stage, now - started), extra={"only_file": only_file})
+                more = f"; {in_line.said(now)}" if self._verbose else ""
+                logger.info(line_of(stage, now - started) + more, extra={"only_file": only_file})
 
         stage._shown = shown
         try:
@@ -194,6 +204,44 @@ def line_of(stage: Stage, seconds: float) -> str:
         f"{stage.name}: {percent}, {stage.done:,} of {stage.total:,} {stage.unit},"
         f" {rate:,.0f}/s, {left}"
     )
+
+
+class _Taken:
+    """What a run takes of the machine, since that was last said.
+
+    Attributes:
+        seconds: When that was.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._used = used_resources()
+
+    def said(self, now: float) -> str:
+        """The memory at this time, and the rates since the last."""
+        passed, used = max(now - self.seconds, 1e-9), used_resources()
+        rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
+        self.seconds, self._used = now, used
+        return taken(anonymous_memory(), rates)
+
+
+def taken(memory: int, rates: Mapping[str, float]) -> str:
+    """What a run takes of the machine, in words.
+
+    Args:
+        memory: Bytes.
+        rates: What `used_resources` tells, for each second.
+
+    >>> taken(400_000_000, {"cpu_seconds": 1.94, "disk_write_bytes": 56e6})
+    'memory 400 MB, 1.9 processors, disk write 56.0 MB/s'
+    """
+    said = [f"memory {memory / 1e6:,.0f} MB", f"{rates['cpu_seconds']:.1f} processors"]
+    said += [
+        f"disk {what} {rates[name] / 1e6:,.1f} MB/s"
+        for what in ("read", "write")
+        if (name := f"disk_{what}_bytes") in rates
+    ]
+    return ", ".join(said)
 
 
 def duration(seconds: float) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +270,51 @@ def test_one_line_every_30_seconds(caplog: pytest.LogCaptureFixture, capsys: Any
     assert lines[0] == "encoding: 30 %, 0.0 of 0.0 MB, 0.0 MB/s, about 1 min 10 s left"
     assert progress.stages[0].seconds == 100.0
     assert capsys.readouterr().err == ""
+
+
+def test_verbose_lines_say_what_the_run_takes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+
+    def used() -> dict[str, float]:
+        written = 1e6 * seconds**2
+        return {"cpu_seconds": 1.5 * seconds, "disk_read_bytes": 0, "disk_write_bytes": written}
+
+    monkeypatch.setattr("preprocess.progress.used_resources", used)
+    monkeypatch.setattr("preprocess.progress.anonymous_memory", lambda: 123_400_000)
+    progress = Progress("lines", clock=lambda: seconds, verbose=True)
+    caplog.set_level("INFO", logger=logger.name)
+    with progress.stage("merging", 70, "merges") as stage:
+        for _ in range(70):
+            seconds += 1.0
+            stage.advance(1)
+    # Rates are those since the line before: (60**2 - 30**2) / 30 megabytes a second.
+    assert [record.getMessage() for record in caplog.records] == [
+        f"merging: {done} %, {n} of 70 merges, 1/s, about {left} s left; memory 123 MB,"
+        f" 1.5 processors, disk read 0.0 MB/s, disk write {rate} MB/s"
+        for done, n, left, rate in ((43, 30, 40, "30.0"), (86, 60, 10, "90.0"))
+    ]
+
+
+def test_verbose_bars_say_what_the_run_takes(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 0.0)
+    times = count(0.0, 2.0)
+    for verbose in (False, True):
+        progress = Progress("bars", sys.stderr, lambda: next(times), verbose)
+        with progress.stage("encoding", 2_000_000) as stage:
+            stage.advance(2_000_000)
+        assert (" processors" in capsys.readouterr().err) == verbose
+
+
+def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preprocess.progress.SECONDS_BETWEEN_LINES", 0.0)
+    options = ["--train", str(text), "--out", str(tmp_path / "out"), "--vocab-size", "280"]
+    assert run([*options, "--verbose", "--quiet", "--log-file", str(tmp_path / "log")]) == 0
+    lines = (tmp_path / "log").read_text().splitlines()
+    stages = [line for line in lines if " left" in line]
+    assert {re.search(r"INFO ([\w ]+):", line)[1] for line in stages} >= {"counting", "merging"}
+    assert all(re.search(r" left; memory \d+ MB, \d+\.\d processors", line) for line in stages)
 
 
 def test_bars_show_rate_and_time_left(
