@@ -8,6 +8,7 @@ traceback.
               1     failed
               2     wrong usage
               3     stopped by --max-minutes
+              4     a worker hung
               130   interrupted by SIGINT (Ctrl-C)
               143   terminated by SIGTERM
 

@@ -38,6 +38,7 @@ from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.sources import Place, Source, WorkUnit
+from preprocess.stopping import Watch, watching
 from preprocess.storage import Storage, Stream
 from preprocess.token_file import (
     Manifest,
@@ -230,14 +231,15 @@ def count_pretokens(
     dropped = LeftOut(**state.left_out)
     limit = MemoryLimit(settings.memory_limit)
     most = limit.for_tables(settings.workers, settings.unit_size)
-    with _counting_stage(sources, state, progress) as stage:
+    with _counting_stage(sources, state, progress) as stage, watching() as watch:
         units = _Pausing(_units(sources, state.source, state.after))
         cost = 0.0
         while not units.is_over:
             idle[:] = of_workers
             units.paused = is_full = False
             pause = time.monotonic() + max(journal.seconds, _WORK_PER_SAVING * cost)
-            with closing(run_in_order(units, _with_unit(make_work), settings.workers)) as results:
+            work = _with_unit(make_work, watch)
+            with closing(run_in_order(units, work, settings.workers)) as results:
                 for (index, unit), batch in results:
                     state.documents += batch.n_ended
                     if batch.in_validation is not None:
@@ -615,7 +617,8 @@ def encode_units(
     units = _units(sources, state.source, state.after)
     with (
         _encoding_stage(sources, list(writers), state, progress) as stage,
-        closing(run_in_order(units, _with_unit(make_work), workers)) as results,
+        watching() as watch,
+        closing(run_in_order(units, _with_unit(make_work, watch), workers)) as results,
     ):
         for (index, unit), encoded in results:
             digests.update(index, unit.content())
@@ -783,13 +786,18 @@ def _place_behind(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
 
 
 def _with_unit(
-    make_work: Callable[[], Callable[[WorkUnit], Result]],
+    make_work: Callable[[], Callable[[WorkUnit], Result]], watch: Watch
 ) -> Callable[[], Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]]:
-    """Work that gives its unit back, too."""
+    """Work that gives its unit back, too, and is watched over."""
 
     def make() -> Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]:
         work = make_work()
-        return lambda numbered: (numbered, work(numbered[1]))
+
+        def watched(numbered: tuple[int, WorkUnit]) -> tuple[tuple[int, WorkUnit], Result]:
+            with watch.over(numbered[1].where, numbered[1].n_bytes):
+                return numbered, work(numbered[1])
+
+        return watched
 
     return make
 

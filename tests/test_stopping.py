@@ -1,26 +1,44 @@
-"""Signals end a command within about a second, whatever it is doing."""
+"""Signals end a command within about a second, whatever it is doing; a worker that hangs does."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torture
 
+import preprocess.stopping as stopping_module
+from bpe import PretokenCounts
 from preprocess import build
 from preprocess.cli import run
-from preprocess.stopping import SECONDS, Stopped, stopping
+from preprocess.stopping import (
+    BYTES_A_SECOND,
+    HUNG_CODE,
+    PATIENCE,
+    SECONDS,
+    TICK,
+    Stopped,
+    Watch,
+    logger,
+    stopping,
+)
+from preprocess.storage import LOCK_FILE
 
 ROOT = Path(__file__).parent.parent
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.
 STUCK = """
 import hashlib, os, sys
-import bpe.count, preprocess.cli
+import bpe.count, preprocess.cli, preprocess.stopping
+preprocess.stopping.TICK = 0.01
 add, n = bpe.count.PretokenCounts.add, 0
 
 def stuck(*arguments):
@@ -34,6 +52,7 @@ def stuck(*arguments):
             if not said:
                 said = True
                 os.write(1, b"stuck\\n")  # in one piece, also from two workers
+                preprocess.stopping.PATIENCE = float(os.environ["PATIENCE"])
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         except BaseException:
             pass
@@ -44,17 +63,20 @@ sys.exit(preprocess.cli.run(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, HUNG_CODE)]
+)
 def test_a_process_that_is_stuck_ends(
-    tmp_path: Path, workers: int, number: signal.Signals, code: int
+    tmp_path: Path, workers: int, number: signal.Signals | None, code: int
 ) -> None:
-    text, out = tmp_path / "text", tmp_path / "out"
+    text, out, log = tmp_path / "text", tmp_path / "out", tmp_path / "log"
     text.write_text("<|endoftext|>".join(f"document {i} of many" for i in range(500)))
     options = ["--train", str(text), "--out", str(out), "--vocab-size", "280"]
+    patience = "inf" if number else "0"
     with subprocess.Popen(
         [sys.executable, "-c", STUCK, "build", *options, "--workers", str(workers),
-         "--unit-size", "500"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+         "--unit-size", "500", "--log-file", log],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATIENCE": patience},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -62,19 +84,91 @@ def test_a_process_that_is_stuck_ends(
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "stuck\n"
-            process.send_signal(number)
+            if number is not None:
+                process.send_signal(number)
             sent = time.monotonic()
             _, stderr = process.communicate(timeout=60)
             took = time.monotonic() - sent
         finally:
             process.kill()
     assert process.returncode == code
-    assert "not waited for; what was done before is kept" in stderr
-    assert stderr.splitlines()[-1].startswith("tokenbin: error: stopped (")
-    assert took >= SECONDS
+    assert "what was done before is kept: the same command goes on there" in stderr
+    last = stderr.splitlines()[-1]
+    if number is not None:
+        assert last.startswith("tokenbin: error: stopped (")
+        assert took >= SECONDS
+    else:
+        hung = (
+            rf"a worker hangs: for 0 minutes it has not come back from {text}, bytes [\d,]+ to .*"
+        )
+        assert re.fullmatch(f"tokenbin: error: {hung}", last)
+        assert re.search(f"ERROR {hung}\n", log.read_text())
+    # Nothing has a final name.
+    assert {path.name for path in out.iterdir()} == {".build.partial", LOCK_FILE}
     assert run(["build", *options]) == 0
     build(train=text, out=tmp_path / "peace", vocab_size=280)
     assert torture.contents(out) == torture.contents(tmp_path / "peace")
+
+
+def test_only_a_unit_that_takes_longer_than_any_text_needs_hangs() -> None:
+    said: list[tuple[str, float]] = []
+    watch = Watch(lambda where, seconds: said.append((where, seconds)))
+    allowed = round(PATIENCE / TICK)
+    with watch.over("slow", 0):
+        with watch.over("large", round(60 * TICK * BYTES_A_SECOND)):
+            for _ in range(allowed):
+                with watch.over("quick", 0):
+                    watch.tick()
+            assert not said
+            watch.tick()
+            assert said == [("slow", PATIENCE + TICK)]
+            for _ in range(59):
+                watch.tick()
+            assert len(said) == 1
+            watch.tick()
+        assert said[1:] == [("large", PATIENCE + 61 * TICK)]
+        watch.tick()
+    for _ in range(2 * allowed):
+        watch.tick()
+    assert len(said) == 2
+
+
+def test_a_unit_that_fails_is_under_way_no_more() -> None:
+    said: list[str] = []
+    watch = Watch(lambda where, seconds: said.append(where))
+    with pytest.raises(ZeroDivisionError), watch.over("failing", 0):
+        raise ZeroDivisionError
+    for _ in range(1000):
+        watch.tick()
+    assert not said
+
+
+def test_a_program_that_called_build_is_told_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    told, handler = threading.Event(), Told()
+    add = PretokenCounts.add
+
+    def slow(*arguments: Any) -> None:
+        monkeypatch.setattr(stopping_module, "PATIENCE", 0.0)
+        assert told.wait(60)
+        add(*arguments)
+
+    monkeypatch.setattr(stopping_module, "TICK", 0.01)
+    monkeypatch.setattr(PretokenCounts, "add", slow)
+    (tmp_path / "text").write_text("one document")
+    logger.addHandler(handler)
+    try:
+        build(train=tmp_path / "text", val_fraction=0, out=tmp_path / "out", vocab_size=260)
+    finally:
+        logger.removeHandler(handler)
+    hung = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert hung[0].endswith(f"it has not come back from {tmp_path / 'text'}, bytes 0 to 12")
+    assert (tmp_path / "out" / "train.bin").exists()
 
 
 def test_what_ends_by_itself_is_let_end() -> None:

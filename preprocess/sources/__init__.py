@@ -54,6 +54,10 @@ class WorkUnit(Protocol):
         """Bytes of the source that it stands for; those of all units add up to the source's."""
 
     @property
+    def where(self) -> str:
+        """Which text it is, for messages."""
+
+    @property
     def after(self) -> Place | None:
         """The place behind it, where a later run may begin; None behind the last of a source."""
 

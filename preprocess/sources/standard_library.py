@@ -74,6 +74,11 @@ class StandardLibraryUnit:
         return len(self.content())
 
     @property
+    def where(self) -> str:
+        """The documents."""
+        return f"{self.source.name}, documents {self.first:,} to {self.last:,}"
+
+    @property
     def after(self) -> list[int] | None:
         """The first document behind it."""
         return None if self.last == len(self.source.offsets) - 1 else [self.last]

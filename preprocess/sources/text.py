@@ -87,6 +87,11 @@ class TextUnit:
         return self.stop - self.start
 
     @property
+    def where(self) -> str:
+        """The file and the bytes."""
+        return f"{self.source.path}, bytes {self.start:,} to {self.stop:,}"
+
+    @property
     def after(self) -> list[Any] | None:
         """Where the next unit starts; where that is inside a document, what is decided about it."""
         if self.ends is Ends.FILE:
