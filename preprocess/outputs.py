@@ -25,7 +25,7 @@ from preprocess.documents import ChangedError, CorpusError
 from preprocess.inputs import Record, differences, without_stamps
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
-from preprocess.storage import DamagedStateError, LocalStorage, OutputError, writing
+from preprocess.storage import DamagedStateError, LocalStorage, OutputError, Storage, writing
 from preprocess.token_file import Manifest, data_names, manifest_name, refuse_to_overwrite
 
 if TYPE_CHECKING:
@@ -135,18 +135,9 @@ class Outputs:
 
     def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
         """Write a tokenizer and its configuration."""
-        with (
-            writing(self.directory / file_name),
-            tempfile.TemporaryDirectory(prefix="tokenbin-") as directory,
-        ):
-            tokenizer.save(Path(directory, file_name))
-            for path in sorted(Path(directory).iterdir()):
-                self.storage.put(path.name, path.read_bytes())
-        self._add_names_of_tokenizer(file_name)
-
-    def _add_names_of_tokenizer(self, file_name: str) -> None:
-        # The tokenizer comes behind its configuration, which means nothing without it.
-        self._small += [f"{Path(file_name).stem}_config.json", file_name]
+        with writing(self.directory / file_name):
+            put_tokenizer(self.storage, tokenizer, file_name)
+        self._small += names_of_tokenizer(file_name)
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
         """Let NAME.json and the files that it vouches for get their names with the others."""
@@ -172,7 +163,7 @@ class Outputs:
                 f"{self.storage.work / file_name}: the tokenizer that was trained is damaged or"
                 " gone; start anew (--overwrite)"
             )
-        self._add_names_of_tokenizer(file_name)
+        self._small += names_of_tokenizer(file_name)
         return Tokenizer.from_file(self.storage.work / file_name)
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
@@ -240,6 +231,19 @@ class Outputs:
                 )
         finally:
             self.storage.__exit__(kind, error, traceback)
+
+
+def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
+    """Write a tokenizer and its configuration into a storage."""
+    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+        tokenizer.save(Path(directory, file_name))
+        for path in sorted(Path(directory).iterdir()):
+            storage.put(path.name, path.read_bytes())
+
+
+def names_of_tokenizer(file_name: str) -> list[str]:
+    """The files of a tokenizer: itself behind its configuration, which means nothing without it."""
+    return [f"{Path(file_name).stem}_config.json", file_name]
 
 
 def _digest(content: bytes | None) -> str | None:

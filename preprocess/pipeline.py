@@ -32,7 +32,7 @@ from preprocess.config import (
 )
 from preprocess.documents import Reading
 from preprocess.inputs import Record, made_from
-from preprocess.journal import understanding
+from preprocess.journal import Journal, understanding
 from preprocess.memory import fitted
 from preprocess.outputs import (
     TOKENIZER_FILE,
@@ -63,7 +63,7 @@ from preprocess.report import (
 )
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
-from preprocess.storage import OutputError
+from preprocess.storage import OutputError, Storage
 from preprocess.token_file import Manifest, open_tokens, token_dtype
 
 # More bytes of text than a token has on average, whatever the text and the vocabulary.
@@ -191,9 +191,7 @@ def _plan(settings: BuildSettings) -> _Plan:
         SpecialIds.of(tokenizer, settings)
         _say_unused(settings, tokenizer)
     reading = _reading(settings, tokenizer, settings.validation_fraction)
-    train: Sequence[Source] = (
-        find_sources(settings.train, reading) if settings.train else [StandardLibrary(reading)]
-    )
+    train = _train_sources(settings, reading)
     names = ("train", "val") if settings.validation_fraction else ("train",)
     passes = [_Pass(train, {name: settings.named(name) for name in names})]
     if settings.val:
@@ -225,10 +223,53 @@ def sources_of(
     reading = _reading(settings, tokenizer, settings.validation_fraction)
     if settings.val and file_name == settings.named("val"):
         return [file_name], find_sources(settings.val, reading)
-    names = [settings.named(name) for name in ("train", "val")]
-    return names, find_sources(settings.train, reading) if settings.train else [
-        StandardLibrary(reading)
-    ]
+    divided = ("train", "val") if settings.validation_fraction else ("train",)
+    names = [settings.named(name) for name in divided]
+    return names, _train_sources(settings, reading)
+
+
+def _train_sources(settings: BuildSettings, reading: Reading) -> Sequence[Source]:
+    """The text that is given, else the default corpus."""
+    return find_sources(settings.train, reading) if settings.train else [StandardLibrary(reading)]
+
+
+def tokenizer_again(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
+    """The tokenizer of a build, as it was given or trained once more.
+
+    The storage takes in what is counted on the way.
+    """
+    if settings.tokenizer is not None:
+        is_ranks = settings.tokenizer.suffix == ".tiktoken"
+        return _load(settings.tokenizer, settings.pattern if is_ranks else None, settings)
+    sources = _train_sources(settings, _reading(settings, None, settings.validation_fraction))
+    with Journal(storage) as journal:
+        return train_tokenizer(sources, settings, storage, journal, progress, LeftOut())
+
+
+def encoded_anew(
+    settings: BuildSettings | EncodeSettings,
+    tokenizer: AnyTokenizer,
+    file_name: str,
+    storage: Storage,
+    progress: Progress,
+) -> None:
+    """Put a token file of a run into a storage once more, and the one that shares its sources."""
+    names, sources = sources_of(settings, tokenizer, file_name)
+    ids = SpecialIds.of(tokenizer, settings)
+    with Journal(storage) as journal:
+        encode_into(
+            0,
+            sources,
+            {name: name for name in names},
+            tokenizer,
+            ids,
+            settings.workers,
+            storage,
+            journal,
+            Report(),
+            progress,
+            settings,
+        )
 
 
 def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:

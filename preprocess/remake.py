@@ -1,7 +1,8 @@
 """Token files made again from their sources: to compare them with what is there, or to mend it.
 
-Law: what is made again is what the build made, by the same functions; nothing is written that does
-not have the digest in the manifest.
+Law: what is made again is what the build made, by the same functions; nothing is written that is
+not proven. A block has the digest in the manifest, a manifest the digest in stats.json, and a
+tokenizer the fingerprint in the manifest.
 
 stats.json says how the files were made and from which paths; the manifest says what each source
 gave, so only the sources that are concerned are read.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -24,12 +26,19 @@ from numpy.typing import NDArray
 from bpe.errors import TokenbinError
 from preprocess.config import BuildSettings, EncodeSettings, checked
 from preprocess.joined import JoinedArrays
-from preprocess.outputs import stats_in
+from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
 from preprocess.passes import SpecialIds, encoded_again
-from preprocess.pipeline import sources_of
+from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
+from preprocess.progress import Progress
 from preprocess.sources import Source
-from preprocess.storage import writing
-from preprocess.token_file import BLOCK_BYTES, DOCUMENT_END_DTYPE, Manifest, token_dtype
+from preprocess.storage import LocalStorage, writing
+from preprocess.token_file import (
+    BLOCK_BYTES,
+    DOCUMENT_END_DTYPE,
+    Manifest,
+    manifest_name,
+    token_dtype,
+)
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -98,7 +107,7 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
         RemakeError: That is not known, not there, or of another size.
         TokenbinError: The settings are of no use, or a source cannot be read.
     """
-    settings = _settings_of(bin_path)
+    settings, _ = _made(bin_path)
     names, sources = sources_of(settings, tokenizer, bin_path.stem)
     starts_of(manifest, "tokens")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
@@ -121,8 +130,8 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
     )
 
 
-def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
-    """The settings that a token file was made with, from the stats.json that tells of it."""
+def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any]]:
+    """The settings that a token file was made with, and the stats.json that tells of it."""
     for path in sorted(bin_path.parent.glob("*stats.json")):
         stats = stats_in(path)
         if stats is None:
@@ -133,14 +142,80 @@ def _settings_of(bin_path: Path) -> BuildSettings | EncodeSettings:
         if record.get("command") == "encode":
             made = checked(EncodeSettings, settings)
             if made.name == bin_path.stem:
-                return made
+                return made, stats
         elif record.get("command") == "build":
             built = checked(BuildSettings, settings)
             # A run without validation leaves a val.bin of another one alone.
             names = ("train", "val") if built.val or built.validation_fraction else ("train",)
             if bin_path.stem in map(built.named, names):
-                return built
+                return built, stats
     raise RemakeError("no stats.json beside it says how it was made")
+
+
+def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
+    """Encode the sources once more, and put the manifest in its place if it is the very same.
+
+    The disk has to have room for the token files once more.
+
+    Raises:
+        RemakeError: How they were made is not known, or the sources give something else now.
+        TokenbinError: A source cannot be read, or encoding fails.
+        OutputError: Nothing can be written there.
+    """
+    settings, stats = _made(bin_path)
+    name = manifest_name(bin_path.stem)
+    manifests = stats.get("manifests")
+    digest = manifests.get(name) if isinstance(manifests, dict) else None
+    with _working(bin_path) as storage:
+        encoded_anew(settings, tokenizer, bin_path.stem, storage, progress)
+        if xxhash.xxh3_128_hexdigest(storage.get(name) or b"") != digest:
+            raise RemakeError(
+                "the sources and the tokenizer give another one now than stats.json tells of"
+            )
+        storage.publish([], [name])
+
+
+def remake_tokenizer(
+    bin_path: Path, fingerprint: str, there: AnyTokenizer | None, progress: Progress
+) -> None:
+    """Put tokenizer.json in its place again: from what it says, or as the build came to it.
+
+    Args:
+        bin_path: The .bin.
+        fingerprint: That in the manifest.
+        there: What tokenizer.json says now, if it can be read.
+        progress: Shows what goes on.
+
+    Raises:
+        RemakeError: How it was made is not known, or another one comes out now.
+        TokenbinError: A source or what was given cannot be read, or training fails.
+        OutputError: Nothing can be written there.
+    """
+    with _working(bin_path) as storage:
+        tokenizer = there
+        if tokenizer is None or tokenizer.fingerprint != fingerprint:
+            settings, _ = _made(bin_path)
+            if isinstance(settings, EncodeSettings):
+                raise RemakeError(f"it was not made here, but given ({settings.tokenizer})")
+            tokenizer = tokenizer_again(settings, storage, progress)
+        if tokenizer.fingerprint != fingerprint:
+            raise RemakeError(
+                f"what it was made from gives another one now ({tokenizer.fingerprint[:16]}...)"
+            )
+        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+        storage.publish(names_of_tokenizer(TOKENIZER_FILE))
+
+
+@contextmanager
+def _working(bin_path: Path) -> Iterator[LocalStorage]:
+    """A storage for a repair, with the lock of the directory; it leaves nothing but its results."""
+    # No run has a name that begins with a dot.
+    with LocalStorage(bin_path.parent, f".{bin_path.stem}") as storage:
+        storage.clear()
+        try:
+            yield storage
+        finally:
+            storage.clear()
 
 
 def first_difference(

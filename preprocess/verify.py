@@ -2,7 +2,7 @@
 
 Law: a file is called sound only if every byte of it was read and agrees with the manifest, every id
 with the vocabulary, and every document with its end. Nothing is changed, unless repair is asked
-for; then only blocks that have the digest in the manifest are written.
+for; then only what is proven is written: see `preprocess.remake`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,17 @@ from bpe.errors import EncodingError, TokenbinError
 from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE
 from preprocess.progress import Progress, Stage
-from preprocess.remake import Origin, first_difference, mend, origin_of, starts_of
-from preprocess.storage import LocalStorage
+from preprocess.remake import (
+    Origin,
+    RemakeError,
+    first_difference,
+    mend,
+    origin_of,
+    remake_manifest,
+    remake_tokenizer,
+    starts_of,
+)
+from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import (
     BLOCK_BYTES,
     DOCUMENT_END_DTYPE,
@@ -86,7 +95,7 @@ def verified(
         tokenizer_path: The tokenizer they were built with; None: tokenizer.json beside each.
         progress: Shows what goes on.
         deep: Encode all sources again and compare.
-        repair: Make damaged blocks again from the sources, if there are any.
+        repair: Make what is damaged again from the sources.
 
     Raises:
         TokenFileError: There is nothing to check.
@@ -124,6 +133,7 @@ def _of_token_file(
     path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
+    mended = _mended_small_files(bin_path, tokenizer_path, progress) if repair else []
     try:
         content = manifest_path.read_bytes()
         manifest = Manifest.from_json(content.decode("utf-8", "replace"), manifest_path)
@@ -131,11 +141,11 @@ def _of_token_file(
         try:
             open_tokens(path)
         except TokenbinError as error:
-            return [_damage(path, error)]
+            return [*mended, _damage(path, error)]
         raise
     except TokenbinError as error:
-        return [_damage(path, error)]
-    findings = [_of_manifest(manifest_path, content)]
+        return [*mended, _damage(path, error)]
+    findings = [*mended, _of_manifest(manifest_path, content)]
     findings += _of_data(bin_path, manifest, progress)
     try:
         tokenizer = tokenizer_of(bin_path, tokenizer_path)
@@ -153,7 +163,9 @@ def _of_token_file(
     except TokenbinError as error:
         origin, why_not = None, str(error)
     if repair and not all(finding.sound for finding in findings):
-        return _repaired(bin_path, manifest, origin, why_not, findings, progress)
+        done = _repaired(bin_path, manifest, origin, why_not, findings)
+        findings = _of_token_file(path, tokenizer_path, progress, deep, repair=False)
+        return [*mended, *findings, done]
     if all(finding.sound for finding in findings):
         file = open_tokens(bin_path)
         findings.append(_of_sample(file, tokenizer))
@@ -171,8 +183,8 @@ def _of_manifest(path: Path, content: bytes) -> Finding:
     return Finding(
         path,
         False,
-        "the manifest is not as it was written: its text does not have its own digest; build the"
-        " files again",
+        "the manifest is not as it was written: its text does not have its own digest; make it"
+        " again (verify --repair)",
     )
 
 
@@ -446,34 +458,77 @@ def _of_sources(file: TokenFile, origin: Origin | None, why_not: str, deep: bool
     return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
 
 
+def _mended_small_files(
+    bin_path: Path, tokenizer_path: Path | None, progress: Progress
+) -> list[Finding]:
+    """Make the manifest or the tokenizer beside it again, each with the help of the other.
+
+    A tokenizer that is named by its path, or that another manifest here tells of, is left alone.
+    """
+    manifest_path, beside = bin_path.with_suffix(".json"), bin_path.parent / TOKENIZER_FILE
+    manifest, tokenizer = _as_written(manifest_path), None
+    with suppress(TokenbinError):
+        tokenizer = tokenizer_of(bin_path, tokenizer_path)
+    try:
+        if manifest is None:
+            path, first = manifest_path, f"remove {manifest_path.name} and "
+            proof = "has the digest in stats.json"
+            if tokenizer is None:
+                raise RemakeError(f"{TOKENIZER_FILE} is damaged or gone, too")
+            remake_manifest(bin_path, tokenizer, progress)
+        elif tokenizer_path is None:
+            path, first, proof = beside, "", "has the fingerprint in the manifest"
+            wanted = manifest.tokenizer_fingerprint
+            if tokenizer is not None:
+                others = filter(None, map(_as_written, manifests_in(bin_path.parent)))
+                if tokenizer.fingerprint == wanted:
+                    if _of_tokenizer(beside, tokenizer).sound:
+                        return []
+                elif any(each.tokenizer_fingerprint == tokenizer.fingerprint for each in others):
+                    return []
+            remake_tokenizer(bin_path, wanted, tokenizer, progress)
+        else:
+            return []
+    except OutputError:
+        raise
+    except TokenbinError as error:
+        text = f"cannot be repaired: {error}; put a copy of it in its place, or {first}run the"
+        return [Finding(path, False, f"{text} command that made it again, with --overwrite")]
+    return [Finding(path, True, f"was made again, and {proof}")]
+
+
+def _as_written(path: Path) -> Manifest | None:
+    """A manifest, if no byte of it was changed since it was written."""
+    with suppress(TokenbinError, OSError):
+        content = path.read_bytes()
+        if manifest_is_as_written(content):
+            return Manifest.from_json(content.decode(), path)
+    return None
+
+
 def _repaired(
     bin_path: Path,
     manifest: Manifest,
     origin: Origin | None,
     why_not: str,
     findings: list[Finding],
-    progress: Progress,
-) -> list[Finding]:
-    """Mend damaged blocks, and look again."""
+) -> Finding:
+    """Mend damaged blocks, and say how many."""
     manifest_path = bin_path.with_suffix(".json")
-    if not manifest_is_as_written(manifest_path.read_bytes()):
-        text = f"cannot be repaired: {manifest_path.name}, which says what is right, is damaged"
-        return [*findings, Finding(bin_path, False, text)]
+    if _as_written(manifest_path) is None:
+        text = f"not repaired, for {manifest_path.name}, which says what is right, is damaged"
+        return Finding(bin_path, False, text)
     of = {finding.path: finding.blocks for finding in findings if finding.blocks}
     if origin is None:
-        return [*findings, Finding(bin_path, False, f"cannot be repaired: {why_not}")]
+        return Finding(bin_path, False, f"cannot be repaired: {why_not}")
     # Nobody else may write here meanwhile.
     with LocalStorage(bin_path.parent, bin_path.stem):
         mended = mend(origin, bin_path, of)
     wanted = sum(map(len, of.values()))
-    findings = [
-        _of_manifest(manifest_path, manifest_path.read_bytes()),
-        *_of_data(bin_path, manifest, progress),
-    ]
     text = f"{len(mended):,} of {wanted:,} damaged blocks were made again from the sources"
     if len(mended) < wanted:
         text += "; the others give other bytes now: the text is not what it was"
-    return [*findings, Finding(bin_path, len(mended) == wanted, text)]
+    return Finding(bin_path, len(mended) == wanted, text)
 
 
 def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:

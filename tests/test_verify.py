@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torture import contents
 
 from preprocess import build
 from preprocess.cli import run
 from preprocess.inspect import description
+from preprocess.pipeline import encode
 from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import BLOCK_BYTES, TokenFileError, open_tokens
 from preprocess.verify import Finding, verified
@@ -355,14 +360,163 @@ def test_a_repair_that_fails_makes_nothing_up(
         open_tokens(tmp_path / "data" / "train.bin")
 
 
-def test_a_damaged_manifest_repairs_nothing(data: Path) -> None:
-    before = (data / "train.bin").read_bytes()
-    manifest = json.loads((data / "train.json").read_text())
-    for n_tokens in (manifest["n_tokens"] - 5, manifest["n_tokens"] + 5):
-        (data / "train.json").write_text(json.dumps(manifest | {"n_tokens": n_tokens}))
-        found = damages(verified(data / "train.bin", repair=True))
-        assert "cannot be repaired: train.json, which says what is right, is damaged" in found[-1]
-        assert (data / "train.bin").read_bytes() == before
+MANIFEST_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "flip": lambda content: content.replace(b"gpt2", b"gpt3", 1),
+    "cut": lambda content: content[:-40],
+    "empty": lambda content: b"",
+    "remove": lambda content: None,
+    "another number": lambda content: json.dumps(
+        json.loads(content) | {"n_tokens": json.loads(content)["n_tokens"] - 5}
+    ).encode(),
+}
+
+
+def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
+    content = how(path.read_bytes())
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", MANIFEST_DAMAGES)
+def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> None:
+    """Then the blocks of its token file can be, too."""
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    flip(data / "train.bin", 40)
+    findings = verified(data, repair=True)
+    assert not damages(findings)
+    lines = [finding.line() for finding in findings]
+    assert any("train.json: was made again, and has the digest in stats.json" in x for x in lines)
+    assert any("1 of 1 damaged blocks were made again" in line for line in lines)
+    for name in ("train.json", "train.bin"):
+        assert (data / name).read_bytes() == (built / name).read_bytes()
+    assert {path.name for path in data.iterdir()} == {path.name for path in built.iterdir()}
+    assert not damages(verified(data, deep=True))
+
+
+def test_manifests_of_every_kind_of_run_are_made_again(built: Path, tmp_path: Path) -> None:
+    given = {"tokenizer": built / "tokenizer.json"}
+    text = built.parent / "text"
+    build(train=text, out=tmp_path / "a", val_fraction=0.3, **given)
+    build(train=text, out=tmp_path / "b", val_fraction=0, name="x", shard_tokens=99, **given)
+    encode(paths=text, out=tmp_path / "c" / "y.bin", **given)
+    for path in (
+        tmp_path / "a" / "val.json",
+        tmp_path / "b" / "x_train.json",
+        tmp_path / "c" / "y.json",
+    ):
+        before = path.read_bytes()
+        path.write_bytes(before[:-1])
+        assert not damages(verified(path, built / "tokenizer.json", repair=True))
+        assert path.read_bytes() == before
+
+
+def copied(built: Path, root: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
+    """A build of its own, whose text may be changed: where it is, and its options."""
+    text = root / "text"
+    text.write_bytes((built.parent / "text").read_bytes())
+    options = {"train": text, "val": text, "out": root / "data", "vocab_size": 280, **more}
+    build(**options)
+    return root / "data", options
+
+
+AGAIN = "run the command that made it again, with --overwrite"
+
+
+@pytest.mark.parametrize("how", ["flip", "empty"])
+@pytest.mark.parametrize("why", ["another text", "no stats"])
+def test_a_manifest_that_cannot_be_proven_is_not_made_up(
+    built: Path, tmp_path: Path, how: str, why: str
+) -> None:
+    data, options = copied(built, tmp_path)
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    before = (data / "train.json").read_bytes()
+    if why == "another text":
+        options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
+        message = "the sources and the tokenizer give another one now than stats.json tells of"
+    else:
+        (data / "stats.json").unlink()
+        message = "no stats.json beside it says how it was made"
+    found = damages(verified(data / "train.bin", repair=True))
+    advice = f"; put a copy of it in its place, or remove train.json and {AGAIN}"
+    assert found[0].endswith(f"train.json: cannot be repaired: {message}{advice}")
+    assert (data / "train.json").read_bytes() == before
+    # What it says to do helps.
+    (data / "train.json").unlink()
+    build(**options, overwrite=True)
+    assert not damages(verified(data, deep=True))
+
+
+TOKENIZER_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "reads the same": lambda content: content[:-1],
+    "reads as another": lambda content: content.replace(
+        b'"ignore_merges": false', b'"ignore_merges": true'
+    ),
+    "cut": lambda content: content[:-40],
+    "remove": lambda content: None,
+}
+
+
+@pytest.mark.parametrize("how", TOKENIZER_DAMAGES)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_damaged_tokenizer_is_made_again(
+    built: Path, tmp_path: Path, how: str, given: bool
+) -> None:
+    """It is trained, or taken from where it was given."""
+    more = {"tokenizer": built / "tokenizer.json", "vocab_size": 32_000} if given else {}
+    data, _ = copied(built, tmp_path, **more)
+    before = contents(data)
+    damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
+    assert damages(verified(data))
+    findings = verified(data, repair=True)
+    assert not damages(findings)
+    (line,) = [finding.line() for finding in findings if "was made again" in finding.text]
+    assert line.endswith("tokenizer.json: was made again, and has the fingerprint in the manifest")
+    assert contents(data) == before
+
+
+@pytest.mark.parametrize("how", ["reads as another", "cut"])
+def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
+    built: Path, tmp_path: Path, how: str
+) -> None:
+    data, options = copied(built, tmp_path)
+    damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
+    before = (data / "tokenizer.json").read_bytes()
+    options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
+    found = damages(verified(data / "train.bin", repair=True))
+    assert re.search(
+        r"tokenizer\.json: cannot be repaired: what it was made from gives another one now"
+        rf" \([0-9a-f]{{16}}\.\.\.\); put a copy of it in its place, or {AGAIN}",
+        found[0],
+    )
+    assert (data / "tokenizer.json").read_bytes() == before
+    build(**options, overwrite=True)
+    assert not damages(verified(data, deep=True))
+
+
+def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
+    built: Path, tmp_path: Path
+) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes((built / "tokenizer.json").read_bytes()[:-40])
+    encode(paths=built.parent / "text", out=tmp_path / "x.bin", tokenizer=built / "tokenizer.json")
+    found = damages(verified(tmp_path, repair=True))
+    assert "tokenizer.json: cannot be repaired: it was not made here, but given (" in found[0]
+
+
+def test_without_tokenizer_and_manifest_nothing_is_proven(data: Path) -> None:
+    (data / "train.json").unlink()
+    (data / "tokenizer.json").unlink()
+    found = damages(verified(data / "train.bin", repair=True))
+    assert "train.json: cannot be repaired: tokenizer.json is damaged or gone, too; put" in found[0]
+
+
+def test_the_tokenizer_of_another_token_file_is_left_alone(built: Path, tmp_path: Path) -> None:
+    data, options = copied(built, tmp_path, name="a")
+    build(**options | {"name": "b", "vocab_size": 270}, overwrite=True)
+    before = (data / "tokenizer.json").read_bytes()
+    found = damages(verified(data / "a_train.bin", repair=True))
+    assert "built with the tokenizer" in found[0]
+    assert (data / "tokenizer.json").read_bytes() == before
+    assert not damages(verified(data / "b_train.bin", repair=True))
 
 
 def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
