@@ -489,7 +489,7 @@ def verify(
         bool, typer.Option("--deep", help="Encode the sources again and compare.")
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make damaged blocks again from the sources.")
+        bool, typer.Option("--repair", help="Make what is damaged again from the sources.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     debug: _Debug = False,

@@ -1,19 +1,29 @@
 """What a run is made from, and what has changed since another run was.
 
 Law: two runs with the same record give the same bytes. A source counts as the same if its name, its
-size and its stamp are the same; the stamp of a file is its modification time in nanoseconds, that
-of the default corpus the digest of its text. Settings that never change a result (workers, the size
-of units, where outputs land) are not part of a record, and a tokenizer is there by its fingerprint.
+size, its stamp and its location are the same; the stamp of a file is its modification time in
+nanoseconds, that of the default corpus the digest of its text, and the location of a file is its
+absolute path, links followed. Settings are there as they take effect, so a default that is spelled
+out is no change. Those that never change a result (workers, the size of units, where outputs land)
+are not part of a record, and a tokenizer is there by its fingerprint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from preprocess.config import ReadSettings
+from preprocess.config import (
+    END_OF_TEXT,
+    BuildSettings,
+    EncodeSettings,
+    TrainFileSettings,
+    TrainSettings,
+)
 from preprocess.sources import Source
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
 
 Record = dict[str, Any]
 
@@ -36,9 +46,9 @@ _ONLY_FOR_TRAINING = {"vocab_size", "pattern", "special_tokens", "tie_break", "m
 
 def made_from(
     command: str,
-    settings: ReadSettings,
+    settings: BuildSettings | TrainFileSettings | EncodeSettings,
     sources: Mapping[str, Sequence[Source]],
-    fingerprint: str | None,
+    tokenizer: AnyTokenizer | None,
 ) -> Record:
     """The record of a run.
 
@@ -46,18 +56,33 @@ def made_from(
         command: "build", "train" or "encode".
         settings: All of its settings.
         sources: What is read -> its sources, in order.
-        fingerprint: That of the tokenizer that is given; None: one is trained.
+        tokenizer: The one that is given; None: one is trained.
     """
-    leave_out = _NO_RESULT | (_ONLY_FOR_TRAINING if fingerprint else set())
+    is_trained = tokenizer is None
+    leave_out = _NO_RESULT | (set() if is_trained else _ONLY_FOR_TRAINING)
+    effective = settings.model_dump(mode="json", exclude=leave_out)
+    effective["end_of_text"] = end_of_text_token(settings, tokenizer)
+    if is_trained:
+        effective["special_tokens"] = list(settings.all_special_tokens)
+    if isinstance(settings, BuildSettings):
+        effective["val_fraction"] = settings.validation_fraction
     return {
         "command": command,
-        "settings": settings.model_dump(mode="json", exclude=leave_out),
+        "settings": effective,
         "sources": {
-            name: [[source.name, source.n_bytes, source.stamp] for source in each]
-            for name, each in sources.items()
+            name: [[each.name, each.n_bytes, each.stamp, each.location] for each in of]
+            for name, of in sources.items()
         },
-        "tokenizer": fingerprint,
+        "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
     }
+
+
+def end_of_text_token(
+    settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
+) -> str:
+    """What stands behind every document: as asked for, else the given tokenizer's own."""
+    own = None if tokenizer is None else tokenizer.eos_token
+    return settings.end_of_text or own or END_OF_TEXT
 
 
 def differences(before: Record, now: Record) -> list[str]:
@@ -84,9 +109,9 @@ def differences(before: Record, now: Record) -> list[str]:
     return found
 
 
-def without_stamps(record: Record) -> Record:
-    """A record that says nothing of when files were written to."""
-    sources = {name: [[*each[:2], ""] for each in of] for name, of in record["sources"].items()}
+def of_content_alone(record: Record) -> Record:
+    """A record that says nothing of when files were written to and where they lie."""
+    sources = {name: [[*each[:2], "", ""] for each in of] for name, of in record["sources"].items()}
     return record | {"sources": sources}
 
 
@@ -95,14 +120,16 @@ def _tokenizer(fingerprint: str | None) -> str:
 
 
 def _of_sources(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
-    names = [name for name, _, _ in before], [name for name, _, _ in now]
+    names = [name for name, *_ in before], [name for name, *_ in now]
     if names[0] != names[1]:
         gone = [name for name in names[0] if name not in names[1]]
         new = [name for name in names[1] if name not in names[0]]
         texts = [f"{name} is gone" for name in gone] + [f"{name} is new" for name in new]
         return _few(texts) or ["the same files are given in another order or number"]
     texts = []
-    for (name, old_bytes, old_stamp), (_, n_bytes, stamp) in zip_longest(before, now):
+    for (name, old_bytes, old_stamp, was), (_, n_bytes, stamp, is_now) in zip(
+        before, now, strict=True
+    ):
         if n_bytes != old_bytes:
             change = "grew" if n_bytes > old_bytes else "shrank"
             texts.append(f"{name} {change} from {old_bytes:,} to {n_bytes:,} bytes")
@@ -110,6 +137,8 @@ def _of_sources(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
             texts.append(
                 f"{name} was written to or touched (as many bytes, but {old_stamp} became {stamp})"
             )
+        elif was != is_now:
+            texts.append(f"{name} was {was} and is {is_now}")
     return _few(texts)
 
 

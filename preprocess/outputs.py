@@ -22,7 +22,7 @@ import xxhash
 
 from bpe.errors import TokenizerFileError, TrainingError
 from preprocess.documents import ChangedError, CorpusError
-from preprocess.inputs import Record, differences, without_stamps
+from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
 from preprocess.storage import DamagedStateError, LocalStorage, OutputError, Storage, writing
@@ -283,12 +283,12 @@ def trained_before(path: Path, stats_file: str) -> bool:
     return stats is not None and stats.get("fingerprint") == fingerprint
 
 
-def only_touched(stats_path: Path, made_from: Record) -> bool:
-    """Whether finished outputs were made from the same, but for when files were written to."""
+def may_have_the_same_text(stats_path: Path, made_from: Record) -> bool:
+    """Whether finished outputs were made from the same, but for times and places of files."""
     stats = stats_in(stats_path)
     try:
         return stats is not None and not differences(
-            without_stamps(stats["made_from"]), without_stamps(made_from)
+            of_content_alone(stats["made_from"]), of_content_alone(made_from)
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

@@ -30,9 +30,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.config import END_OF_TEXT, EncodeSettings, ShardSettings, TrainSettings
+from preprocess.config import EncodeSettings, ShardSettings, TrainSettings
 from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
+from preprocess.inputs import end_of_text_token
 from preprocess.journal import Entry, Journal, JournalError, understanding
 from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage, duration
@@ -85,7 +86,7 @@ class SpecialIds:
             SpecialTokenError: The tokenizer lacks one of them.
         """
         there = tokenizer.special_tokens
-        end = settings.end_of_text or tokenizer.eos_token or END_OF_TEXT
+        end = end_of_text_token(settings, tokenizer)
         for token, option in ((end, "--end-of-text"), (settings.begin_of_text, "--begin-of-text")):
             if token is not None and token not in there:
                 raise SpecialTokenError(
@@ -137,7 +138,7 @@ def train_tokenizer(
         trained.vocabulary,
         pattern=trained.pattern,
         tie_break=trained.tie_break,
-        eos_token=settings.end_of_text or END_OF_TEXT,
+        eos_token=end_of_text_token(settings, None),
     )
 
 

@@ -38,7 +38,7 @@ from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
     finished_before,
-    only_touched,
+    may_have_the_same_text,
     refuse_configuration,
     refuse_outputs_in_the_way,
     saves_tokenizer,
@@ -200,8 +200,7 @@ def _plan(settings: BuildSettings) -> _Plan:
     for part in passes:
         refuse_no_text(part.sources, next(iter(part.names)))
     sources = {" and ".join(part.names): part.sources for part in passes}
-    fingerprint = None if tokenizer is None else tokenizer.fingerprint
-    record = made_from("build", settings, sources, fingerprint)
+    record = made_from("build", settings, sources, tokenizer)
     return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record, settings)
 
 
@@ -301,8 +300,8 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
 
 
 def _has_the_same_text(plan: _Plan) -> bool:
-    """Whether files were only touched: all else is the same, and so is the text of each."""
-    if not only_touched(plan.directory / plan.stats_file, plan.record):
+    """Whether files were only touched or moved: all else is the same, and so is each text."""
+    if not may_have_the_same_text(plan.directory / plan.stats_file, plan.record):
         return False
     for part in plan.passes:
         file = open_tokens(plan.directory / f"{next(iter(part.names.values()))}.bin")
@@ -590,7 +589,7 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     name, directory = settings.name, settings.out.parent
     refuse_no_text(sources, name)
-    record = made_from("encode", settings, {name: sources}, tokenizer.fingerprint)
+    record = made_from("encode", settings, {name: sources}, tokenizer)
     passes = [_Pass(sources, {name: name})]
     plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record, settings)
     with Outputs(directory, name, record, settings.overwrite) as outputs:

@@ -404,6 +404,44 @@ def test_a_touched_file_of_an_unfinished_run_is_refused(options: dict[str, Any])
         build(**options)
 
 
+def twin(options: dict[str, Any], text: Callable[[str], str]) -> Path:
+    """Files in another directory, of the same names, sizes and times."""
+    directory = options["train"].with_name("twin")
+    directory.mkdir()
+    for path in options["train"].iterdir():
+        (directory / path.name).write_text(text(path.read_text()))
+        times = path.stat()
+        os.utime(directory / path.name, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return directory
+
+
+@pytest.mark.parametrize("stage", ["counting", "encoding train and val", "finished"])
+def test_files_that_differ_by_their_directories_alone_are_told_apart(
+    options: dict[str, Any], stage: str
+) -> None:
+    build(**options) if stage == "finished" else cut_off(options, stage)
+    other = options | {"train": twin(options, str.swapcase)}
+    before = contents(options["out"]) if stage == "finished" else {}
+    message = rf"a\.txt was {options['train']}/a\.txt and is {other['train']}/a\.txt"
+    with pytest.raises(TokenbinError, match=message):
+        build(**other)
+    assert contents(options["out"]) == before if before else True
+    # Another way to the same files is no change.
+    link = options["train"].with_name("link")
+    link.symlink_to(options["train"])
+    build(**options | {"train": link})
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_finished_outputs_of_files_that_were_moved_are_up_to_date(options: dict[str, Any]) -> None:
+    build(**options)
+    before = unchanged(options["out"] / "train.bin")
+    assert "up to date" in build(**options | {"train": twin(options, str)}).lines[0]
+    assert unchanged(options["out"] / "train.bin") == before
+
+
 def test_a_change_that_no_time_tells_of_is_found_when_it_was_read(options: dict[str, Any]) -> None:
     path = options["train"] / "a.txt"
     cut_off(options)
@@ -435,6 +473,38 @@ def test_changed_settings_are_named(
         build(**options | more)
     # It goes on, or is up to date, as if nobody had asked.
     build(**options)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_default_that_is_spelled_out_is_no_change(
+    options: dict[str, Any], tmp_path: Path, finished: bool
+) -> None:
+    del options["val_fraction"]
+    (options["train"] / "a.txt").write_text(END.join(f"document {i}" for i in range(500)))
+    spelled_out: dict[str, Any] = {
+        "val_fraction": 0.01,
+        "end_of_text": END,
+        "special_tokens": [END],
+        "separator": END,
+        "min_frequency": 2,
+        "pattern": "gpt2",
+        "tie_break": "greatest-bytes",
+        "on_invalid_utf8": "error",
+    }
+    pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
+    for number, given in enumerate(({}, {"tokenizer": tmp_path / "t.json"})):
+        options["out"] = tmp_path / str(number)
+        of_run = {key: value for key, value in options.items() if key != "vocab_size" or not given}
+        if given:
+            for key in ("special_tokens", "min_frequency", "pattern", "tie_break"):
+                spelled_out.pop(key)
+        build(**of_run, **given) if finished else cut_off(of_run, **given)
+        progress = Progress()
+        result = build(**of_run, **given, **spelled_out, progress=progress)
+        if finished:
+            assert "up to date" in result.lines[0]
+        else:
+            assert progress.stages[0].done_before > 0
 
 
 def test_another_tokenizer_is_named(options: dict[str, Any], tmp_path: Path) -> None:

@@ -86,12 +86,14 @@ class Source(Protocol):
         separator: What stands between its documents and so cannot stand inside one; b"" if nothing
             does.
         stamp: Changes if the content does, as far as that can be told without reading it all.
+        location: Tells apart sources that are alike in all of these; "" if there can be no others.
     """
 
     name: str
     n_bytes: int
     separator: bytes
     stamp: str
+    location: str
 
     def units(self, after: Place | None = None) -> Iterator[WorkUnit]:
         """Cut the source into work units, lazily; may be called again, for another pass.

@@ -115,6 +115,7 @@ class StandardLibrary:
         self.offsets: Offsets = np.zeros(len(documents) + 1, np.int64)
         np.cumsum([len(document) for document in documents], out=self.offsets[1:])
         self.n_bytes = len(self.buffer)
+        self.location = ""
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(self.buffer.data)}"
 
     def content_before(self, place: list[int]) -> Iterator[Bytes]:

@@ -169,6 +169,7 @@ class TextSource:
         self._state = _identity(state)
         self.n_bytes = state.st_size
         self.stamp = f"modified {state.st_mtime_ns}"
+        self.location = os.path.realpath(path)
 
     def __repr__(self) -> str:
         return f"TextSource({str(self.path)!r}: {self.n_bytes:,} bytes)"
