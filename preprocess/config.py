@@ -74,6 +74,11 @@ def _file_name(value: str) -> str:
 def _bin_file(value: Path) -> Path:
     if value.suffix != ".bin" or value.stem.startswith("."):
         raise ValueError("should be the name of a .bin file")
+    if value.stem in ("tokenizer", "tokenizer_config", "stats") or value.stem.endswith("_stats"):
+        raise ValueError(
+            f"should have another name, for its manifest would be {value.stem}.json, which is the"
+            " name of another output"
+        )
     return value
 
 

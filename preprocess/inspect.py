@@ -72,7 +72,9 @@ def decoded(
         bounds = [*range(start, stop, _TOKENS_AT_A_TIME), stop]
     else:
         # What stands between words is theirs to say, so a document is decoded as a whole.
-        first, last = np.searchsorted(file.document_ends, [start, stop], side="left")
+        # The type is that of the ends, or all of them would be copied to float64.
+        places = np.array([start, stop], file.document_ends.dtype)
+        first, last = np.searchsorted(file.document_ends, places, side="left")
         ends = file.document_ends[first:last].astype(np.int64).tolist()
         bounds = list(dict.fromkeys([start, *ends, stop]))
     for place, next_place in pairwise(bounds):

@@ -109,6 +109,7 @@ class Journal:
 
     Attributes:
         entries: Those of earlier runs of the same command, in order.
+        n_entries: Those of this run as well.
         seconds: The time between two entries that need not be waited for.
 
     Raises:
@@ -120,11 +121,13 @@ class Journal:
         self._storage = storage
         self.seconds = SECONDS_BETWEEN_COMMITS
         self._check = ""
+        self.n_entries = 0
         self._stream: Stream | None = None
         self._n_bytes = 0
         for entry, check, stop in read_entries(storage.get(JOURNAL_FILE) or b"", JOURNAL_FILE):
             self.entries.append(entry)
             self._check, self._n_bytes = check, stop
+        self.n_entries = len(self.entries)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenbin-journal")
         self._under_way: Future[None] | None = None
         self._committed = time.monotonic()
@@ -178,6 +181,7 @@ class Journal:
         self._stream.append(memoryview(line))
         self._stream.sync()
         self._check = check
+        self.n_entries += 1
 
     def __enter__(self) -> Self:
         return self

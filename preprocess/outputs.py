@@ -4,7 +4,8 @@ Law: nothing is under a final name before everything is complete and on disk. Th
 go first and the new ones come last, so whatever a crash leaves, no manifest vouches for files that
 are not its own. A run that was interrupted leaves its work directory, and the same command goes on
 there; a run of anything else does not touch it unless it is told to (--overwrite). A run that was
-refused because of its text leaves nothing.
+refused because of its text leaves nothing: the same command would be refused again, and a run of
+other text or with other settings could not go on with what was done.
 """
 
 from __future__ import annotations
@@ -216,6 +217,11 @@ class Outputs:
             self.journal.__exit__(kind, error, traceback)
             if isinstance(error, _OF_THE_TEXT) and not isinstance(error, ChangedError):
                 self.storage.clear()
+                if self.journal.n_entries > 1:
+                    logger.warning(
+                        "what was done is given up: the same command would come to this again, and"
+                        " one with other text or settings could not go on with it"
+                    )
             elif isinstance(error, DamagedStateError):
                 # The message says to start anew with --overwrite. Who has given it already would
                 # go on with the same damage for ever: a run of --overwrite goes on with itself.

@@ -60,6 +60,8 @@ Item = TypeVar("Item")
 
 # How much longer is counted than the saving of counts takes: at most 2.5 % of the time goes there.
 _WORK_PER_SAVING = 40
+# How the files of counts, and those of runs, are called.
+_COUNTS, _RUN = "counts-", "run-"
 
 
 class SpecialTokenError(TokenbinError, ValueError):
@@ -208,6 +210,11 @@ def count_pretokens(
                     parts = tuple((n, n_bytes, text) for n, n_bytes, text in state.run["parts"])
                     runs.append(Run(state.run["file"], parts))
                     state.run = None
+    known = {state.file} if state.is_all else {state.file, *(run.file for run in runs)}
+    for name in storage.names():
+        # A kill between writing a file and the entry, or between that and removing the one before.
+        if name.startswith((_COUNTS, _RUN)) and name not in known:
+            storage.remove(name)
     if state.is_all:
         return _all_counts(storage, settings, state, left_out, progress)
     if state.file:
@@ -258,7 +265,7 @@ def count_pretokens(
             if units.is_over:
                 _refuse_uncountable(sources, state, dropped)
             if is_full or (runs and units.is_over and of_workers):
-                runs.append(write_run(storage, f"run-{len(runs)}", of_workers))
+                runs.append(write_run(storage, f"{_RUN}{len(runs)}", of_workers))
                 del of_workers[:], idle[:]
                 state.run = asdict(runs[-1])
             if not units.is_over or state.run is not None:
@@ -330,7 +337,7 @@ def _save_counts(
     if pieces:
         content = written(pieces)
         name = "all" if state.is_all else f"{state.source}-{state.bytes}"
-        state.file, state.digest = f"counts-{name}", xxhash.xxh3_128_hexdigest(content)
+        state.file, state.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
         storage.put(state.file, content)
     journal.append({"kind": "counted", **asdict(state)})
     if before and before != state.file:

@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.config import BuildSettings, EncodeSettings, checked
+from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
 from preprocess.joined import JoinedArrays
 from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
 from preprocess.passes import SpecialIds, encoded_again
@@ -132,24 +132,28 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
 
 def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any]]:
     """The settings that a token file was made with, and the stats.json that tells of it."""
+    unread = []
     for path in sorted(bin_path.parent.glob("*stats.json")):
-        stats = stats_in(path)
-        if stats is None:
-            continue
+        stats = stats_in(path) or {}
         settings, record = stats.get("settings"), stats.get("made_from")
-        if not isinstance(settings, dict) or not isinstance(record, dict):
-            continue
-        if record.get("command") == "encode":
-            made = checked(EncodeSettings, settings)
-            if made.name == bin_path.stem:
-                return made, stats
-        elif record.get("command") == "build":
-            built = checked(BuildSettings, settings)
-            # A run without validation leaves a val.bin of another one alone.
-            names = ("train", "val") if built.val or built.validation_fraction else ("train",)
-            if bin_path.stem in map(built.named, names):
-                return built, stats
-    raise RemakeError("no stats.json beside it says how it was made")
+        command = record.get("command") if isinstance(record, dict) else None
+        try:
+            if not isinstance(settings, dict):
+                unread.append(path.name)
+            elif command == "encode":
+                made = checked(EncodeSettings, settings)
+                if made.name == bin_path.stem:
+                    return made, stats
+            elif command == "build":
+                built = checked(BuildSettings, settings)
+                # A run without validation leaves a val.bin of another one alone.
+                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
+                if bin_path.stem in map(built.named, names):
+                    return built, stats
+        except SettingsError:
+            unread.append(path.name)
+    more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
+    raise RemakeError(f"no stats.json beside it says how it was made{more}")
 
 
 def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:

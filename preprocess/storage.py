@@ -99,6 +99,9 @@ class Storage(Protocol):
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file, fewer where it ends before; none where there is none."""
 
+    def names(self) -> list[str]:
+        """The files that have no final name, sorted."""
+
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
@@ -298,6 +301,10 @@ class LocalStorage:
                 return file.read(stop - start)
         except FileNotFoundError:
             return b""
+
+    def names(self) -> list[str]:
+        """See `Storage`."""
+        return sorted(path.name for path in self.work.iterdir()) if self.exists() else []
 
     def remove(self, name: str) -> None:
         """See `Storage`."""

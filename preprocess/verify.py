@@ -106,11 +106,15 @@ def verified(
     if not path.exists() and not path.with_suffix(".json").exists():
         raise TokenFileError(f"{path}: no such file or directory; check the path")
     progress = progress or Progress()
-    return [
-        finding
-        for each in paths
-        for finding in _of_token_file(each, tokenizer_path, progress, deep, repair)
-    ]
+    findings: list[Finding] = []
+    for each in paths:
+        try:
+            findings += _of_token_file(each, tokenizer_path, progress, deep, repair)
+        except OSError as error:
+            # The others are looked at all the same.
+            text = f"cannot be read: {error.strerror or error}; see to the disk and its permissions"
+            findings.append(Finding(Path(error.filename or each), False, text))
+    return findings
 
 
 def _token_files_in(directory: Path) -> list[Path]:
@@ -321,7 +325,7 @@ def _blocks(
     The file is read, not mapped: a place that the disk cannot read is then an error and no signal.
     """
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below, outside of this `try`
     except FileNotFoundError:
         return None, list(range(len(expected)))
     damaged = []
@@ -376,7 +380,9 @@ def _of_blocks(
             continue
         place = f"{number} (from byte {number * BLOCK_BYTES:,}"
         if is_bin and ends is not None:
-            first, last = np.searchsorted(ends, [first, last], "right").tolist()
+            # The type is that of the ends, or all of them would be copied to float64.
+            bounds = np.array([first, last], ends.dtype)
+            first, last = np.searchsorted(ends, bounds, "right").tolist()
         if not is_bin or ends is not None:
             place += f", documents {at.documents + first:,} to {at.documents + last:,}"
         places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")

@@ -273,6 +273,14 @@ def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenize
     options = ["encode", text, "--tokenizer", tokenizer, "--out", "data"]
     message = refused(capsys, *options, code=2)
     assert message == "out: should be the name of a .bin file; got 'data'"
+    for name in ("tokenizer", "tokenizer_config", "stats", "x_stats"):
+        path = text.with_name(f"{name}.bin")
+        message = refused(capsys, "encode", text, "--tokenizer", tokenizer, "--out", path, code=2)
+        assert message == (
+            f"out: should have another name, for its manifest would be {name}.json, which is the"
+            f" name of another output; got '{path}'"
+        )
+        assert not path.with_suffix(".docs").exists()
 
 
 def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path) -> None:

@@ -61,7 +61,7 @@ def test_counts_in_runs_give_the_same_bytes(
     assert torture.contents(tmp_path / "runs") == torture.contents(tmp_path / "whole")
 
 
-class CutOff(Exception):  # noqa: N818
+class CutOff(Exception):  # noqa: N818 - no error, but what a kill leaves
     """Stands for the end of the process."""
 
 

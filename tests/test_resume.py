@@ -19,6 +19,7 @@ import torture
 from bpe.errors import TokenbinError
 from preprocess import build, journal, passes, pipeline, storage
 from preprocess.cli import run
+from preprocess.documents import CorpusError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress
@@ -60,7 +61,7 @@ def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
 
 
-class CutOff(Exception):  # noqa: N818
+class CutOff(Exception):  # noqa: N818 - no error, but what a kill leaves
     """Stands for the end of the process."""
 
 
@@ -563,6 +564,54 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
     peace = options["out"].with_name("peace")
     build(**options | {"out": peace})
     assert contents(options["out"]) == contents(peace)
+
+
+def test_a_run_that_is_refused_for_its_text_says_that_its_work_is_given_up(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = options["train"] / "b.txt"
+    times, text = path.stat(), path.read_bytes()
+    path.write_bytes(text[:-20] + b"\xff" * 20)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    given_up = "what was done is given up: the same command would come to this again"
+    # All of a.txt was counted.
+    with pytest.raises(CorpusError, match=r"b\.txt: byte [\d,]+: not valid UTF-8"):
+        build(**options)
+    assert given_up in caplog.text
+    assert not list(options["out"].iterdir())
+    caplog.clear()
+    # Nothing was.
+    bad = options["train"].with_name("bad.txt")
+    bad.write_bytes(b"\xff")
+    with pytest.raises(CorpusError, match=r"bad\.txt: byte 0: not valid UTF-8"):
+        build(**options | {"train": bad})
+    assert given_up not in caplog.text
+    path.write_bytes(text)
+    build(**options)
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_counts_that_a_kill_left_over_are_removed(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_all: bool
+) -> None:
+    """Killed between writing counts and saying so, or between saying so and removing the old."""
+    build(**options | {"out": options["out"].with_name("peace")})
+    work = storage.LocalStorage(options["out"], "build")
+    cut_off(options, "merging" if is_all else "counting", 0 if is_all else 3)
+    (known,) = [name for name in work.names() if name.startswith("counts-")]
+    for name in ("counts-0-1", "counts-0-2.new", "run-7"):
+        work.put(name, b"left over")
+    seen = []
+
+    def looked(*arguments: Any, **more: Any) -> Any:
+        seen.append([name for name in work.names() if name.startswith(("counts-", "run-"))])
+        return Progress.stage(*arguments, **more)
+
+    progress = Progress()
+    monkeypatch.setattr(progress, "stage", lambda *a, **more: looked(progress, *a, **more))
+    build(**options, progress=progress)
+    assert seen[0] == [known]
+    assert contents(options["out"]) == contents(options["out"].with_name("peace"))
 
 
 @pytest.mark.parametrize("name", ["train.bin", "tokenizer.json", "counts"])

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -539,6 +540,61 @@ def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
     assert not damages(verified(tmp_path))
     (found,) = damages(verified(tmp_path, deep=True))
     assert "val.bin: not compared with its sources: no stats.json beside it" in found
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory in the place of each, for root may read everything else."""
+    for name in ("train.json", "stats.json"):
+        (data / name).unlink()
+        (data / name).mkdir()
+    (data / "a_stats.json").write_text(
+        '{"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
+    )
+    findings = verified(data)
+    assert damages(findings) == [
+        f"DAMAGED  {data / 'train.json'}: cannot be read: Is a directory; see to the disk and its"
+        " permissions"
+    ]
+    assert sum(finding.path.stem == "val" for finding in findings) == 8
+    unread = (
+        "no stats.json beside it says how it was made (a_stats.json, stats.json: cannot be read"
+    )
+    assert any(unread in finding.text for finding in findings)
+    assert run(["verify", str(data)]) == 1
+    assert "val.bin: sizes agree with the manifest" in capsys.readouterr().out
+    # So does the .docs of one of them.
+    (data / "train.json").rmdir()
+    (data / "train.bin").unlink()
+    (data / "val.docs").unlink()
+    (data / "val.docs").mkdir()
+    assert "val.docs: cannot be read: Is a directory" in damages(verified(data))[0]
+
+
+def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
+    odd = {"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "encode"}}
+    for name, content in (("a_stats.json", odd), ("b_stats.json", odd | {"settings": 3})):
+        (data / name).write_text(json.dumps(content))
+    assert not damages(verified(data, deep=True))
+
+
+def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
+    from preprocess import verify
+    from preprocess.token_file import Manifest, Shard
+
+    n = 1 << 20
+    part = Shard(2 * n, n, ("",) * 1, ("",) * 2)
+    manifest = Manifest("uint16", 300, 2 * n, n, 0, 0, None, "", "", "", (), (""), ("", ""))
+    ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
+    at = verify._Place(Path("x.bin"), manifest, part, 0, 0)
+    tracemalloc.start()
+    try:
+        finding = verify._of_blocks(Path("x.bin"), at, [0], 1, ends)
+        assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
+    finally:
+        tracemalloc.stop()
+    assert f"documents 0 to {n - 1:,}" in finding.text
 
 
 def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path) -> None:
