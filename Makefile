@@ -33,7 +33,7 @@ each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreac
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: help preprocess train test test-all torture coverage lint bench clean
+.PHONY: help preprocess train test test-all torture fuzz coverage lint bench clean
 
 help:
 	@echo 'make preprocess   text -> $$OUT/tokenizer.json, train.bin, val.bin (without TRAIN: text that Python ships with)'
@@ -43,6 +43,7 @@ help:
 	@echo 'make test         the tests, without PyTorch and Hugging Face'
 	@echo 'make test-all     the tests, with PyTorch and Hugging Face'
 	@echo 'make torture      builds that are killed 200 times and more, and end in the same bytes; ARGS="--builds 1000"'
+	@echo 'make fuzz         damaged and hostile files, for an hour; ARGS="--minutes 5"'
 	@echo 'make coverage     the lines of the kernels that their tests reach, uncompiled'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make bench        tokenbin beside other tokenizers; CORPUS=paths  ARGS="any option of python -m benchmarks"'
@@ -74,6 +75,9 @@ test-all: $(all)
 
 torture: $(dev)
 	$(run) tests/torture.py $(ARGS)
+
+fuzz: $(dev)
+	$(run) tests/fuzz.py $(ARGS)
 
 coverage: $(dev)
 	NUMBA_DISABLE_JIT=1 $(run) -m coverage run -m pytest -q tests/test_kernels.py

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trained
+from fuzz import SOUND_TOKENIZER as SOUND
+from fuzz import changed, odd_values, places_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,69 +17,24 @@ from bpe import Tokenizer
 from bpe.errors import EncodingError, TokenizerFileError
 from bpe.pretokenize import Pretokenizer
 from bpe.tokenizer_file import (
-    TokenizerParts,
     load,
     load_gpt2_files,
     load_tiktoken_ranks,
     parse_tokenizer_json,
-    tokenizer_json,
 )
-from bpe.vocabulary import Vocabulary
 
-VOCABULARY = Vocabulary.from_merges(trained.merges()[:40], ["<|endoftext|>"])
-SOUND = json.loads(tokenizer_json(TokenizerParts(VOCABULARY, "llama3")))
 CONFIG = {
     "eos_token": "<|endoftext|>",
     "added_tokens_decoder": {"296": {"content": "<|endoftext|>", "special": True}},
 }
 
-_values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False),
-    st.text(max_size=6),
-    st.sampled_from(["\ud800", "gpt2", "BPE", "Isolated", "(" * 200, "a" * 20_000, "(?i:", "[[["]),
-    st.sampled_from([[], {}, [[]], [None], {"type": "Sequence"}, [1, 2], ["a", "b"], {"a": {}}]),
-    st.sampled_from(
-        [{"type": kind} for kind in ("Split", "ByteLevel", "Digits", "NFC", "TemplateProcessing")]
-    ),
-)
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document, those of a few entries of long lists."""
-    found = [path] if path else []
-    if isinstance(value, dict):
-        for key in [*list(value)[:12], *list(value)[-3:]]:
-            found += _places(value[key], (*path, key))
-    elif isinstance(value, list):
-        for index in sorted({0, len(value) // 2, len(value) - 1} & set(range(len(value)))):
-            found += _places(value[index], (*path, index))
-    return found
-
-
-PLACES = _places(SOUND)
-
-
-def _changed(document: Any, path: tuple[Any, ...], how: str, value: Any) -> Any:
-    changed = copy.deepcopy(document)
-    at = changed
-    for step in path[:-1]:
-        at = at[step]
-    if how == "remove":
-        del at[path[-1]]
-    elif how == "add" and isinstance(at, dict):
-        at["new key"] = value
-    else:
-        at[path[-1]] = value
-    return changed
+PLACES = places_in(SOUND)
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(PLACES), st.sampled_from(["set", "set", "remove", "add"]), _values)
+@given(st.sampled_from(PLACES), st.sampled_from(["set", "set", "remove", "add"]), odd_values)
 def test_any_value_anywhere(path: tuple[Any, ...], how: str, value: Any) -> None:
-    text = json.dumps(_changed(SOUND, path, how, value))
+    text = json.dumps(changed(SOUND, path, how, value))
     try:
         parts = parse_tokenizer_json(text, Path("t.json"))
     except TokenizerFileError as error:
@@ -106,7 +62,7 @@ def test_any_damage_to_the_text(
 
 
 @settings(max_examples=150)
-@given(key=st.sampled_from([*CONFIG, "add_prefix_space", "bos_token", "x"]), value=_values)
+@given(key=st.sampled_from([*CONFIG, "add_prefix_space", "bos_token", "x"]), value=odd_values)
 def test_any_configuration(key: str, value: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("config")
     (directory / "tokenizer.json").write_text(json.dumps(SOUND))

@@ -250,46 +250,6 @@ def test_a_damaged_block_is_named_with_its_documents_and_sources(copy: Path) -> 
     assert 0 < len(hit) < 3
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_every_damage_is_found_with_its_block(
-    large: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    name = data.draw(st.sampled_from(["train.bin", "val.docs", "train.json", "tokenizer.json"]))
-    how = data.draw(st.sampled_from(["flip", "cut", "extend", "swap"]))
-    if how == "swap" and name != "train.bin":
-        how = "flip"
-    copy = tmp_path_factory.getbasetemp() / "every damage"
-    if not copy.exists():
-        shutil.copytree(large, copy)
-    path = copy / name
-    before = path.read_bytes()
-    content = bytearray(before)
-    place = data.draw(st.integers(0, len(content) - 1))
-    if how == "flip":
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
-        blocks = {place // BLOCK_BYTES}
-    elif how == "cut":
-        del content[place:]
-        blocks = set(range(place // BLOCK_BYTES, -(-len(before) // BLOCK_BYTES)))
-    elif how == "extend":
-        content += data.draw(st.binary(min_size=1, max_size=20))
-        blocks = set()
-    else:
-        one, other = content[:BLOCK_BYTES], content[BLOCK_BYTES : 2 * BLOCK_BYTES]
-        content[: 2 * BLOCK_BYTES] = other + one
-        blocks = {0, 1}
-    path.write_bytes(content)
-    try:
-        findings = verified(copy)
-    finally:
-        path.write_bytes(before)
-    assert damages(findings)
-    if name in ("train.bin", "val.docs"):
-        named = {block for f in findings for block in f.blocks if f.path == path}
-        assert named == blocks
-
-
 @pytest.mark.parametrize("name", ["train.bin", "train.docs", "val.bin", "val.docs"])
 @pytest.mark.parametrize("how", ["flip", "cut", "extend", "remove"])
 def test_damaged_blocks_are_made_again(copy: Path, large: Path, name: str, how: str) -> None:
