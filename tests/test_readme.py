@@ -18,6 +18,7 @@ NOT_RUN = {
     "make test",
     "make test-all",
     "make torture",
+    "make fuzz",
     "make coverage",
     "make lint",
     "make bench",
