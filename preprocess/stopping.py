@@ -132,8 +132,8 @@ class Watch:
 
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
         self._hangs = hangs
+        # Without a lock: a signal may raise anywhere in the main thread, and would leave it locked.
         self._under_way: set[_UnderWay] = set()
-        self._lock = threading.Lock()
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
@@ -144,27 +144,20 @@ class Watch:
             n_bytes: How much.
         """
         unit = _UnderWay(where, n_bytes)
-        with self._lock:
-            self._under_way.add(unit)
+        self._under_way.add(unit)
         try:
             yield
         finally:
-            with self._lock:
-                self._under_way.remove(unit)
+            self._under_way.discard(unit)
 
     def tick(self) -> None:
         """Say that `TICK` seconds have passed."""
-        with self._lock:
-            for unit in self._under_way:
-                unit.seconds += TICK
-            hung = [
-                unit
-                for unit in self._under_way
-                if not unit.is_said and unit.seconds > PATIENCE + unit.n_bytes / BYTES_A_SECOND
-            ]
-        for unit in hung:
-            unit.is_said = True
-            self._hangs(unit.where, unit.seconds)
+        for unit in tuple(self._under_way):
+            unit.seconds += TICK
+            allowed = PATIENCE + unit.n_bytes / BYTES_A_SECOND
+            if unit.seconds > allowed and not unit.is_said:
+                unit.is_said = True
+                self._hangs(unit.where, unit.seconds)
 
 
 @contextmanager

@@ -508,7 +508,7 @@ def _as_written(path: Path) -> Manifest | None:
     with suppress(TokenbinError, OSError):
         content = path.read_bytes()
         if manifest_is_as_written(content):
-            return Manifest.from_json(content.decode(), path)
+            return Manifest.from_json(content.decode("utf-8", "replace"), path)
     return None
 
 
