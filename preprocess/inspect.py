@@ -247,7 +247,7 @@ def _last_stage(entries: list[Entry]) -> dict[str, Any]:
         is_counting = entry["kind"] == "counted"
         name, files = sources[0 if is_counting else entry["number"]]
         title = "counting" if is_counting else f"encoding {name}"
-        n_bytes = sum(n_bytes for _, n_bytes, _ in files)
+        n_bytes = sum(n_bytes for _, n_bytes, *_ in files)
         stage = Stage(title, n_bytes, "B", entry["bytes"])
         seconds = float(entry["seconds"])
         rate = stage.done / seconds if seconds > 0 and stage.done else None
