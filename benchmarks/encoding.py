@@ -125,7 +125,7 @@ def encode_gigatoken(job: Job, clock: Clock) -> Result:
 def _encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
     import pyarrow  # noqa: F401 - imports do not count
 
-    import bpe.encode  # noqa: F401
+    import bpe.encode  # noqa: F401 - imports do not count
     from bpe import Tokenizer
 
     texts = documents(job.corpus)

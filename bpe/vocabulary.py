@@ -477,7 +477,7 @@ class SpecialTokenMatcher:
     def occurs_in(self, data: bytes | memoryview) -> bool:
         """Return whether any of the special tokens occurs in the data."""
         # A plain loop: it is on the path of every short text, and half as long as any().
-        for search in self._searches:  # noqa: SIM110
+        for search in self._searches:  # noqa: SIM110 - see above
             if search(data):
                 return True
         return False

@@ -19,7 +19,7 @@ from preprocess.config import ReadSettings, SettingsError, TrainSettings
 # Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; a worker's caches;
 # text, boundaries and ids of its unit and of those that wait.
 _BASE = 220_000_000
-_OF_WORKER = 140_000_000
+_OF_WORKER = 180_000_000
 _OF_UNIT_BYTE = 24
 _LEAST_UNIT = 64 * 1024
 _OF_ID = 1_000
