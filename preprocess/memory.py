@@ -78,7 +78,7 @@ def fitted(settings: Settings) -> Settings:
     if limit is None:
         return settings
     base = _BASE
-    if isinstance(settings, TrainSettings):
+    if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
         base += _OF_ID * settings.vocab_size
     workers = (limit - base) // (_OF_WORKER + _OF_UNIT_BYTE * settings.unit_size)
     if workers >= 1:

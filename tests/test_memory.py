@@ -159,6 +159,9 @@ def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
     large = checked(BuildSettings, {"vocab_size": 10**6, "memory_limit": "1GB"})
     with pytest.raises(SettingsError, match="which is 1402MB"):
         fitted(large)
+    # With a tokenizer that is there, none is trained.
+    given = checked(BuildSettings, {"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "402MB"})
+    assert fitted(given).workers == 1
 
 
 def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(
