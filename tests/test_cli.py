@@ -314,7 +314,7 @@ def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.Mo
     lines = (tmp_path / "log").read_text().splitlines()
     stages = [line for line in lines if " left" in line]
     assert {re.search(r"INFO ([\w ]+):", line)[1] for line in stages} >= {"counting", "merging"}
-    assert all(re.search(r" left; memory \d+ MB, \d+\.\d processors", line) for line in stages)
+    assert all(re.search(r" left; memory [\d,]+ MB, \d+\.\d processors", line) for line in stages)
 
 
 def test_bars_show_rate_and_time_left(

@@ -36,7 +36,9 @@ from preprocess.storage import LOCK_FILE
 ROOT = Path(__file__).parent.parent
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.
 STUCK = """
-import hashlib, os, sys
+import hashlib, os, signal, sys
+# As in a terminal; what was started in the background inherits that it ignores SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import bpe.count, preprocess.cli, preprocess.stopping
 preprocess.stopping.TICK = 0.01
 add, n = bpe.count.PretokenCounts.add, 0
