@@ -131,29 +131,52 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
 
 
 def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any]]:
-    """The settings that a token file was made with, and the stats.json that tells of it."""
-    unread = []
+    """The settings that a token file was made with, and the stats.json that tells of it.
+
+    Where a command wrote over the file of another, both tell of it; the manifest says which is
+    right, and without one nobody can.
+    """
+    found, unread = {}, []
     for path in sorted(bin_path.parent.glob("*stats.json")):
         stats = stats_in(path) or {}
         settings, record = stats.get("settings"), stats.get("made_from")
         command = record.get("command") if isinstance(record, dict) else None
+        made: BuildSettings | EncodeSettings
         try:
             if not isinstance(settings, dict):
                 unread.append(path.name)
             elif command == "encode":
                 made = checked(EncodeSettings, settings)
                 if made.name == bin_path.stem:
-                    return made, stats
+                    found[path.name] = made, stats
             elif command == "build":
-                built = checked(BuildSettings, settings)
+                made = checked(BuildSettings, settings)
                 # A run without validation leaves a val.bin of another one alone.
-                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
-                if bin_path.stem in map(built.named, names):
-                    return built, stats
+                names = ("train", "val") if made.val or made.validation_fraction else ("train",)
+                if bin_path.stem in map(made.named, names):
+                    found[path.name] = made, stats
         except SettingsError:
             unread.append(path.name)
+    if len(found) > 1:
+        manifest_path = bin_path.with_suffix(".json")
+        content = manifest_path.read_bytes() if manifest_path.exists() else b""
+        digest = xxhash.xxh3_128_hexdigest(content)
+        right = [made for made in found.values() if _digest_in(made[1], bin_path) == digest]
+        if not right:
+            raise RemakeError(
+                f"{' and '.join(found)} both tell how it was made, and which came last is not known"
+            )
+        return right[0]
+    for only in found.values():
+        return only
     more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
     raise RemakeError(f"no stats.json beside it says how it was made{more}")
+
+
+def _digest_in(stats: Mapping[str, Any], bin_path: Path) -> Any:
+    """The digest of the manifest of a token file in stats.json, if that has it."""
+    manifests = stats.get("manifests")
+    return manifests.get(manifest_name(bin_path.stem)) if isinstance(manifests, dict) else None
 
 
 def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
@@ -168,8 +191,7 @@ def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress)
     """
     settings, stats = _made(bin_path)
     name = manifest_name(bin_path.stem)
-    manifests = stats.get("manifests")
-    digest = manifests.get(name) if isinstance(manifests, dict) else None
+    digest = _digest_in(stats, bin_path)
     with _working(bin_path) as storage:
         encoded_anew(settings, tokenizer, bin_path.stem, storage, progress)
         if xxhash.xxh3_128_hexdigest(storage.get(name) or b"") != digest:

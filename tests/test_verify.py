@@ -502,6 +502,23 @@ def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
     assert "val.bin: not compared with its sources: no stats.json beside it" in found
 
 
+def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_path: Path) -> None:
+    """Two stats.json tell of it then; the manifest says which is right."""
+    text = tmp_path / "text"
+    text.write_text("another text, newer and lower")
+    tokenizer = data / "tokenizer.json"
+    encode(paths=text, out=data / "train.bin", tokenizer=tokenizer, overwrite=True)
+    before = contents(data)
+    flip(data / "train.bin", 4)
+    assert not damages(verified(data, repair=True, deep=True))
+    assert contents(data) == before
+    (data / "train.json").unlink()
+    found = damages(verified(data, repair=True))
+    both = "stats.json and train_stats.json both tell how it was made, and which came last is not"
+    assert f"train.json: cannot be repaired: {both} known; put a copy of it" in found[0]
+    assert contents(data) == {name: before[name] for name in before if name != "train.json"}
+
+
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
