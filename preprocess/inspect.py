@@ -19,7 +19,7 @@ from preprocess import inspect_tokenizer, quality
 from preprocess.journal import Entry, JournalError, read_entries, understanding
 from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
-from preprocess.storage import JOURNAL_FILE, unfinished
+from preprocess.storage import JOURNAL_FILE, REPAIR, unfinished, work_directory
 from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
@@ -224,6 +224,8 @@ def how_far(work: Path) -> dict[str, Any]:
     """
     journal = work / JOURNAL_FILE
     said: dict[str, Any] = {"path": str(work), "text": "nothing was done yet"}
+    if work == work_directory(work.parent, REPAIR):
+        return said | {"text": "a repair; the next one clears it away (verify --repair)"}
     try:
         content = journal.read_bytes()
     except FileNotFoundError:

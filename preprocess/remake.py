@@ -31,7 +31,7 @@ from preprocess.passes import SpecialIds, encoded_again
 from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
 from preprocess.sources import Source
-from preprocess.storage import LocalStorage, writing
+from preprocess.storage import REPAIR, LocalStorage, work_directory, writing
 from preprocess.token_file import (
     BLOCK_BYTES,
     DOCUMENT_END_DTYPE,
@@ -232,11 +232,21 @@ def remake_tokenizer(
         storage.publish(names_of_tokenizer(TOKENIZER_FILE))
 
 
+def clear_repair(directory: Path) -> None:
+    """Remove what a repair left that was killed; it is of no use to the next one.
+
+    Raises:
+        OutputError: Somebody is at work there, or it cannot be removed.
+    """
+    if work_directory(directory, REPAIR).exists():
+        with LocalStorage(directory, REPAIR) as storage:
+            storage.clear()
+
+
 @contextmanager
 def _working(bin_path: Path) -> Iterator[LocalStorage]:
     """A storage for a repair, with the lock of the directory; it leaves nothing but its results."""
-    # No run has a name that begins with a dot.
-    with LocalStorage(bin_path.parent, f".{bin_path.stem}") as storage:
+    with LocalStorage(bin_path.parent, REPAIR) as storage:
         storage.clear()
         try:
             yield storage

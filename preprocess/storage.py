@@ -30,6 +30,8 @@ from bpe.errors import TokenbinError
 LOCK_FILE = ".tokenbin.lock"
 JOURNAL_FILE = "journal.jsonl"
 _PARTIAL = ".partial"
+# The name of a repair; no run has a name that begins with a dot.
+REPAIR = ".repair"
 # Errors that end when somebody has made space.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

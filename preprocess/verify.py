@@ -26,6 +26,7 @@ from preprocess.progress import Progress, Stage
 from preprocess.remake import (
     Origin,
     RemakeError,
+    clear_repair,
     first_difference,
     mend,
     origin_of,
@@ -106,6 +107,8 @@ def verified(
     if not path.exists() and not path.with_suffix(".json").exists():
         raise TokenFileError(f"{path}: no such file or directory; check the path")
     progress = progress or Progress()
+    if repair:
+        clear_repair(path if path.is_dir() else path.parent)
     findings: list[Finding] = []
     for each in paths:
         try:

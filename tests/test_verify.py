@@ -491,6 +491,33 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
     assert (data / "train.bin").read_bytes() == before
 
 
+def test_what_a_killed_repair_left_is_said_and_cleared_away(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        """Stands for the end of the process."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    before = contents(data)
+    (data / "tokenizer.json").unlink()
+    with monkeypatch.context() as patched:
+        # At its beginning there is nothing to clear yet.
+        patched.setattr(LocalStorage, "publish", killed)
+        patched.setattr(LocalStorage, "clear", lambda self: None)
+        with pytest.raises(KilledError):
+            verified(data, repair=True)
+    work = data / "..repair.partial"
+    assert {"journal.jsonl", "tokenizer.json"} <= {path.name for path in work.iterdir()}
+    said = f"{work}: not finished: a repair; the next one clears it away (verify --repair)"
+    (data / "tokenizer.json").write_bytes(before["tokenizer.json"])
+    assert said in description(data)
+    assert not damages(verified(data, repair=True))
+    assert contents(data) == before
+    assert not work.exists()
+
+
 def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
     built: Path, tmp_path: Path
 ) -> None:
