@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
 from preprocess.inspect import manifests_in, tokenizer_of
-from preprocess.outputs import TOKENIZER_FILE
+from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Progress, Stage
 from preprocess.remake import (
     Origin,
@@ -43,6 +43,7 @@ from preprocess.token_file import (
     TokenFile,
     TokenFileError,
     manifest_is_as_written,
+    manifest_name,
     name_of,
     open_tokens,
     token_dtype,
@@ -121,11 +122,22 @@ def verified(
 
 
 def _token_files_in(directory: Path) -> list[Path]:
-    """The manifests of a directory, and what should be one beside a .bin and its .docs."""
-    manifests = manifests_in(directory)
-    both = [path for path in directory.glob("*.docs") if path.with_suffix(".bin").exists()]
-    more = [directory / f"{name_of(path)}.json" for path in both]
-    return sorted({*manifests, *more})
+    """The manifests of a directory, and what should be one.
+
+    That is one beside a .bin and its .docs, or one that a stats.json tells of, if there is anything
+    left of its files.
+    """
+    of_bin, of_docs = (
+        {manifest_name(name_of(path)) for path in directory.glob(f"*{suffix}")}
+        for suffix in (".bin", ".docs")
+    )
+    names = of_bin & of_docs
+    for path in directory.glob("*stats.json"):
+        told = (stats_in(path) or {}).get("manifests")
+        if isinstance(told, dict):
+            left = of_bin | of_docs | {each.name for each in directory.glob("*.json")}
+            names |= told.keys() & left
+    return sorted({*manifests_in(directory), *(directory / name for name in names)})
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:

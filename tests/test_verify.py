@@ -491,6 +491,18 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
     assert (data / "train.bin").read_bytes() == before
 
 
+@pytest.mark.parametrize("lost", [".bin", ".docs"])
+@pytest.mark.parametrize("how", ["empty", "remove"])
+def test_a_token_file_that_lost_two_of_its_files_is_not_passed_over(
+    data: Path, built: Path, lost: str, how: str
+) -> None:
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    (data / f"train{lost}").unlink()
+    assert any("train" in line for line in damages(verified(data)))
+    assert not damages(verified(data, repair=True))
+    assert contents(data) == contents(built)
+
+
 def test_what_a_killed_repair_left_is_said_and_cleared_away(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
