@@ -136,12 +136,12 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
     Where a command wrote over the file of another, both tell of it; the manifest says which is
     right, and without one nobody can.
     """
-    found, unread = {}, []
+    found: dict[str, tuple[BuildSettings | EncodeSettings, dict[str, Any]]] = {}
+    unread = []
     for path in sorted(bin_path.parent.glob("*stats.json")):
         stats = stats_in(path) or {}
         settings, record = stats.get("settings"), stats.get("made_from")
         command = record.get("command") if isinstance(record, dict) else None
-        made: BuildSettings | EncodeSettings
         try:
             if not isinstance(settings, dict):
                 unread.append(path.name)
@@ -150,11 +150,11 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
                 if made.name == bin_path.stem:
                     found[path.name] = made, stats
             elif command == "build":
-                made = checked(BuildSettings, settings)
+                built = checked(BuildSettings, settings)
                 # A run without validation leaves a val.bin of another one alone.
-                names = ("train", "val") if made.val or made.validation_fraction else ("train",)
-                if bin_path.stem in map(made.named, names):
-                    found[path.name] = made, stats
+                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
+                if bin_path.stem in map(built.named, names):
+                    found[path.name] = built, stats
         except SettingsError:
             unread.append(path.name)
     if len(found) > 1:
@@ -228,7 +228,8 @@ def remake_tokenizer(
             raise RemakeError(
                 f"what it was made from gives another one now ({tokenizer.fingerprint[:16]}...)"
             )
-        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+        with writing(bin_path.with_name(TOKENIZER_FILE)):
+            put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
         storage.publish(names_of_tokenizer(TOKENIZER_FILE))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -501,6 +502,18 @@ def test_a_token_file_that_lost_two_of_its_files_is_not_passed_over(
     assert any("train" in line for line in damages(verified(data)))
     assert not damages(verified(data, repair=True))
     assert contents(data) == contents(built)
+
+
+def test_a_full_disk_is_no_damage(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (data / "tokenizer.json").unlink()
+    before = contents(data)
+    monkeypatch.setattr("bpe.Tokenizer.save", full)
+    with pytest.raises(OutputError, match=r"tokenizer\.json: could not be written: No space left"):
+        verified(data, repair=True)
+    assert contents(data) == before
 
 
 def test_what_a_killed_repair_left_is_said_and_cleared_away(
