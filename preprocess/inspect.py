@@ -130,7 +130,8 @@ def _tokenizer_at(path: Path, pattern: str | None) -> AnyTokenizer:
 def is_manifest(path: Path) -> bool:
     """Whether a .json calls itself a manifest; whether it is a good one is another question."""
     try:
-        content = json.loads(path.read_bytes())
+        # Reading a pipe would wait for somebody who writes to it.
+        content = json.loads(path.read_bytes()) if path.is_file() else None
     except (ValueError, OSError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT

@@ -152,6 +152,9 @@ def _of_token_file(
     path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
+    for each in (manifest_path, bin_path, path.with_suffix(".docs")):
+        if each.exists() and not each.is_file():
+            return [Finding(each, False, "expected a file, found something else")]
     mended = _mended_small_files(bin_path, tokenizer_path, progress) if repair else []
     try:
         content = manifest_path.read_bytes()

@@ -105,6 +105,16 @@ def test_a_tokenizer_without_its_last_byte_is_found(data: Path) -> None:
     assert any("bytes of its file were changed" in line for line in damages(verified(data)))
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("suffix", ["json", "bin", "docs"])
+def test_a_pipe_is_not_waited_for(data: Path, suffix: str) -> None:
+    path = data / f"train.{suffix}"
+    path.unlink()
+    os.mkfifo(path)
+    assert f"DAMAGED  {path}: expected a file, found something else" in damages(verified(data))
+    assert damages(verified(data, repair=True))
+
+
 def test_a_wrong_size_is_found(data: Path) -> None:
     with open(data / "train.bin", "ab") as file:
         file.write(b"\0\0")
