@@ -12,6 +12,8 @@ import pytest
 
 import bpe
 
+ROOT = Path(__file__).parent.parent
+
 FIND = """
 import numpy as np
 from bpe.pretokenize import find_all
@@ -95,6 +97,29 @@ def test_a_kill_between_index_and_machine_code(package: Path) -> None:
 def test_no_cache_where_none_can_be_written(package: Path) -> None:
     (package.parent.parent / "cache").write_text("a file, not a directory", encoding="utf-8")
     assert run(package, FIND) == "[0, 2]|compiled"
+
+
+TYPES_LATER = """
+import bpe.kernels.jit
+from numba.core.typing.typeof import typeof_impl
+before = set(typeof_impl.registry)
+from bpe import train_bpe
+train_bpe(["hello world " * 20, "a b c"], vocab_size=260).encode("hello")
+print(sorted(map(str, set(typeof_impl.registry) - before)))
+"""
+
+
+def test_numba_registers_no_types_when_threads_may_look_them_up(tmp_path: Path) -> None:
+    # Kernels that are compiled, then the same from the cache.
+    for _ in range(2):
+        process = subprocess.run(
+            [sys.executable, "-c", TYPES_LATER],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert process.stdout == "[]\n"
 
 
 def test_numba_settings_are_left_alone() -> None:

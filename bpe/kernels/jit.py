@@ -24,7 +24,8 @@ from typing import Any
 import llvmlite
 import numba
 import platformdirs
-from numba.core import event
+from numba.core import entrypoints, event
+from numba.core.registry import cpu_target
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _logger = logging.getLogger("bpe")
@@ -67,6 +68,22 @@ def _writable_cache_directory() -> str | None:
 
 # With compilation switched off there is nothing to cache.
 CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_directory()
+
+
+def _prepare_compiler() -> None:
+    """Have numba load what it loads before its first kernel: its own types and those of extensions.
+
+    It would do so at the first call, and not keep other threads from looking types up meanwhile:
+    two workers whose first kernels came at the same moment could fail with "dictionary changed size
+    during iteration". An import is waited for by all threads.
+    """
+    entrypoints.init_all()
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
+if not numba.config.DISABLE_JIT:
+    _prepare_compiler()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
