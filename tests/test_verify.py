@@ -105,6 +105,18 @@ def test_a_tokenizer_without_its_last_byte_is_found(data: Path) -> None:
     assert any("bytes of its file were changed" in line for line in damages(verified(data)))
 
 
+def test_a_manifest_with_more_documents_than_there_are(data: Path) -> None:
+    path = data / "train.json"
+    n_documents = json.loads(path.read_text())["n_documents"]
+    said = f'"n_documents": {n_documents}'
+    assert said in path.read_text()
+    path.write_text(path.read_text().replace(said, f'"n_documents": {n_documents + 1}'))
+    assert re.search(
+        r"train\.docs: [\d,]+ bytes are expected and [\d,]+ were found",
+        str(damages(verified(data))),
+    )
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("suffix", ["json", "bin", "docs"])
 def test_a_pipe_is_not_waited_for(data: Path, suffix: str) -> None:
