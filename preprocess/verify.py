@@ -152,9 +152,9 @@ def _of_token_file(
     path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
-    for each in (manifest_path, bin_path, path.with_suffix(".docs")):
-        if each.exists() and not each.is_file():
-            return [Finding(each, False, "expected a file, found something else")]
+    odd = _no_files(manifest_path, [bin_path])
+    if odd:
+        return odd
     mended = _mended_small_files(bin_path, tokenizer_path, progress) if repair else []
     try:
         content = manifest_path.read_bytes()
@@ -167,6 +167,9 @@ def _of_token_file(
         raise
     except TokenbinError as error:
         return [*mended, _damage(path, error)]
+    odd = _no_files(manifest_path, [path.with_name(f"{s}.bin") for s in manifest.stems(path.stem)])
+    if odd:
+        return [*mended, *odd]
     findings = [*mended, _of_manifest(manifest_path, content)]
     findings += _of_data(bin_path, manifest, progress)
     try:
@@ -193,6 +196,16 @@ def _of_token_file(
         findings.append(_of_sample(file, tokenizer))
         findings.append(_of_sources(file, origin, why_not, deep))
     return findings
+
+
+def _no_files(manifest_path: Path, bin_paths: Sequence[Path]) -> list[Finding]:
+    """What is neither a file nor a directory: reading a pipe would wait for somebody to write."""
+    docs = [path.with_suffix(".docs") for path in bin_paths]
+    return [
+        Finding(each, False, "expected a file, found something else; remove it")
+        for each in (manifest_path, *bin_paths, *docs)
+        if each.exists() and not (each.is_file() or each.is_dir())
+    ]
 
 
 def _damage(path: Path, error: TokenbinError) -> Finding:

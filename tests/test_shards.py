@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,43 @@ def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
         build(out=out, **options | {"unit_size": 700, "workers": 2})
         assert torture.contents(out) == torture.contents(tmp_path / "peace"), at
         shutil.rmtree(out)
+
+
+def test_a_pass_that_was_finished_with_empty_docs_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first shards lie inside the first document, so that no document ends in them."""
+    from preprocess import storage
+
+    text, tokenizer = tmp_path / "text.txt", tmp_path / "peace" / "tokenizer.json"
+    text.write_text("one that is long " * 300 + END + "short")
+    given = OPTIONS | {"train": text, "shard_tokens": N, "split_documents": True, "val_fraction": 0}
+    build(**given, out=tokenizer.parent)
+    assert not (tokenizer.parent / "train_00000.docs").read_bytes()
+    del given["vocab_size"]
+    counting = faults.System()
+    monkeypatch.setattr(storage, "os", counting)
+    build(**given, out=tmp_path / "counted", tokenizer=tokenizer)
+    refused = 0
+    for at in range(len(counting.calls) - 40, len(counting.calls) + 1):
+        out = tmp_path / str(at)
+        monkeypatch.setattr(storage, "os", faults.System(at, faults.fail(faults.ERRORS[0])))
+        with contextlib.suppress(OutputError):  # a late one that cleans up may fail
+            build(**given, out=out, tokenizer=tokenizer)
+        refused += not (out / "train.json").exists()
+        monkeypatch.setattr(storage, "os", faults.System())
+        build(**given, out=out, tokenizer=tokenizer)
+        assert torture.contents(out) == torture.contents(tokenizer.parent), at
+    assert refused > 10
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_the_place_of_a_shard_is_not_waited_for(data: Path) -> None:
+    for name in ("train_00001.docs", "val_00000.bin"):
+        (data / name).unlink()
+        os.mkfifo(data / name)
+    found = [finding.path.name for finding in damages(data)]
+    assert found == ["train_00001.docs", "val_00000.bin"]
 
 
 def test_batches_are_those_of_one_file(root: Path, divided: str) -> None:

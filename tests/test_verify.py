@@ -123,7 +123,8 @@ def test_a_pipe_is_not_waited_for(data: Path, suffix: str) -> None:
     path = data / f"train.{suffix}"
     path.unlink()
     os.mkfifo(path)
-    assert f"DAMAGED  {path}: expected a file, found something else" in damages(verified(data))
+    text = "expected a file, found something else; remove it"
+    assert f"DAMAGED  {path}: {text}" in damages(verified(data))
     assert damages(verified(data, repair=True))
 
 
