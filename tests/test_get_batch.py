@@ -57,7 +57,6 @@ def test_every_row_is_a_window_of_the_data(
         assert array.shape == (batch_size, context_length)
         assert array.dtype == np.int64
         assert array.flags.c_contiguous
-        assert array.flags.owndata
         assert array.flags.writeable
         assert not np.shares_memory(array, data)
     assert not np.shares_memory(inputs, targets)
@@ -266,3 +265,67 @@ def test_generator_of_another_kind(rng: Any) -> None:
         SamplingError, match=r"rng should be a numpy Generator.*default_rng\(seed\)"
     ):
         get_batch(np.arange(99), 1, 1, rng=rng)
+
+
+def test_memory_of_batches_that_are_gone_is_used_again() -> None:
+    data = np.arange(5000)
+    places = set()
+    for _ in range(20):
+        inputs, targets = get_batch(data, 6, 50)
+        places |= {inputs.ctypes.data, targets.ctypes.data}
+    assert len(places) == 4  # a batch is still there while the next one is drawn
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=60))
+def test_what_is_held_in_any_way_is_never_written_over(steps: list[tuple[int, int]]) -> None:
+    data = np.arange(5000)
+    holding = [
+        lambda inputs, targets: [inputs, targets],
+        lambda inputs, targets: [targets[:, 2:], inputs],
+        lambda inputs, targets: [inputs[1:][::-1].T],
+        lambda inputs, targets: [memoryview(targets)],
+        lambda inputs, targets: [],
+    ]
+    held: list[Any] = []
+    for context_length, how in steps:
+        held += holding[how](*get_batch(data, 4, 3 * context_length))
+        held = held[-12:]
+        seen = [np.array(each).tolist() for each in held]
+        inputs, targets = get_batch(data, 4, 3 * context_length)
+        assert not np.shares_memory(inputs, targets)
+        inputs[:], targets[:] = -1, -2
+        del inputs, targets
+        assert [np.array(each).tolist() for each in held] == seen
+
+
+def test_large_batches_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from preprocess.sampling import batches
+
+    outputs = batches._Outputs()
+    monkeypatch.setattr(batches, "_outputs", outputs)
+    monkeypatch.setattr(outputs, "LARGEST", 8 * 40)
+    get_batch(np.arange(5000), 4, 11)
+    assert all(owner.size == 0 for owner in outputs._owners)
+    for n in range(1, 11):
+        get_batch(np.arange(5000), 4, n)
+    assert [owner.size for owner in outputs._owners] == [4 * n for n in range(7, 11) for _ in "xy"]
+
+
+def test_threads_never_get_the_same_memory() -> None:
+    data = np.arange(5000)
+    wrong: list[int] = []
+
+    def draw(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            inputs, targets = get_batch(data, 8, 64, rng=rng)
+            inputs += seed
+            if not (targets == inputs - seed + 1).all():
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

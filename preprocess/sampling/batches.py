@@ -8,6 +8,7 @@ Law: every window of `context_length + 1` ids that the data holds is drawn with 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, overload
@@ -108,11 +109,51 @@ def get_batch(
     else:
         # All windows as rows of one overlapping view; taking rows copies just those.
         windows = windows_of(tokens, context_length + 1)[starts]
-    inputs = windows[:, :-1].astype(np.int64, order="C")
-    targets = windows[:, 1:].astype(np.int64, order="C")
+    inputs, targets = (_outputs.array((batch_size, context_length)) for _ in range(2))
+    inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
     if device is None:
         return inputs, targets
     return _to_device(inputs, device), _to_device(targets, device)
+
+
+class _Outputs:
+    """Memory of batches that nobody holds any more, for those that come.
+
+    Fresh memory costs more than a batch: the system hands it out page by page, full of zeros, at
+    the first touch, and takes it back as soon as the arrays are gone.
+    """
+
+    # Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
+    LIMIT = 8
+    LARGEST = 1 << 24  # bytes of an array that is kept
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owners: list[Batch] = [np.empty(0, np.int64)]
+        # As this Python counts them.
+        self._free = self._holders(0)
+
+    def array(self, shape: tuple[int, int]) -> Batch:
+        """int64[shape], C-contiguous, of any content, that shares memory with no other array."""
+        size = shape[0] * shape[1]
+        if size * 8 > self.LARGEST:
+            return np.empty(shape, np.int64)
+        with self._lock:
+            for place in range(len(self._owners)):
+                # Every array made of it, views of views too, holds the one that owns the memory.
+                if self._owners[place].size == size and self._holders(place) == self._free:
+                    self._owners.append(self._owners.pop(place))
+                    break
+            else:
+                self._owners.append(np.empty(size, np.int64))
+                del self._owners[: -self.LIMIT]
+            return self._owners[-1].reshape(shape)
+
+    def _holders(self, place: int) -> int:
+        return sys.getrefcount(self._owners[place])
+
+
+_outputs = _Outputs()
 
 
 def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
