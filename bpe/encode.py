@@ -73,8 +73,9 @@ def group_scratch() -> kernels.Scratch:
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
         keys=np.empty(4 * n, np.uint64),
-        missing=np.empty(n, np.uint64),
-        found=np.empty(2 * n, np.uint64),
+        ids=np.empty(4 * (n + 2), np.uint32),
+        gaps=np.empty(2 * n, np.uint64),
+        gap_places=np.empty(2 * n, np.int64),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.FEW, np.uint32),
         **_links(64),

@@ -258,15 +258,31 @@ def test_machine_words_equal_their_plain_twins() -> None:
         assert _add(word, factor) == machine._plain_add(word, factor)
         assert _fold(word, factor) == machine._plain_multiply_and_fold(word, factor)
         assert _ones(word) == machine._plain_ones(word)
-        compiled, plain = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
-        _store_word(compiled, 1, word)
-        machine._plain_store_u64(plain, 1, word)
-        assert compiled.tolist() == plain.tolist()
         for bits in range(16, 33):
             compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
             _store(compiled, 1, word, bits)
             machine._plain_store_four_ids(plain, 1, word, bits)
             assert compiled.tolist() == plain.tolist()
+    words = random_source.integers(0, 2**64, 40, np.uint64)
+    for i in range(0, 37, 3):
+        at = np.uint64(i)
+        key, plain_key = words[:9].copy(), words[:9].copy()
+        _take_key(data, 3 * i, words, at, key, np.uint64(5))
+        machine._plain_take_key(data, 3 * i, words, at, plain_key, np.uint64(5))
+        assert key.tolist() == plain_key.tolist()
+        for other in (words.copy(), words ^ np.uint64(1 << i)):
+            other[20:22] = words[i : i + 2]
+            for j in (np.uint64(19), np.uint64(20), np.uint64(21)):
+                same = machine._plain_same_two_words(words, at, other, j)
+                assert _same_two_words(words, at, other, j) == same
+                assert same == (words[i : i + 2].tolist() == other[int(j) : int(j) + 2].tolist())
+        ids, plain_ids = np.zeros(50, np.uint32), np.zeros(50, np.uint32)
+        _copy_four_ids(words, at, ids, i)
+        machine._plain_copy_four_ids(words, at, plain_ids, i)
+        assert ids.tolist() == plain_ids.tolist()
+        _copy_eight_ids(words.view(np.uint32), i, ids, i + 3)
+        machine._plain_copy_eight_ids(words.view(np.uint32), i, plain_ids, i + 3)
+        assert ids.tolist() == plain_ids.tolist()
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
         assert _minimum(numbers, i) == machine._plain_minimum_of_16(numbers, i)
@@ -315,8 +331,23 @@ def _ones(word):
 
 
 @kernel
-def _store_word(array, i, word):
-    machine.store_u64(array, i, word)
+def _take_key(source, i, parts, j, target, k):
+    machine.take_key(source, i, parts, j, target, k)
+
+
+@kernel
+def _same_two_words(a, i, b, j):
+    return machine.same_two_words(a, i, b, j)
+
+
+@kernel
+def _copy_four_ids(source, i, target, j):
+    machine.copy_four_ids(source, i, target, j)
+
+
+@kernel
+def _copy_eight_ids(source, i, target, j):
+    machine.copy_eight_ids(source, i, target, j)
 
 
 @kernel

@@ -96,7 +96,7 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
             weight = weights[first_weight + number]
         k = i << np.uint64(2)
         low, high = keys[k], keys[k + np.uint64(1)]
-        slot = keys[k + np.uint64(2)] << np.uint64(2)
+        slot = keys[k + np.uint64(2)]
         if high != LONG:
             while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
                 slot + np.uint64(1)

@@ -10,10 +10,10 @@ stays near the processor, whose table of pages reaches no further than a few meg
 in front is looked up behind it, among all words seen: in buckets of two rows, one cache line, of up
 to seven ids in as few bits as the vocabulary needs.
 
-Pre-tokens are handled in groups of some hundred, in passes that hardly ever have to wait or to
-guess: keys, with a prefetch of the rows in front; which of them are not in front, with a prefetch
-of their buckets behind; then the ids of all, in order. A single pass waited for memory at every
-word and was three times slower.
+Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: keys, with a
+prefetch of the rows in front; the ids of those that are in front, which leave gaps, and a prefetch
+of the buckets behind of the others; then those ids again, and between them what belongs into the
+gaps. A single pass waited for memory at every word and was three times slower.
 
 Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
 for nearly all of them; only the others are looked up in the table of pairs.
@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add,
+    copy_eight_ids,
+    copy_four_ids,
     in_line,
     leading_zeros,
     load_u64,
@@ -38,8 +40,9 @@ from bpe.kernels.machine import (
     ones,
     out_of_line,
     prefetch,
+    same_two_words,
     store_four_ids,
-    store_u64,
+    take_key,
     trailing_zeros,
 )
 
@@ -112,8 +115,11 @@ class Scratch(NamedTuple):
     # uint64[4 * (GROUP + 80)]: the two words of the key, of which the second is LONG if a pre-token
     # is; its row in front; if it is not there the place of its bucket, or of a long one the hash.
     keys: NDArray[np.uint64]
-    missing: NDArray[np.uint64]  # uint64[GROUP + 80], those that are not in front
-    found: NDArray[np.uint64]  # uint64[2 * (GROUP + 80)], the ids of their rows in front, or zeros
+    ids: NDArray[np.uint32]  # uint32[4 * (GROUP + 82)], of those that are in front
+    # uint64[2 * (GROUP + 80)], what belongs between them: number of a pre-token that is not in
+    # front, or END_OF_DOCUMENT and that of the one that is the first of another
+    gaps: NDArray[np.uint64]
+    gap_places: NDArray[np.int64]  # int64[2 * (GROUP + 80)], the ids that come before
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[FEW]
     # For `merge_many`; n is the number of bytes of the longest pre-token.
@@ -122,6 +128,8 @@ class Scratch(NamedTuple):
     heap: NDArray[np.uint64]  # uint64[2 * n]
 
 
+END_OF_DOCUMENT = np.uint64(1 << 32)
+
 LONG = np.uint64(0xFF << 56)
 """The second word of a key that no row has."""
 
@@ -129,9 +137,9 @@ KEY_PARTS = np.array(
     [
         word
         for n in range(SHORT + 1)
-        for word in ((1 << 8 * min(n, 8)) - 1, (1 << 8 * max(n - 8, 0)) - 1, n << 56, 0)
+        for word in ((1 << 8 * min(n, 8)) - 1, (1 << 8 * max(n - 8, 0)) - 1, 0, n << 56)
     ]
-    + [0, 0, LONG, 0],
+    + [0, 0, 0, LONG],
     np.uint64,
 )
 """Which bits of its 16 bytes are the key of a pre-token of n bytes, and what is put on top of them,
@@ -612,17 +620,13 @@ def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
 
 
 @kernel
-def encode_missing(tables, cache, scratch, buffer, number, ids, n_ids):
-    """The ids of one that is not in front, `scratch.missing[number]`.
-
-    `scratch.found` gets its row's words of ids, or zeros if it has none for the front.
+def encode_missing(tables, cache, scratch, buffer, i, ids, n_ids):
+    """The ids of pre-token i of the group, which is not in front and is put there.
 
     Returns the number of ids after it.
     """
     in_line()
-    i = np.int64(scratch.missing[number])
     low, high, behind = scratch.keys[4 * i], scratch.keys[4 * i + 1], scratch.keys[4 * i + 3]
-    scratch.found[2 * number + 1] = np.uint64(0)
     if high == LONG:
         start, stop = scratch.positions[i], scratch.positions[i + 1]
         return encode_long(tables, cache, scratch, buffer, behind, start, stop, ids, n_ids)
@@ -647,12 +651,13 @@ def encode_missing(tables, cache, scratch, buffer, number, ids, n_ids):
         after = encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids)
     n = after - n_ids
     if n <= 4:
+        row = np.int64(scratch.keys[4 * i + 2])
+        cache.front[row] = low
+        cache.front[row + 1] = high
+        cache.front[row + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
         # What is behind the last id means nothing, but must leave the bits of the number free.
         third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
-        scratch.found[2 * number] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
-        scratch.found[2 * number + 1] = (two_ids(third, fourth) & IDS) | (
-            np.uint64(n) << np.uint64(61)
-        )
+        cache.front[row + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
     return after
 
 
@@ -729,58 +734,67 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, front):
     n_inside = n_pretokens
     while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
         n_inside -= 1
-    keys_between(buffer, np.int64(0), 0, n_inside, scratch, front)
+    keys_between(buffer, 0, 0, n_inside, scratch, front)
     keys_between(tail, tail_start, n_inside, n_pretokens, scratch, front)
 
 
 @kernel
 def keys_between(source, source_start, first, last, scratch, front):
     """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
-    mask = np.uint64(front.size // 4 - 1)
+    in_line()
+    mask = np.uint64(front.size - 4)
     positions, keys = scratch.positions, scratch.keys
+    start = positions[first]
     # Unsigned numbers need no test for places counted from the end.
     for number in range(first, last):
         i = np.uint64(number)
-        at = positions[i]
-        length = np.uint64(min(positions[i + np.uint64(1)] - at, np.int64(SHORT + 1)))
-        at -= source_start
-        part = length << np.uint64(2)
-        low = load_u64(source, at) & KEY_PARTS[part]
-        high = load_u64(source, at + 8) & KEY_PARTS[part + np.uint64(1)]
-        high |= KEY_PARTS[part + np.uint64(2)]
-        row = (hash_key(low, high) >> np.uint64(32)) & mask
-        prefetch(front, row << np.uint64(2))
+        stop = positions[i + np.uint64(1)]
+        length = np.uint64(min(stop - start, np.int64(SHORT + 1)))
         k = i << np.uint64(2)
-        keys[k] = low
-        keys[k + np.uint64(1)] = high
-        keys[k + np.uint64(2)] = row
+        take_key(source, start - source_start, KEY_PARTS, length << np.uint64(2), keys, k)
+        at = (hash_key(keys[k], keys[k + np.uint64(1)]) >> np.uint64(30)) & mask
+        prefetch(front, at)
+        keys[k + np.uint64(2)] = at
+        start = stop
 
 
 @kernel
-def list_missing(n_pretokens, scratch, front):
-    """Write those to `scratch.missing` that are not in front. Returns how many they are."""
-    keys, missing = scratch.keys, scratch.missing
-    n_missing = np.uint64(0)
-    for number in range(n_pretokens):
+def take_from_front(first, stop, scratch, front, n_gaps, n_ids):
+    """The ids of those of the pre-tokens `first` to `stop` that are in front, to `scratch.ids`.
+
+    The others are gaps.
+
+    Returns:
+        (the number of gaps, the number of ids), counted on from those given.
+    """
+    in_line()
+    keys, gaps, gap_places, ids = scratch.keys, scratch.gaps, scratch.gap_places, scratch.ids
+    n = np.uint64(n_gaps)
+    for number in range(first, stop):
         i = np.uint64(number)
         k = i << np.uint64(2)
-        at = keys[k + np.uint64(2)] << np.uint64(2)
+        at = keys[k + np.uint64(2)]
+        # Always four; those past the number are overwritten by what follows.
+        copy_four_ids(front, at + np.uint64(2), ids, n_ids)
         # Without a branch, which the processor could only guess.
-        missing[n_missing] = i
-        n_missing += np.uint64(
-            (front[at] ^ keys[k]) | (front[at + np.uint64(1)] ^ keys[k + np.uint64(1)])
-            != np.uint64(0)
-        )
-    return np.int64(n_missing)
+        gaps[n] = i
+        gap_places[n] = n_ids
+        is_gap = not same_two_words(front, at, keys, k)
+        n += np.uint64(is_gap)
+        n_found = np.int64(front[at + np.uint64(3)] >> np.uint64(61))
+        n_ids += np.int64(0) if is_gap else n_found
+    return np.int64(n), n_ids
 
 
 @kernel
-def fetch_missing(buffer, n_missing, scratch, cache):
-    """The bucket of each that is not in front, and a prefetch of it."""
+def fetch_missing(buffer, n_gaps, scratch, cache):
+    """The bucket of each pre-token that is not in front, and a prefetch of it."""
     mask = np.uint64(cache.rows.size // 8 - 1)
     positions, keys = scratch.positions, scratch.keys
-    for number in range(n_missing):
-        i = scratch.missing[number]
+    for number in range(n_gaps):
+        i = scratch.gaps[number]
+        if i >= END_OF_DOCUMENT:
+            continue
         k = i << np.uint64(2)
         low, high = keys[k], keys[k + np.uint64(1)]
         if high != LONG:
@@ -796,20 +810,12 @@ def fetch_missing(buffer, n_missing, scratch, cache):
 
 
 @kernel
-def put_in_front(n_missing, scratch, front):
-    """Put rows that were found behind in front.
-
-    After all of a group: what `list_missing` found there must stay.
-    """
-    for number in range(n_missing):
-        second_ids = scratch.found[2 * number + 1]
-        if second_ids != 0:
-            k = scratch.missing[number] << np.uint64(2)
-            at = scratch.keys[k + np.uint64(2)] << np.uint64(2)
-            front[at] = scratch.keys[k]
-            front[at + np.uint64(1)] = scratch.keys[k + np.uint64(1)]
-            front[at + np.uint64(2)] = scratch.found[2 * number]
-            front[at + np.uint64(3)] = second_ids
+def copy_ids(source, first, stop, ids, n_ids):
+    """Append `source[first:stop]`; up to seven more are written. Returns the number of ids now."""
+    in_line()
+    for at in range(first, stop, 8):
+        copy_eight_ids(source, at, ids, n_ids + at - first)
+    return n_ids + stop - first
 
 
 @kernel
@@ -850,48 +856,47 @@ def encode_pretokens(
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
-    positions, keys, missing = scratch.positions, scratch.keys, scratch.missing
-    front = cache.front
+    positions, gaps, gap_places = scratch.positions, scratch.gaps, scratch.gap_places
     document = cursor[2]
-    last = documents.offsets.size - 1
-    document_end = documents.offsets[min(document + 1, last)]
+    offsets = documents.offsets
+    last = offsets.size - 1
     while most > 0 and cursor[0] < starts.size:
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
         if n_pretokens <= 0:
             continue
-        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, front)
-        n_missing = list_missing(n_pretokens, scratch, front)
-        fetch_missing(buffer, n_missing, scratch, cache)
-        i, number, end_of_group = np.uint64(0), 0, np.uint64(n_pretokens)
-        missing[n_missing] = end_of_group
-        while i < end_of_group:
-            # Those of the open document.
-            stop = end_of_group
-            if positions[n_pretokens - 1] >= document_end:
-                stop = i
-                while positions[stop] < document_end:
-                    stop += np.uint64(1)
-            while True:
-                in_front = min(missing[number], stop)
-                while i < in_front:
-                    at = keys[(i << np.uint64(2)) + np.uint64(2)] << np.uint64(2)
-                    second_ids = front[at + np.uint64(3)]
-                    # Always four; those past the number are overwritten by what follows.
-                    store_u64(ids, n_ids, front[at + np.uint64(2)])
-                    store_u64(ids, n_ids + 2, second_ids & IDS)
-                    n_ids += np.int64(second_ids >> np.uint64(61))
-                    i += np.uint64(1)
-                if i == stop:
-                    break
-                n_ids = encode_missing(tables, cache, scratch, buffer, number, ids, n_ids)
-                number += 1
-                i += np.uint64(1)
-            if i < end_of_group:
-                start = positions[i]
-                document, n_ids = close_documents(documents, document, start, ids, n_ids)
-                document_end = documents.offsets[min(document + 1, last)]
-        put_in_front(n_missing, scratch, front)
+        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, cache.front)
+        first, n_gaps, n_found, ahead = 0, 0, 0, document
+        while True:
+            # Those of one document.
+            stop = n_pretokens
+            end = offsets[min(ahead + 1, last)]
+            if positions[n_pretokens - 1] >= end:
+                stop = first
+                while positions[stop] < end:
+                    stop += 1
+            n_gaps, n_found = take_from_front(first, stop, scratch, cache.front, n_gaps, n_found)
+            if stop == n_pretokens:
+                break
+            gaps[n_gaps] = END_OF_DOCUMENT | np.uint64(stop)
+            gap_places[n_gaps] = n_found
+            n_gaps += 1
+            first = stop
+            while ahead < last and offsets[ahead + 1] <= positions[stop]:
+                ahead += 1
+        fetch_missing(buffer, n_gaps, scratch, cache)
+        copied = 0
+        for number in range(n_gaps):
+            place = gap_places[number]
+            n_ids = copy_ids(scratch.ids, copied, place, ids, n_ids)
+            copied = place
+            gap = gaps[number]
+            i = np.int64(gap & ~END_OF_DOCUMENT)
+            if gap >= END_OF_DOCUMENT:
+                document, n_ids = close_documents(documents, document, positions[i], ids, n_ids)
+            else:
+                n_ids = encode_missing(tables, cache, scratch, buffer, i, ids, n_ids)
+        n_ids = copy_ids(scratch.ids, copied, n_found, ids, n_ids)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

@@ -28,6 +28,13 @@ def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, in
     return builder.bitcast(builder.gep(data, [index]), cgutils.voidptr_t)
 
 
+def _at(kind: Any, context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
+    """Pointer to the value of this kind at `array[index]`, arguments `number` and the next."""
+    array_type, array, index = signature.args[number], arguments[number], arguments[number + 1]
+    pointer = _element_pointer(context, builder, array_type, array, index)
+    return builder.bitcast(pointer, kind.as_pointer())
+
+
 def _plain_range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
     mask = 0
     for j in range(64):
@@ -40,8 +47,8 @@ def _plain_range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
 def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I8, 64)
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+        pointer = _at(vector, context, builder, signature, arguments, 0)
+        loaded = builder.load(pointer, align=1)
         undefined = ir.Constant(vector, ir.Undefined)
         zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
 
@@ -65,24 +72,88 @@ def _plain_load_u64(array: Any, i: int) -> np.uint64:
 @intrinsic
 def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        return builder.load(builder.bitcast(pointer, _I64.as_pointer()), align=1)
+        return builder.load(_at(_I64, context, builder, signature, arguments, 0), align=1)
 
     return types.uint64(array, types.int64), generate
 
 
-def _plain_store_u64(array: Any, i: int, word: int) -> None:
-    array[i], array[i + 1] = int(word) & 0xFFFFFFFF, int(word) >> 32
+def _plain_take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> None:
+    for word in range(2):
+        found = int(_plain_load_u64(source, i + 8 * word)) & int(parts[j + word])
+        target[k + word] = np.uint64(found | int(parts[j + 2 + word]))
 
 
 @intrinsic
-def _store_u64(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
+def _take_key(
+    typing_context: Any, source: Any, i: Any, parts: Any, j: Any, target: Any, k: Any
+) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        builder.store(arguments[2], builder.bitcast(pointer, _I64.as_pointer()), align=4)
+        vector = ir.VectorType(_I64, 2)
+        text, mask, to = (
+            _at(vector, context, builder, signature, arguments, number) for number in (0, 2, 4)
+        )
+        top = builder.gep(mask, [ir.Constant(_I64, 1)])
+        kept = builder.and_(builder.load(text, align=1), builder.load(mask, align=8))
+        builder.store(builder.or_(kept, builder.load(top, align=8)), to, align=8)
         return context.get_dummy_value()
 
-    return types.void(array, types.int64, types.uint64), generate
+    words = (source, types.int64, parts, types.uint64, target, types.uint64)
+    return types.void(*words), generate
+
+
+def _plain_same_two_words(a: Any, i: int, b: Any, j: int) -> bool:
+    return bool(a[i] == b[j] and a[i + np.uint64(1)] == b[j + np.uint64(1)])
+
+
+@intrinsic
+def _same_two_words(typing_context: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector, wide = ir.VectorType(_I64, 2), ir.IntType(128)
+        first, second = (
+            builder.load(_at(vector, context, builder, signature, arguments, number), align=8)
+            for number in (0, 2)
+        )
+        differing = builder.bitcast(builder.xor(first, second), wide)
+        return builder.icmp_unsigned("==", differing, ir.Constant(wide, 0))
+
+    return types.boolean(a, types.uint64, b, types.uint64), generate
+
+
+def _plain_copy_four_ids(source: Any, i: int, target: Any, j: int) -> None:
+    words = int(source[i]), int(source[i + np.uint64(1)]) & _MASK64 >> 3
+    for place, word in zip((j, j + 2), words, strict=True):
+        target[place], target[place + 1] = word & 0xFFFFFFFF, word >> 32
+
+
+@intrinsic
+def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I64, 2)
+        from_, to = (
+            _at(vector, context, builder, signature, arguments, number) for number in (0, 2)
+        )
+        kept = ir.Constant(vector, [_MASK64, _MASK64 >> 3])
+        builder.store(builder.and_(builder.load(from_, align=8), kept), to, align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, types.uint64, target, types.int64), generate
+
+
+def _plain_copy_eight_ids(source: Any, i: int, target: Any, j: int) -> None:
+    target[j : j + 8] = source[i : i + 8]
+
+
+@intrinsic
+def _copy_eight_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I32, 8)
+        from_, to = (
+            _at(vector, context, builder, signature, arguments, number) for number in (0, 2)
+        )
+        builder.store(builder.load(from_, align=4), to, align=4)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, target, types.int64), generate
 
 
 def _plain_store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
@@ -108,8 +179,8 @@ def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: An
         mask = splat(builder.sub(builder.shl(one, bits), one))
         fields = builder.and_(builder.lshr(splat(word), shifts), mask)
         ids = builder.trunc(fields, ir.VectorType(_I32, 4))
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        builder.store(ids, builder.bitcast(pointer, ids.type.as_pointer()), align=4)
+        pointer = _at(ids.type, context, builder, signature, arguments, 0)
+        builder.store(ids, pointer, align=4)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.uint64, types.int64), generate
@@ -123,8 +194,8 @@ def _plain_minimum_of_16(array: Any, i: int) -> np.uint32:
 def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=4)
+        pointer = _at(vector, context, builder, signature, arguments, 0)
+        loaded = builder.load(pointer, align=4)
         function_type = ir.FunctionType(_I32, [vector])
         name = "llvm.vector.reduce.umin.v16i32"
         function = cgutils.get_or_insert_function(builder.module, function_type, name)
@@ -267,8 +338,20 @@ Reads `array[i : i + 64]` of a `uint8` array.
 load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
 """`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
 
-store_u64 = _plain_store_u64 if config.DISABLE_JIT else _store_u64
-"""`store_u64(array, i, word)`: its two halves to `array[i : i + 2]`, `uint32`."""
+take_key = _plain_take_key if config.DISABLE_JIT else _take_key
+"""`take_key(source, i, parts, j, target, k)`: the 16 bytes from `source[i]`, but for the bits that
+`parts[j : j + 2]` has not, and those of `parts[j + 2 : j + 4]` on top, to `target[k : k + 2]`."""
+
+same_two_words = _plain_same_two_words if config.DISABLE_JIT else _same_two_words
+"""`same_two_words(a, i, b, j)`: whether `a[i : i + 2]` and `b[j : j + 2]`, `uint64`, are equal."""
+
+copy_four_ids = _plain_copy_four_ids if config.DISABLE_JIT else _copy_four_ids
+"""`copy_four_ids(source, i, target, j)`: the halves of the words `source[i : i + 2]`, but for the
+three highest bits, to `target[j : j + 4]`, `uint32`."""
+
+copy_eight_ids = _plain_copy_eight_ids if config.DISABLE_JIT else _copy_eight_ids
+"""`copy_eight_ids(source, i, target, j)`: `source[i : i + 8]` to `target[j : j + 8]`, `uint32`; two
+arrays that share no memory."""
 
 store_four_ids = _plain_store_four_ids if config.DISABLE_JIT else _store_four_ids
 """`store_four_ids(array, i, word, bits)`: the lowest four numbers of so many bits each to
