@@ -23,7 +23,7 @@ from bpe.errors import EncodingError, TrainingError
 from bpe.kernels import merge as kernels
 from bpe.patterns import pattern_name
 from bpe.pretokenize import Pretokenizer, is_utf8, stands_across
-from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, Pair
+from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
 from bpe.tokenizer import Tokenizer
 from bpe.vocabulary import Vocabulary
 
@@ -69,17 +69,17 @@ def train_from_counts(
     _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
     require_text(counts)
     n_wanted = vocab_size - 256 - len(special_tokens)
-    merges = _learn(counts, n_wanted, tie_break, min_frequency, max_token_length, progress)
-    if len(merges) < n_wanted:
+    merge_ids = _learn(counts, n_wanted, tie_break, min_frequency, max_token_length, progress)
+    if len(merge_ids) < n_wanted:
         _logger.warning(
             "training stopped early: no pair occurs %d times after %d merges, so the"
             " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
             max(min_frequency, 1),
-            len(merges),
-            256 + len(merges) + len(special_tokens),
+            len(merge_ids),
+            256 + len(merge_ids) + len(special_tokens),
             vocab_size,
         )
-    vocabulary = Vocabulary.from_merges(merges, special_tokens)
+    vocabulary = Vocabulary.from_merge_ids(merge_ids, special_tokens)
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
 
@@ -128,7 +128,7 @@ def _learn(
     min_frequency: int,
     max_token_length: int | None,
     progress: Callable[[int, int], None] | None,
-) -> list[Pair]:
+) -> NDArray[np.int32]:
     by_bytes = tie_break == "greatest-bytes"
     buffer, offsets, word_counts = counts.arrays()
     n_positions = 256 + len(buffer)
@@ -187,12 +187,7 @@ def _learn(
             break
         if status == kernels.GROW_PAIRS:
             pairs = _grown(pairs)
-    tokens = [bytes([byte]) for byte in range(256)]
-    merges = []
-    for left, right in symbols.merges[: 2 * n_merges].reshape(-1, 2).tolist():
-        merges.append((tokens[left], tokens[right]))
-        tokens.append(tokens[left] + tokens[right])
-    return merges
+    return symbols.merges[: 2 * n_merges].reshape(-1, 2)
 
 
 def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:

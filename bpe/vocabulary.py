@@ -104,6 +104,7 @@ class Vocabulary:
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
         self.special_tokens = {token.text: token.id for token in self.added_tokens if token.special}
         self._merges: list[Pair] | None = list(merges)
+        self._merge_ids: NDArray[np.int32] | None = None
         _check_merges(self._merges, self._ids)
 
     @classmethod
@@ -114,12 +115,27 @@ class Vocabulary:
             VocabularyError: A special token is named twice, or the merges do not fit together.
         """
         tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
-        ids: dict[str, int] = {}
-        for text in special_tokens:
-            if text in ids:
-                raise VocabularyError(f"special token {text!r} is named twice: name each one once")
-            ids[text] = len(tokens) + len(ids)
-        return cls(dict(enumerate(tokens)), merges, ids)
+        return cls(dict(enumerate(tokens)), merges, _last_ids(special_tokens, len(tokens)))
+
+    @classmethod
+    def from_merge_ids(
+        cls, merge_ids: NDArray[np.int32], special_tokens: Iterable[str] = ()
+    ) -> Vocabulary:
+        """As `from_merges`, of `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
+
+        No tuple is made for a merge until they are asked for: garbage collections, which so many
+        bring about, take longer than everything else here.
+
+        Raises:
+            VocabularyError: A special token is named twice, or two merges make the same token.
+        """
+        tokens = [bytes([byte]) for byte in range(256)]
+        for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
+            tokens.append(tokens[left] + tokens[right])
+        special = _last_ids(special_tokens, len(tokens))
+        vocabulary = cls(dict(enumerate(tokens)), (), special)
+        vocabulary._merges, vocabulary._merge_ids = None, merge_ids
+        return vocabulary
 
     @classmethod
     def from_ranks(
@@ -152,6 +168,11 @@ class Vocabulary:
         For tiktoken's ranks: the pair from which each token is made when its own bytes are encoded
         with the ranks below its own; tokens that are not made so have no merge.
         """
+        if self._merges is None and self._merge_ids is not None:
+            lefts, rights = (
+                map(self.tokens.__getitem__, column.tolist()) for column in self._merge_ids.T
+            )
+            self._merges = list(zip(lefts, rights, strict=True))
         if self._merges is None:
             self._merges = merges_of_ranks(self._ids)
         return self._merges
@@ -208,6 +229,10 @@ class Vocabulary:
             ]
             columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
             return PairTable(columns[0], columns[1], columns[2], columns[3])
+        if self._merge_ids is not None:
+            lefts, rights = self._merge_ids.T.copy()
+            order = np.arange(len(lefts), dtype=np.int32)
+            return PairTable(lefts, rights, order, order + np.int32(256))
         n = len(self.merges)
         return PairTable(
             np.fromiter((ids[left] for left, _ in self.merges), np.int32, n),
@@ -283,6 +308,16 @@ def unknown_id_message(token_id: object, size: int) -> str:
         f"token id {token_id!r} is not in the vocabulary: expected an id from 0 to {size - 1} "
         "that has a token; were the ids made with another tokenizer?"
     )
+
+
+def _last_ids(special_tokens: Iterable[str], n_tokens: int) -> dict[str, int]:
+    """Text -> id of special tokens behind all others, in their order."""
+    ids: dict[str, int] = {}
+    for text in special_tokens:
+        if text in ids:
+            raise VocabularyError(f"special token {text!r} is named twice: name each one once")
+        ids[text] = n_tokens + len(ids)
+    return ids
 
 
 def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:

@@ -335,3 +335,20 @@ def test_no_special_tokens_are_never_found() -> None:
 
 def test_special_tokens_are_text_not_patterns() -> None:
     assert found(b"a.b axb [x]*", ["a.b", "[x]*"]) == [(0, 3, 0), (8, 12, 1)]
+
+
+def test_merges_as_ids_are_those_as_bytes() -> None:
+    ids = np.array([[97, 98], [256, 99], [100, 257]], np.int32)
+    vocabulary = Vocabulary.from_merge_ids(ids, ["<|end|>"])
+    same = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c"), (b"d", b"abc")], ["<|end|>"])
+    for made, wanted in zip(vocabulary.pair_table(), same.pair_table(), strict=True):
+        assert made.dtype == wanted.dtype == np.int32
+        assert made.tolist() == wanted.tolist()
+    assert vocabulary == same
+    assert vocabulary.merges == same.merges
+    assert pickle.loads(pickle.dumps(Vocabulary.from_merge_ids(ids, ["<|end|>"]))) == same
+    assert Vocabulary.from_merge_ids(ids[:0]) == Vocabulary.from_merges([])
+    with pytest.raises(VocabularyError, match="'x' is named twice"):
+        Vocabulary.from_merge_ids(ids, ["x", "x"])
+    with pytest.raises(VocabularyError, match="b'ab' has two ids, 256 and 257"):
+        Vocabulary.from_merge_ids(np.array([[97, 98], [97, 98]], np.int32))
