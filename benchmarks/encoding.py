@@ -11,6 +11,7 @@ after the other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,19 +86,18 @@ def encode_tokenbin(job: Job, clock: Clock) -> Result:
     def work() -> Ids:
         while len(idle) < job.threads:
             idle.append(tokenizer.new_encoder())
-        units = list(_units(data, tokenizer))
-        gathered = Gathered(len(units))
+        gathered = Gathered(len(data) // _UNIT + 1)
 
-        def encode(number: int) -> None:
+        def encode(number: int, unit: list[tuple[int, int]]) -> None:
             encoder = idle.pop()
-            text = b"".join([view[start:stop] for start, stop in units[number]])
-            lengths = [stop - start for start, stop in units[number]]
-            cuts = np.cumsum([0, *lengths])
+            text = b"".join([view[start:stop] for start, stop in unit])
+            cuts = np.cumsum([0, *(stop - start for start, stop in unit)])
             gathered.put(number, *encoder.encode_view(np.frombuffer(text, np.uint8), cuts))
             idle.append(encoder)
 
+        # Threads begin with the first units while the others are looked for.
         with ThreadPoolExecutor(job.threads) as pool:
-            list(pool.map(encode, range(len(units))))
+            list(pool.map(encode, itertools.count(), _units(data, tokenizer)))
         return gathered.result()[0]
 
     def first() -> None:
