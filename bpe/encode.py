@@ -78,16 +78,18 @@ def group_scratch() -> kernels.Scratch:
         gap_places=np.empty(2 * n, np.int64),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.FEW, np.uint32),
-        **_links(64),
+        **_rows(64),
     )
 
 
-def _links(longest: int) -> dict[str, NDArray[Any]]:
+def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
     """The arrays of `Scratch` that grow with the longest pre-token."""
+    n_listed = longest if longest >= kernels.LISTED else 0
     return {
-        "links": np.empty(3 * longest + 2, np.int32),
-        "ranks": np.empty(longest, np.uint32),
-        "heap": np.empty(2 * longest, np.uint64),
+        "rows": np.empty(4 * longest, np.uint32),
+        "heap": np.empty(2 * longest + 3, np.uint64),
+        "lists": np.empty(2 * n_ranks if n_listed else 0, np.uint32),
+        "entries": np.empty(6 * n_listed, np.uint32),
     }
 
 
@@ -246,9 +248,9 @@ class Encoder:
         starts = self._pretokenizer.boundaries(buffer, offsets)
         scratch = self._scratch
         longest = int(kernels.longest_pretoken(starts))
-        if longest > len(scratch.ranks):
+        if 4 * longest > len(scratch.rows):
             # Not kept: one monstrous pre-token shall not cost memory for ever.
-            scratch = scratch._replace(**_links(longest))
+            scratch = scratch._replace(**_rows(longest, len(self._tables.merged)))
         tail, tail_start = padded_tail(buffer)
         documents = kernels.Documents(
             offsets=offsets,

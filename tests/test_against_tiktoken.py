@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import accumulate
 from pathlib import Path
 
@@ -84,7 +85,11 @@ def test_lengths_around_the_blocks_of_the_kernels() -> None:
 
 def test_long_runs() -> None:
     # tiktoken itself fails near a million spaces before a word.
-    check([piece * 30_000 + "x" for piece in [*"a =1日\n", "ab", "a\u0301"]])
+    check([piece * 70_000 + "x" for piece in [*"a =1日\n", "ab", "a\u0301"]])
+    # One piece each, without a place to cut, of which pairs are listed by rank.
+    chosen = random.Random(2)
+    for alphabet in ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ab", "ἀбあ"):
+        check(["".join(chosen.choices(alphabet, k=70_000))])
     check([sample * 300 for sample in SAMPLES])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 
-from bpe import reference
+from bpe import encode, reference
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import VocabularyError
@@ -119,6 +119,50 @@ def test_whole_pretokens_come_first_with_tiktoken_ranks() -> None:
     ]
     ids, _ = encoder.encode(*as_batch([text]))
     assert ids.tolist() == expected
+
+
+def shuffled_ranks(seed: int) -> dict[bytes, int]:
+    """Ranks of tokens over a few letters, whose parts are often there and often come later."""
+    chosen = random.Random(seed)
+    tokens = {bytes(chosen.choices(b"ab ", k=chosen.choice([2, 2, 3, 4, 5, 8]))) for _ in range(60)}
+    ranks = list(range(256, 256 + len(tokens)))
+    chosen.shuffle(ranks)
+    return {bytes([byte]): byte for byte in range(256)} | dict(
+        zip(sorted(tokens), ranks, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", ["merges", "ranks"])
+def test_long_pretokens_are_merged_alike_in_every_way(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a merge makes a pair that comes before it, as only ranks can have it."""
+    monkeypatch.setattr(encode_kernels, "LISTED", 2)
+    chosen = random.Random(1)
+    early = 0
+    for seed in range(8):
+        if kind == "merges":
+            merges = reference.train(["".join(chosen.choices("ab ", k=300))], 256 + 40)
+            vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
+        else:
+            ranks = shuffled_ranks(seed)
+            vocabulary, rank = Vocabulary.from_ranks(ranks, {}), reference.rank_by_bytes(ranks)
+            early += sum(
+                any(ranks.get(token[:k], 0) > ranks[token] for k in range(2, len(token)))
+                for token in ranks
+            )
+        tables = EncoderTables(vocabulary, "gpt2").tables
+        for length in (2, 3, 5, 30, 65, 200):
+            text = bytes(chosen.choices(b"ab ", k=length))
+            expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
+            rows = encode._rows(length, len(tables.merged))
+            scratch = encode.group_scratch()._replace(**rows)
+            buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
+            for merge in (encode_kernels.merge_listed, encode_kernels.merge_many):
+                ids = np.zeros(length + 3, np.uint32)
+                n = merge(tables, scratch, buffer, 1, 1 + length, ids, 2)
+                assert ids[2:n].tolist() == expected
+    assert (early > 20) == (kind == "ranks")
 
 
 @pytest.mark.parametrize("continues", [False, True])

@@ -49,11 +49,19 @@ from bpe.kernels.machine import (
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
+LISTED = 65536  # bytes from which on pairs are in lists by their ranks
+LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_RANK = np.uint32(0xFFFFFFFF)
+_NO_ENTRY = np.uint32(0x7FFFFFFF)
+_UNORDERED = np.uint32(0x80000000)  # a bit beside the last entry of a list
+_ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
+# In a row of `Scratch.rows`, for the symbol at each position: its id, the rank of the pair that it
+# begins, and the positions of the symbols behind and before it.
+_SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
 IDS = _NONE >> np.uint64(3)
 """The bits of a row's last word that are ids, not their number."""
 ID_BITS = 21
@@ -123,9 +131,12 @@ class Scratch(NamedTuple):
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[FEW]
     # For `merge_many`; n is the number of bytes of the longest pre-token.
-    links: NDArray[np.int32]  # int32[3 * n + 2]
-    ranks: NDArray[np.uint32]  # uint32[n]
-    heap: NDArray[np.uint64]  # uint64[2 * n]
+    rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
+    heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
+    # For `merge_listed`; empty if n is below LISTED.
+    # uint32[2 * n_ranks]: first and last entry of each rank's list
+    lists: NDArray[np.uint32]
+    entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
 
 
 END_OF_DOCUMENT = np.uint64(1 << 32)
@@ -361,6 +372,61 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
 
 
 @kernel
+def lay_out(tables, rows, buffer, start, n):
+    """Fill `rows` for the bytes `buffer[start : start + n]`, each of which is a symbol."""
+    for i in range(n):
+        row = 4 * i
+        byte = buffer[start + i]
+        rank = _NO_RANK
+        if i + 1 < n:
+            rank = tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
+        rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
+        rows[row + _RANK] = rank
+        rows[row + _FOLLOWING] = np.uint32(i + 1)
+        # None is before the first: the number there is never used.
+        rows[row + _PRECEDING] = np.uint32(max(i - 1, 0))
+
+
+@kernel
+def merge_at(tables, rows, n, at):
+    """Merge the pair that begins at a position.
+
+    Returns:
+        The position before it, and the ranks of the pairs that begin there and at `at` now: those
+        are the new ones.
+    """
+    row = 4 * at
+    right = np.int64(rows[row + _FOLLOWING])
+    symbol = tables.merged[rows[row + _RANK]]
+    rows[row + _SYMBOL] = symbol
+    rows[4 * right + _RANK] = _NO_RANK
+    after = np.int64(rows[4 * right + _FOLLOWING])
+    rows[row + _FOLLOWING] = np.uint32(after)
+    rank = _NO_RANK
+    if after < n:
+        rows[4 * after + _PRECEDING] = np.uint32(at)
+        rank = pair_rank(tables, symbol, rows[4 * after + _SYMBOL])
+    rows[row + _RANK] = rank
+    before, rank_before = np.int64(0), _NO_RANK
+    if at > 0:
+        before = np.int64(rows[row + _PRECEDING])
+        rank_before = pair_rank(tables, rows[4 * before + _SYMBOL], symbol)
+        rows[4 * before + _RANK] = rank_before
+    return before, rank_before, rank
+
+
+@kernel
+def read_rows(rows, n, ids, n_ids):
+    """Append the symbols that are left. Returns the number of ids now."""
+    at = 0
+    while at < n:
+        ids[n_ids] = rows[4 * at + _SYMBOL]
+        n_ids += 1
+        at = np.int64(rows[4 * at + _FOLLOWING])
+    return n_ids
+
+
+@kernel
 def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
     """Merge a pre-token of any length in O(n log n) time.
 
@@ -371,61 +437,110 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
     n = stop - start
-    symbols = scratch.links[:n]
-    following = scratch.links[n : 2 * n + 1]  # position of the next symbol; n: there is none
-    preceding = scratch.links[2 * n + 1 : 3 * n + 2]
-    ranks = scratch.ranks  # of the pair that begins here
     # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there
     # are n - 1 merges.
-    heap = scratch.heap
+    rows, heap = scratch.rows, scratch.heap
     size = 0
-    for i in range(n):
-        symbols[i] = tables.byte_ids[buffer[start + i]]
-        following[i] = i + 1
-        preceding[i] = i - 1
-        ranks[i] = _NO_RANK
-        if i + 1 < n:
-            ranks[i] = tables.byte_pairs[
-                np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])
-            ]
-            if ranks[i] != _NO_RANK:
-                size = _push(heap, size, (np.uint64(ranks[i]) << np.uint64(32)) | np.uint64(i))
+    lay_out(tables, rows, buffer, start, n)
+    for i in range(n - 1):
+        size = _push(heap, size, rows[4 * i + _RANK], i)
     while size > 0:
-        entry = heap[0]
+        entry = heap[_ROOT]
         size = _pop(heap, size)
         at = np.int64(entry & np.uint64(0xFFFFFFFF))
-        if np.uint64(ranks[at]) != entry >> np.uint64(32) or ranks[at] == _NO_RANK:
-            continue
-        right = np.int64(following[at])
-        symbols[at] = np.int32(tables.merged[ranks[at]])
-        ranks[right] = _NO_RANK
-        after = np.int64(following[right])
-        following[at] = after
-        preceding[after] = at
-        ranks[at] = _NO_RANK
-        if after < n:
-            ranks[at] = pair_rank(tables, symbols[at], symbols[after])
-            if ranks[at] != _NO_RANK:
-                size = _push(heap, size, (np.uint64(ranks[at]) << np.uint64(32)) | np.uint64(at))
-        before = np.int64(preceding[at])
-        if before >= 0:
-            rank = pair_rank(tables, symbols[before], symbols[at])
-            ranks[before] = rank
-            if rank != _NO_RANK:
-                size = _push(heap, size, (np.uint64(rank) << np.uint64(32)) | np.uint64(before))
-    at = 0
-    while at < n:
-        ids[n_ids] = symbols[at]
-        n_ids += 1
-        at = np.int64(following[at])
-    return n_ids
+        if np.uint64(rows[4 * at + _RANK]) == entry >> np.uint64(32):
+            before, rank_before, rank = merge_at(tables, rows, n, at)
+            size = _push(heap, size, rank, at)
+            size = _push(heap, size, rank_before, before)
+    return read_rows(rows, n, ids, n_ids)
 
 
 @kernel
-def _push(heap, size, entry):
-    at = size
-    while at > 0:
-        parent = (at - 1) >> 1
+def merge_listed(tables, scratch, buffer, start, stop, ids, n_ids):
+    """`merge_many` for pre-tokens that are so long that a heap of all pairs fits into no cache.
+
+    The positions of the pairs of each rank are a list, to whose end new ones are added: most come
+    in order, and what does not is put in order when its rank comes up. Only pairs of a rank that
+    has come up already, which some vocabularies of tiktoken have, go into the heap before.
+
+    Returns:
+        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
+    """
+    n = stop - start
+    rows, heap, lists, entries = scratch.rows, scratch.heap, scratch.lists, scratch.entries
+    size, n_entries = 0, np.int64(0)
+    lists[:] = _NO_ENTRY
+    lay_out(tables, rows, buffer, start, n)
+    for i in range(n - 1):
+        n_entries = _append(lists, entries, n_entries, rows[4 * i + _RANK], i)
+    for rank_now in range(lists.size // 2):
+        entry = np.int64(lists[2 * rank_now])
+        if entry == _NO_ENTRY:
+            continue
+        in_order = lists[2 * rank_now + 1] & _UNORDERED == 0
+        while True:
+            if entry != _NO_ENTRY and not in_order:
+                at = np.int64(entries[2 * entry])
+                entry = np.int64(entries[2 * entry + 1])
+                size = _push(heap, size, np.uint32(rank_now), at)
+                continue
+            first = _NONE
+            if entry != _NO_ENTRY:
+                first = (np.uint64(rank_now) << np.uint64(32)) | np.uint64(entries[2 * entry])
+            if size > 0 and heap[_ROOT] < first:
+                first = heap[_ROOT]
+                size = _pop(heap, size)
+            elif entry != _NO_ENTRY:
+                entry = np.int64(entries[2 * entry + 1])
+                if entry != _NO_ENTRY:
+                    prefetch(rows, 4 * np.int64(entries[2 * entry]))
+            else:
+                break
+            at = np.int64(first & np.uint64(0xFFFFFFFF))
+            if np.uint64(rows[4 * at + _RANK]) != first >> np.uint64(32):
+                continue
+            before, rank_before, rank = merge_at(tables, rows, n, at)
+            if rank <= rank_now:
+                size = _push(heap, size, rank, at)
+            else:
+                n_entries = _append(lists, entries, n_entries, rank, at)
+            if rank_before <= rank_now:
+                size = _push(heap, size, rank_before, before)
+            else:
+                n_entries = _append(lists, entries, n_entries, rank_before, before)
+    return read_rows(rows, n, ids, n_ids)
+
+
+@kernel
+def _append(lists, entries, n_entries, rank, at):
+    """Add a position to the end of the list of a rank, if there is a rank."""
+    if rank == _NO_RANK:
+        return n_entries
+    place = 2 * np.int64(rank)
+    entries[2 * n_entries] = np.uint32(at)
+    entries[2 * n_entries + 1] = _NO_ENTRY
+    if lists[place] == _NO_ENTRY:
+        lists[place] = np.uint32(n_entries)
+        lists[place + 1] = np.uint32(n_entries)
+    else:
+        unordered = lists[place + 1] & _UNORDERED
+        last = 2 * np.int64(lists[place + 1] ^ unordered)
+        if entries[last] > np.uint32(at):
+            unordered = _UNORDERED
+        entries[last + 1] = np.uint32(n_entries)
+        lists[place + 1] = np.uint32(n_entries) | unordered
+    return n_entries + 1
+
+
+@kernel
+def _push(heap, size, rank, position):
+    """Add an entry to the heap, if there is a rank. Returns how many there are now."""
+    if rank == _NO_RANK:
+        return size
+    entry = (np.uint64(rank) << np.uint64(32)) | np.uint64(position)
+    at = size + _ROOT
+    while at > _ROOT:
+        parent = (at >> 2) + 2
         if heap[parent] <= entry:
             break
         heap[at] = heap[parent]
@@ -436,19 +551,28 @@ def _push(heap, size, entry):
 
 @kernel
 def _pop(heap, size):
+    """Take out the smallest entry. Of four children each, which lie in one cache line."""
     size -= 1
-    entry = heap[size]
-    at = 0
+    stop = size + _ROOT
+    entry = heap[stop]
+    at = _ROOT
+    # The gap goes down to the end, and what was last goes up from there: it belongs down there.
     while True:
-        child = 2 * at + 1
-        if child >= size:
+        child = 4 * at - 8
+        if child >= stop:
             break
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if entry <= heap[child]:
+        least = child
+        for other in range(child + 1, min(child + 4, stop)):
+            if heap[other] < heap[least]:
+                least = other
+        heap[at] = heap[least]
+        at = least
+    while at > _ROOT:
+        parent = (at >> 2) + 2
+        if heap[parent] <= entry:
             break
-        heap[at] = heap[child]
-        at = child
+        heap[at] = heap[parent]
+        at = parent
     heap[at] = entry
     return size
 
@@ -462,6 +586,8 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
         return n_ids + 1
     if stop - start <= FEW:
         return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
+    if LISTED <= stop - start <= LISTED_MOST:
+        return merge_listed(tables, scratch, buffer, start, stop, ids, n_ids)
     return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
