@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 @pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
 def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
     # Code with bounds checks is other code: it must not come from, or get into, the usual cache.
-    cache = pytestconfig.cache.mkdir(mode.lower())
+    cache = pytestconfig.rootpath / ".pytest_cache" / mode.lower()
     environment = os.environ | {mode: "1", "NUMBA_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "pytest", "-q", str(TESTS / "test_kernels.py")]
     run = subprocess.run(
