@@ -347,7 +347,8 @@ def refuse_outputs_in_the_way(
 def stats_in(path: Path) -> dict[str, Any] | None:
     """What a stats.json of ours says; None if there is none."""
     try:
-        content = json.loads(path.read_bytes())
+        # Reading a pipe would wait for somebody who writes to it.
+        content = json.loads(path.read_bytes()) if path.is_file() else None
     except (ValueError, OSError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == STATS_FORMAT else None

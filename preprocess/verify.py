@@ -152,7 +152,7 @@ def _of_token_file(
     path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
-    odd = _no_files(manifest_path, [bin_path])
+    odd = _no_files(bin_path, [bin_path], tokenizer_path)
     if odd:
         return odd
     mended = _mended_small_files(bin_path, tokenizer_path, progress) if repair else []
@@ -167,7 +167,8 @@ def _of_token_file(
         raise
     except TokenbinError as error:
         return [*mended, _damage(path, error)]
-    odd = _no_files(manifest_path, [path.with_name(f"{s}.bin") for s in manifest.stems(path.stem)])
+    parts = [path.with_name(f"{stem}.bin") for stem in manifest.stems(path.stem)]
+    odd = _no_files(bin_path, parts, tokenizer_path)
     if odd:
         return [*mended, *odd]
     findings = [*mended, _of_manifest(manifest_path, content)]
@@ -198,13 +199,15 @@ def _of_token_file(
     return findings
 
 
-def _no_files(manifest_path: Path, bin_paths: Sequence[Path]) -> list[Finding]:
-    """What is neither a file nor a directory: reading a pipe would wait for somebody to write."""
-    docs = [path.with_suffix(".docs") for path in bin_paths]
+def _no_files(bin_path: Path, parts: Sequence[Path], tokenizer_path: Path | None) -> list[Finding]:
+    """What is no file: reading a pipe, say, would wait for somebody who writes to it."""
+    # One that is given may be a directory, or a name.
+    beside = [] if tokenizer_path else [bin_path.parent / TOKENIZER_FILE]
+    docs = [path.with_suffix(".docs") for path in parts]
     return [
         Finding(each, False, "expected a file, found something else; remove it")
-        for each in (manifest_path, *bin_paths, *docs)
-        if each.exists() and not (each.is_file() or each.is_dir())
+        for each in (bin_path.with_suffix(".json"), *parts, *docs, *beside)
+        if each.exists() and not each.is_file()
     ]
 
 

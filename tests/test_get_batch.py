@@ -10,7 +10,8 @@ import written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess.sampling import SamplingError, get_batch
+from preprocess.joined import windows_of
+from preprocess.sampling import SamplingError, batches, get_batch
 from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 
@@ -299,33 +300,57 @@ def test_what_is_held_in_any_way_is_never_written_over(steps: list[tuple[int, in
 
 
 def test_large_batches_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from preprocess.sampling import batches
-
     outputs = batches._Outputs()
     monkeypatch.setattr(batches, "_outputs", outputs)
     monkeypatch.setattr(outputs, "LARGEST", 8 * 40)
     get_batch(np.arange(5000), 4, 11)
-    assert all(owner.size == 0 for owner in outputs._owners)
+    assert not any(outputs._memory)
     for n in range(1, 11):
         get_batch(np.arange(5000), 4, n)
-    assert [owner.size for owner in outputs._owners] == [4 * n for n in range(7, 11) for _ in "xy"]
+    assert [len(memory) // 8 for memory in outputs._memory] == [
+        4 * n for n in range(7, 11) for _ in "xy"
+    ]
 
 
-def test_threads_never_get_the_same_memory() -> None:
-    data = np.arange(5000)
-    wrong: list[int] = []
+def test_what_becomes_of_a_batch_is_nothing_to_others() -> None:
+    (array, _) = get_batch(np.arange(5000), 5, 77)
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base.flags.writeable = False
+        base = base.base
+    del array, base
+    for _ in range(8):
+        for array in get_batch(np.arange(5000), np.int16(5), np.int16(77)):
+            assert array.dtype == np.int64
+            assert array.flags.writeable
 
-    def draw(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        for _ in range(300):
-            inputs, targets = get_batch(data, 8, 64, rng=rng)
-            inputs += seed
-            if not (targets == inputs - seed + 1).all():
-                wrong.append(seed)
 
-    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock may be held by a thread that a signal interrupted, or that a fork left behind."""
+    outputs = batches._Outputs()
+    inside, go_on = threading.Event(), threading.Event()
+    holders = outputs._holders
+
+    def slow(place: int) -> int:
+        inside.set()
+        assert go_on.wait(60)
+        return holders(place)
+
+    gone = outputs.array((3, 4)).ctypes.data
+    monkeypatch.setattr(outputs, "_holders", slow)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(outputs.array((3, 4)).ctypes.data))
+    thread.start()
+    assert inside.wait(60)
+    # While another one looks for memory, there is none to be found.
+    assert outputs.array((3, 4)).ctypes.data != gone
+    go_on.set()
+    thread.join()
+    assert found == [gone]
+
+
+def test_windows_of_data_are_not_to_be_written() -> None:
+    for data in (np.arange(9), np.arange(18)[::2]):
+        windows = windows_of(data, 3)
+        assert windows.tolist() == [data[i : i + 3].tolist() for i in range(7)]
+        assert not windows.flags.writeable

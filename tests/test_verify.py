@@ -118,14 +118,27 @@ def test_a_manifest_with_more_documents_than_there_are(data: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-@pytest.mark.parametrize("suffix", ["json", "bin", "docs"])
-def test_a_pipe_is_not_waited_for(data: Path, suffix: str) -> None:
-    path = data / f"train.{suffix}"
+@pytest.mark.parametrize("name", ["train.json", "train.bin", "train.docs", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "make", [lambda path: os.mkfifo(path), os.mkdir], ids=["pipe", "directory"]
+)
+def test_what_is_no_file_is_not_waited_for(data: Path, name: str, make: Any) -> None:
+    path = data / name
     path.unlink()
-    os.mkfifo(path)
+    make(path)
     text = "expected a file, found something else; remove it"
     assert f"DAMAGED  {path}: {text}" in damages(verified(data))
-    assert damages(verified(data, repair=True))
+    others = [finding for finding in verified(data, repair=True) if finding.path.stem == "val"]
+    assert (len(others) == 8) == (name != "tokenizer.json")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_instead_of_stats_is_not_waited_for(data: Path) -> None:
+    (data / "stats.json").unlink()
+    os.mkfifo(data / "stats.json")
+    assert not damages(verified(data))
+    flip(data / "train.bin", 4)
+    assert "cannot be repaired" in str(damages(verified(data, repair=True)))
 
 
 def test_a_wrong_size_is_found(data: Path) -> None:
@@ -595,19 +608,25 @@ def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_pa
 
 
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(
-    data: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory in the place of each, for root may read everything else."""
-    for name in ("train.json", "stats.json"):
-        (data / name).unlink()
-        (data / name).mkdir()
+    (data / "stats.json").unlink()
+    (data / "stats.json").mkdir()
     (data / "a_stats.json").write_text(
         '{"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
     )
+    read_bytes = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == data / "train.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
     findings = verified(data)
     assert damages(findings) == [
-        f"DAMAGED  {data / 'train.json'}: cannot be read: Is a directory; see to the disk and its"
-        " permissions"
+        f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; see to the disk and"
+        " its permissions"
     ]
     assert sum(finding.path.stem == "val" for finding in findings) == 8
     unread = (
@@ -616,12 +635,6 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     assert any(unread in finding.text for finding in findings)
     assert run(["verify", str(data)]) == 1
     assert "val.bin: sizes agree with the manifest" in capsys.readouterr().out
-    # So does the .docs of one of them.
-    (data / "train.json").rmdir()
-    (data / "train.bin").unlink()
-    (data / "val.docs").unlink()
-    (data / "val.docs").mkdir()
-    assert "val.docs: cannot be read: Is a directory" in damages(verified(data))[0]
 
 
 def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:

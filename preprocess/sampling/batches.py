@@ -7,6 +7,7 @@ Law: every window of `context_length + 1` ids that the data holds is drawn with 
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import threading
@@ -93,6 +94,8 @@ def get_batch(
             f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
             "once before the loop"
         )
+    # NumPy's integers of few bits would overflow.
+    batch_size, context_length = operator.index(batch_size), operator.index(context_length)
     for name, value in (("batch_size", batch_size), ("context_length", context_length)):
         if value < 1:
             raise SamplingError(f"{name} should be at least 1; got {value}")
@@ -129,28 +132,33 @@ class _Outputs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owners: list[Batch] = [np.empty(0, np.int64)]
+        # No arrays, so that nobody can change their shape or make them read-only for others.
+        self._memory = [bytearray()]
         # As this Python counts them.
         self._free = self._holders(0)
 
     def array(self, shape: tuple[int, int]) -> Batch:
         """int64[shape], C-contiguous, of any content, that shares memory with no other array."""
-        size = shape[0] * shape[1]
-        if size * 8 > self.LARGEST:
+        n_bytes = 8 * shape[0] * shape[1]
+        # Nobody waits: who holds the lock may be the thread that was interrupted by a signal, or
+        # one that a forked process does not have.
+        if n_bytes > self.LARGEST or not self._lock.acquire(blocking=False):
             return np.empty(shape, np.int64)
-        with self._lock:
-            for place in range(len(self._owners)):
-                # Every array made of it, views of views too, holds the one that owns the memory.
-                if self._owners[place].size == size and self._holders(place) == self._free:
-                    self._owners.append(self._owners.pop(place))
+        try:
+            for place in range(len(self._memory)):
+                # Every array made of it, views of views too, holds the memory.
+                if len(self._memory[place]) == n_bytes and self._holders(place) == self._free:
+                    self._memory.append(self._memory.pop(place))
                     break
             else:
-                self._owners.append(np.empty(size, np.int64))
-                del self._owners[: -self.LIMIT]
-            return self._owners[-1].reshape(shape)
+                self._memory.append(bytearray(n_bytes))
+                del self._memory[: -self.LIMIT]
+            return np.frombuffer(self._memory[-1], np.int64).reshape(shape)
+        finally:
+            self._lock.release()
 
     def _holders(self, place: int) -> int:
-        return sys.getrefcount(self._owners[place])
+        return sys.getrefcount(self._memory[place])
 
 
 _outputs = _Outputs()
