@@ -346,7 +346,11 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     return ids
 
 
-def _check_merges(merges: Iterable[Pair], ids: Mapping[bytes, int]) -> None:
+def _check_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> None:
+    if len(set(merges)) == len(merges) and all(
+        left in ids and right in ids and left + right in ids for left, right in merges
+    ):
+        return
     seen: set[Pair] = set()
     for rank, pair in enumerate(merges):
         left, right = pair
