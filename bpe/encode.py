@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 MAX_ID = 2**kernels.ID_BITS - 2
 
-# Words of the cache of each encoder: 4, 64, 8 and 64 MiB, of which what is used becomes resident.
+# Words of 8 bytes in the cache of each encoder. Memory is resident when it is first written to, and
+# hashes write all over a table: those behind the front are small as long as there are few words.
 _FRONT = 2**19
-_ROWS = 2**23
-_LONG_ROWS = 2**20
+_ROWS, _MOST_ROWS = 2**17, 2**23
+_LONG_ROWS, _MOST_LONG_ROWS = 2**15, 2**20
 _ARENA = 2**23
+_MANY_SEEDS = 2**13  # tokens
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
 _GROUPS_PER_CALL = 512
 # Scratch for ids that is larger than this is not kept for the next call.
@@ -49,6 +51,38 @@ def _zeroed_words(n_words: int) -> NDArray[np.uint64]:
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint64)
+
+
+def _empty_cache() -> kernels.Cache:
+    cache = kernels.Cache(
+        front=_zeroed_words(_FRONT),
+        rows=_zeroed_words(_ROWS),
+        long_rows=_zeroed_words(_LONG_ROWS),
+        arena=_zeroed_words(_ARENA),
+        used=np.zeros(5, np.int64),
+    )
+    _set_limits(cache)
+    return cache
+
+
+def _copy(cache: kernels.Cache) -> kernels.Cache:
+    used = int(cache.used[kernels.ARENA_USED])
+    arena = _zeroed_words(len(cache.arena))
+    arena[:used] = cache.arena[:used]
+    front, rows, long_rows = (
+        _zeroed_words(len(words)) for words in (cache.front, cache.rows, cache.long_rows)
+    )
+    front[:], rows[:], long_rows[:] = cache.front, cache.rows, cache.long_rows
+    return kernels.Cache(front, rows, long_rows, arena, cache.used.copy())
+
+
+def _set_limits(cache: kernels.Cache) -> None:
+    """Say when the tables behind the front are half full; at its largest one forgets instead."""
+    never = 2**62
+    # A row has four words, one of `long_rows` two.
+    n_rows, n_long = len(cache.rows), len(cache.long_rows)
+    cache.used[kernels.ROWS_LIMIT] = n_rows // 8 if n_rows < _MOST_ROWS else never
+    cache.used[kernels.LONG_LIMIT] = n_long // 4 if n_long < _MOST_LONG_ROWS else never
 
 
 def _power_of_two_above(n: int) -> int:
@@ -151,6 +185,7 @@ class EncoderTables:
             whole_ids=whole_ids,
         )
         kernels.fill_pairs(lefts, rights, ranks, merged_ids, self.tables)
+        self.seeded: kernels.Cache | None = None
 
 
 class Encoder:
@@ -168,18 +203,18 @@ class Encoder:
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
-        self._cache = kernels.Cache(
-            front=_zeroed_words(_FRONT),
-            rows=_zeroed_words(_ROWS),
-            long_rows=_zeroed_words(_LONG_ROWS),
-            arena=_zeroed_words(_ARENA),
-            used=np.zeros(1, np.int64),
-        )
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
+        if tables.seeded is not None:
+            self._cache = _copy(tables.seeded)
+            return
+        self._cache = _empty_cache()
         # Most words of a text are tokens: encoding each token puts those in the cache that are
         # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
         self.encode_view(tables.seed_bytes, tables.seed_offsets)
+        # The next encoders of a large vocabulary start from a copy, which is a tenth of that.
+        if len(tables.seed_offsets) > _MANY_SEEDS:
+            tables.seeded = _copy(self._cache)
 
     def encode(
         self,
@@ -278,4 +313,18 @@ class Encoder:
                 n_ids,
                 _GROUPS_PER_CALL,
             )
+            if cursor[0] < len(starts) and kernels.is_full(self._cache):
+                self._grow()
         return ids[:n_ids], documents.token_offsets
+
+    def _grow(self) -> None:
+        """Make the tables that are half full four times as large."""
+        used, rows, long_rows = self._cache.used, self._cache.rows, self._cache.long_rows
+        if used[kernels.ROWS_TAKEN] > used[kernels.ROWS_LIMIT]:
+            rows = _zeroed_words(4 * len(rows))
+            kernels.move_rows(self._cache.rows, rows)
+        if used[kernels.LONG_TAKEN] > used[kernels.LONG_LIMIT]:
+            long_rows = _zeroed_words(4 * len(long_rows))
+            kernels.move_long_rows(self._cache.long_rows, long_rows)
+        self._cache = self._cache._replace(rows=rows, long_rows=long_rows)
+        _set_limits(self._cache)

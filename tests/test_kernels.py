@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -195,6 +196,7 @@ def test_the_arena_is_written_over(monkeypatch: pytest.MonkeyPatch, written: int
     # all numbers of places everything is forgotten, and nothing mistaken.
     for name, n in {"_ARENA": 1024, "_LONG_ROWS": 16, "_ROWS": 16, "_FRONT": 8}.items():
         monkeypatch.setattr(f"bpe.encode.{name}", n)
+        monkeypatch.setattr(f"bpe.encode._MOST{name}", n, raising=False)
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
     encoder._cache.used[0] = written
     words = [chr(97 + i % 26) * (5 + i) for i in range(60)] * 2
@@ -204,6 +206,29 @@ def test_the_arena_is_written_over(monkeypatch: pytest.MonkeyPatch, written: int
         assert bytes(ids.astype(np.uint8)) == text.encode()
     assert 1024 < encoder._cache.used[0] <= encode_kernels.LAST_PLACE
     assert (encoder._cache.used[0] < written) == (written > 0)
+
+
+def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, n in {"_ROWS": 16, "_LONG_ROWS": 16, "_FRONT": 8}.items():
+        monkeypatch.setattr(f"bpe.encode.{name}", n)
+    monkeypatch.setattr("bpe.encode._MOST_ROWS", 2**12)
+    monkeypatch.setattr("bpe.encode._MOST_LONG_ROWS", 2**11)
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
+    words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
+    text = "".join(words)
+    expected = [256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())]
+    for _ in range(2):
+        ids, _ = encoder.encode(*as_batch([text]))
+        assert ids.tolist() == expected
+    cache = encoder._cache
+    assert (len(cache.rows), len(cache.long_rows)) == (2**12, 2**10)
+    # Words were moved along: but for some that met two others in a bucket, none is put in anew.
+    n_taken = cache.used.copy()
+    ids, _ = encoder.encode(*as_batch([text]))
+    assert ids.tolist() == expected
+    again = cache.used - n_taken
+    assert again[encode_kernels.ROWS_TAKEN] < 40 < n_taken[encode_kernels.ROWS_TAKEN] / 4
+    assert again[encode_kernels.LONG_TAKEN] < 40 < n_taken[encode_kernels.LONG_TAKEN] / 4
 
 
 @pytest.mark.parametrize("bits", range(15, 22))

@@ -54,6 +54,9 @@ LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
 
+ARENA_USED, ROWS_TAKEN, ROWS_LIMIT, LONG_TAKEN, LONG_LIMIT = 0, 1, 2, 3, 4
+"""Places in `Cache.used`."""
+
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_RANK = np.uint32(0xFFFFFFFF)
 _NO_ENTRY = np.uint32(0x7FFFFFFF)
@@ -104,7 +107,9 @@ class Cache(NamedTuple):
     long_rows: NDArray[np.uint64]
     # uint64[power of two]: ids, two to a word, and the bytes of long pre-tokens
     arena: NDArray[np.uint64]
-    used: NDArray[np.int64]  # int64[1]: words written to the arena so far
+    # int64[5]: words written to the arena so far; how many pre-tokens were put into `rows`, and
+    # after how many it is to grow; the same for `long_rows`
+    used: NDArray[np.int64]
 
 
 class Documents(NamedTuple):
@@ -601,16 +606,16 @@ def remember(cache, ids, first, n, buffer, start, length):
     mask = arena.size - 1
     n_words = (n + 1) // 2
     needed = n_words + (length + 7) // 8
-    if cache.used[0] > LAST_PLACE - 2 * arena.size:
+    if cache.used[ARENA_USED] > LAST_PLACE - 2 * arena.size:
         # Numbers are used up: as if nothing had been seen.
         cache.front[:] = np.uint64(0)
         cache.rows[:] = np.uint64(0)
         cache.long_rows[:] = np.uint64(0)
-        cache.used[0] = 0
-    if (cache.used[0] & mask) + needed > arena.size:
+        cache.used[ARENA_USED] = 0
+    if (cache.used[ARENA_USED] & mask) + needed > arena.size:
         # In one piece: the rest of the round is left out.
-        cache.used[0] = (cache.used[0] | mask) + 1
-    place = cache.used[0]
+        cache.used[ARENA_USED] = (cache.used[ARENA_USED] | mask) + 1
+    place = cache.used[ARENA_USED]
     at = place & mask
     for i in range(n_words):
         # What stands behind the last id is written over, before it is read.
@@ -623,14 +628,14 @@ def remember(cache, ids, first, n, buffer, start, length):
         at += 1
     if length & 7:
         arena[at] = last_bytes(buffer, start + length, length)
-    cache.used[0] = place + needed
+    cache.used[ARENA_USED] = place + needed
     return place
 
 
 @kernel
 def is_there(cache, place):
     """Whether what was put at a place of the arena has not been written over."""
-    return cache.used[0] <= place + cache.arena.size
+    return cache.used[ARENA_USED] <= place + cache.arena.size
 
 
 @kernel
@@ -657,6 +662,12 @@ def is_remembered(arena, at, buffer, start, length):
             return False
         at += 1
     return length & 7 == 0 or arena[at] == last_bytes(buffer, start + length, length)
+
+
+@kernel
+def row_bucket(low, high, rows):
+    """Where in `rows` a key has its two rows."""
+    return ((hash_key(low, high) >> np.uint64(32)) & np.uint64(rows.size // 8 - 1)) << np.uint64(3)
 
 
 @kernel
@@ -710,6 +721,7 @@ def encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_
         rows[at] = rows[at - 2]
     rows[bucket] = hashed
     rows[bucket + 1] = np.uint64(place << 22 | n << 11 | length)
+    cache.used[LONG_TAKEN] += 1
     return after
 
 
@@ -742,6 +754,7 @@ def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
     rows[bucket + 1] = scratch.keys[4 * i + 1]
     rows[bucket + 2] = first_ids
     rows[bucket + 3] = second_ids
+    cache.used[ROWS_TAKEN] += 1
     return after
 
 
@@ -915,7 +928,6 @@ def take_from_front(first, stop, scratch, front, n_gaps, n_ids):
 @kernel
 def fetch_missing(buffer, n_gaps, scratch, cache):
     """The bucket of each pre-token that is not in front, and a prefetch of it."""
-    mask = np.uint64(cache.rows.size // 8 - 1)
     positions, keys = scratch.positions, scratch.keys
     for number in range(n_gaps):
         i = scratch.gaps[number]
@@ -924,7 +936,7 @@ def fetch_missing(buffer, n_gaps, scratch, cache):
         k = i << np.uint64(2)
         low, high = keys[k], keys[k + np.uint64(1)]
         if high != LONG:
-            bucket = ((hash_key(low, high) >> np.uint64(32)) & mask) << np.uint64(3)
+            bucket = row_bucket(low, high, cache.rows)
             prefetch(cache.rows, bucket)
             keys[k + np.uint64(3)] = bucket
         else:
@@ -965,10 +977,43 @@ def close_documents(documents, document, position, ids, n_ids):
 
 
 @kernel
+def is_full(cache):
+    """Whether one of the tables behind the front is to grow."""
+    used = cache.used
+    return used[ROWS_TAKEN] > used[ROWS_LIMIT] or used[LONG_TAKEN] > used[LONG_LIMIT]
+
+
+@kernel
+def move_rows(rows, larger):
+    """Put all that is in `Cache.rows` into an empty table of more buckets."""
+    # Backwards, because the last that is put into a bucket becomes its first row.
+    for at in range(rows.size - 4, -1, -4):
+        if rows[at + 1] != 0:
+            bucket = np.int64(row_bucket(rows[at], rows[at + 1], larger))
+            for j in range(bucket, bucket + 4):
+                larger[j + 4] = larger[j]
+                larger[j] = rows[at + j - bucket]
+
+
+@kernel
+def move_long_rows(rows, larger):
+    """The same for `Cache.long_rows`."""
+    for at in range(rows.size - 2, -1, -2):
+        if rows[at + 1] != 0:
+            bucket = np.int64(long_bucket(rows[at], larger))
+            for j in range(bucket + 7, bucket + 1, -1):
+                larger[j] = larger[j - 2]
+            larger[bucket] = rows[at]
+            larger[bucket + 1] = rows[at + 1]
+
+
+@kernel
 def encode_pretokens(
     tables, cache, scratch, documents, buffer, tail, tail_start, starts, cursor, ids, n_ids, most
 ):
-    """Encode pre-tokens from where `cursor` stands until the text or `most` groups are done.
+    """Encode pre-tokens until the text or `most` groups are done, or a table is to grow.
+
+    It begins where `cursor` stands.
 
     Args:
         tables, cache, scratch, documents: see there.
@@ -986,7 +1031,7 @@ def encode_pretokens(
     document = cursor[2]
     offsets = documents.offsets
     last = offsets.size - 1
-    while most > 0 and cursor[0] < starts.size:
+    while most > 0 and cursor[0] < starts.size and not is_full(cache):
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
         if n_pretokens <= 0:
