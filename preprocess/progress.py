@@ -27,6 +27,8 @@ SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
 # How often a bar says what the run takes of the machine.
 _SECONDS_BETWEEN_LOOKS = 1.0
+# The system takes a good part of a millisecond to say how much memory there is in use.
+_SECONDS_BETWEEN_NOTES = 0.05
 
 Show = Literal["bars", "lines", "nothing"]
 
@@ -136,14 +138,16 @@ class Progress:
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
-        started = said = self._clock()
+        started = said = looked = self._clock()
         in_line, in_bar = _Taken(started), _Taken(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
         def shown(done: int) -> None:
-            nonlocal said
-            self.note_memory()
+            nonlocal said, looked
             now = self._clock()
+            if now - looked >= _SECONDS_BETWEEN_NOTES:
+                looked = now
+                self.note_memory()
             stage.seconds = seconds_before + now - started
             if bar is not None:
                 if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
