@@ -10,6 +10,7 @@ run takes of the machine since that was last said.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import sys
@@ -95,6 +96,7 @@ class Progress:
     ) -> None:
         self.stages: list[Stage] = []
         self.peak_memory = 0
+        self._noted = -math.inf
         self._show = show
         self._stream = stream
         self._clock = clock
@@ -138,16 +140,14 @@ class Progress:
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
-        started = said = looked = self._clock()
+        started = said = self._clock()
         in_line, in_bar = _Taken(started), _Taken(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
         def shown(done: int) -> None:
-            nonlocal said, looked
+            nonlocal said
+            self.note_memory()
             now = self._clock()
-            if now - looked >= _SECONDS_BETWEEN_NOTES:
-                looked = now
-                self.note_memory()
             stage.seconds = seconds_before + now - started
             if bar is not None:
                 if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
@@ -165,6 +165,7 @@ class Progress:
             yield stage
         finally:
             stage.seconds = seconds_before + self._clock() - started
+            self._noted = -math.inf
             self.note_memory()
             if bar is not None:
                 bar.close()
@@ -184,7 +185,11 @@ class Progress:
         )
 
     def note_memory(self) -> None:
-        """Look at the memory in use now."""
+        """Look at the memory in use now, unless that was just done."""
+        now = self._clock()
+        if now - self._noted < _SECONDS_BETWEEN_NOTES:
+            return
+        self._noted = now
         self.peak_memory = max(self.peak_memory, anonymous_memory())
 
 

@@ -141,7 +141,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     monkeypatch.setattr(encode_kernels, "LISTED", 2)
     chosen = random.Random(1)
     early = 0
-    for seed in range(8):
+    for seed in range(5):
         if kind == "merges":
             merges = reference.train(["".join(chosen.choices("ab ", k=300))], 256 + 40)
             vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
@@ -163,7 +163,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
                 ids = np.zeros(length + 3, np.uint32)
                 n = merge(tables, scratch, buffer, 1, 1 + length, ids, 2)
                 assert ids[2:n].tolist() == expected
-    assert (early > 20) == (kind == "ranks")
+    assert (early > 10) == (kind == "ranks")
 
 
 @pytest.mark.parametrize("continues", [False, True])
@@ -240,7 +240,7 @@ def test_ids_of_every_width(bits: int) -> None:
     tokens = {number * spread: token for number, token in plain.tokens.items()}
     wide = Vocabulary(tokens, merges, {})
     assert wide.size.bit_length() == bits
-    texts = documents()
+    texts = documents()[::3]
     expected, _ = Encoder(EncoderTables(plain, "gpt2")).encode(*as_batch(texts))
     encoder = Encoder(EncoderTables(wide, "gpt2"))
     for _ in range(2):
