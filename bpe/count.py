@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bpe.encode import group_scratch, padded_tail
 from bpe.errors import TokenbinError, TrainingError
+from bpe.huge_pages import zeros
 from bpe.kernels import count as kernels
 from bpe.pretokenize import Pretokenizer, find_all, read_only
 
@@ -74,7 +75,7 @@ class PretokenCounts:
 
     def __len__(self) -> int:
         """Number of unique pre-tokens."""
-        return int(kernels.measure(self._table)[0])
+        return int(self._sizes()[:, 0].sum())
 
     def add(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Count the pre-tokens of some documents.
@@ -182,32 +183,43 @@ class PretokenCounts:
     def _grow(self, status: int, n_bytes: int) -> None:
         table = self._table
         if status == kernels.GROW_SHORT:
-            short = np.zeros(2 * len(table.short_rows), np.uint64)
+            short = zeros(2 * len(table.short_rows), np.uint64)
             kernels.move_short(table.short_rows, short)
             self._table = table._replace(short_rows=short, short_counts=short.view(np.int64))
         elif status == kernels.GROW_LONG:
-            long = np.empty(2 * len(table.long_rows), np.uint64)
+            long = zeros(2 * len(table.long_rows), np.uint64)
             kernels.move_long(table.long_rows, long)
             self._table = table._replace(long_rows=long, long_counts=long.view(np.int64))
         else:
             used = int(table.used[kernels.ARENA_USED])
             # A group has at most as many bytes as the text it comes from.
-            arena = np.empty(max(2 * len(table.arena), used + n_bytes), np.uint8)
+            arena = zeros(max(2 * len(table.arena), used + n_bytes), np.uint8)
             arena[:used] = table.arena[:used]
             self._table = table._replace(arena=arena)
 
     def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """All pre-tokens, in no particular order.
+        """All pre-tokens, those that begin alike side by side; else in no particular order.
+
+        What is merged in many of them then stands near together: merging takes 0.8 of the time.
 
         Returns:
             uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and
             ends; int64[n], the counts.
         """
-        n, n_bytes = kernels.measure(self._table)
-        buffer = np.empty(n_bytes, np.uint8)
-        offsets, counts = np.empty(n + 1, np.int64), np.empty(n, np.int64)
-        kernels.export(self._table, buffer, offsets, counts)
+        sizes = self._sizes()
+        ends = sizes.cumsum(axis=0)
+        n, n_bytes = ends[-1].tolist()
+        buffer = zeros(n_bytes, np.uint8)
+        offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)
+        offsets[n] = n_bytes
+        kernels.export(self._table, (ends - sizes).ravel(), buffer, offsets, counts)
         return buffer, offsets, counts
+
+    def _sizes(self) -> NDArray[np.int64]:
+        """int64[n, 2]: for each beginning the number of pre-tokens, and of their bytes."""
+        sizes = np.zeros(2 * kernels.FIRST_LETTERS, np.int64)
+        kernels.measure(self._table, sizes)
+        return sizes.reshape(-1, 2)
 
     @classmethod
     def from_arrays(

@@ -10,14 +10,13 @@ was encoded before changes them. Special tokens play no part here: text that spe
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import VocabularyError
+from bpe.huge_pages import zeros
 from bpe.kernels import encode as kernels
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only
@@ -41,24 +40,12 @@ _GROUPS_PER_CALL = 512
 _KEPT_IDS = 2**24
 
 
-def _zeroed_words(n_words: int) -> NDArray[np.uint64]:
-    """uint64[n_words] of zeros, on huge pages where there are any: they save page walks."""
-    # Private, because a shared mapping, which is the default, gets no huge pages.
-    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    memory = mmap.mmap(-1, n_words * 8, **flags)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # A system built without huge pages refuses; small ones give the same result.
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint64)
-
-
 def _empty_cache() -> kernels.Cache:
     cache = kernels.Cache(
-        front=_zeroed_words(_FRONT),
-        rows=_zeroed_words(_ROWS),
-        long_rows=_zeroed_words(_LONG_ROWS),
-        arena=_zeroed_words(_ARENA),
+        front=zeros(_FRONT, np.uint64),
+        rows=zeros(_ROWS, np.uint64),
+        long_rows=zeros(_LONG_ROWS, np.uint64),
+        arena=zeros(_ARENA, np.uint64),
         used=np.zeros(5, np.int64),
     )
     _set_limits(cache)
@@ -67,10 +54,10 @@ def _empty_cache() -> kernels.Cache:
 
 def _copy(cache: kernels.Cache) -> kernels.Cache:
     used = int(cache.used[kernels.ARENA_USED])
-    arena = _zeroed_words(len(cache.arena))
+    arena = zeros(len(cache.arena), np.uint64)
     arena[:used] = cache.arena[:used]
     front, rows, long_rows = (
-        _zeroed_words(len(words)) for words in (cache.front, cache.rows, cache.long_rows)
+        zeros(len(words), np.uint64) for words in (cache.front, cache.rows, cache.long_rows)
     )
     front[:], rows[:], long_rows[:] = cache.front, cache.rows, cache.long_rows
     return kernels.Cache(front, rows, long_rows, arena, cache.used.copy())
@@ -175,8 +162,8 @@ class EncoderTables:
         self.tables = kernels.Tables(
             byte_ids=byte_ids,
             byte_pairs=np.empty(65536, np.uint32),
-            pairs=_zeroed_words(2 * n_pairs),
-            pair_filter=_zeroed_words(max(1, 16 * n_pairs // 64)),
+            pairs=zeros(2 * n_pairs, np.uint64),
+            pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
             packing=packing,
             whole=whole,
@@ -321,10 +308,10 @@ class Encoder:
         """Make the tables that are half full four times as large."""
         used, rows, long_rows = self._cache.used, self._cache.rows, self._cache.long_rows
         if used[kernels.ROWS_TAKEN] > used[kernels.ROWS_LIMIT]:
-            rows = _zeroed_words(4 * len(rows))
+            rows = zeros(4 * len(rows), np.uint64)
             kernels.move_rows(self._cache.rows, rows)
         if used[kernels.LONG_TAKEN] > used[kernels.LONG_LIMIT]:
-            long_rows = _zeroed_words(4 * len(long_rows))
+            long_rows = zeros(4 * len(long_rows), np.uint64)
             kernels.move_long_rows(self._cache.long_rows, long_rows)
         self._cache = self._cache._replace(rows=rows, long_rows=long_rows)
         _set_limits(self._cache)

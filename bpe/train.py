@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from bpe.count import FrozenCounts, PretokenCounts, require_text
 from bpe.errors import EncodingError, TrainingError
+from bpe.huge_pages import zeros
 from bpe.kernels import merge as kernels
 from bpe.patterns import pattern_name
 from bpe.pretokenize import Pretokenizer, is_utf8, stands_across
@@ -138,7 +139,8 @@ def _learn(
             f" {n_positions * 28 / 2**30:,.0f} GiB; at most {_MAX_POSITIONS:,} bytes are possible:"
             " train on a sample of the text"
         )
-    text = np.concatenate([np.arange(256, dtype=np.uint8), buffer])
+    text = zeros(n_positions, np.uint8)
+    text[:256], text[256:] = np.arange(256), buffer
     words = kernels.Words(text, offsets + 256, word_counts)
     del buffer, offsets
     least = max(min_frequency, 1)
@@ -168,10 +170,10 @@ def _learn(
     pairs.first_place[: len(codes)] = places_of_codes[:-1]
     most_places = 2 * int(occurrences[codes].max(initial=0)) + 1
     state = kernels.MergeState(
-        rows=np.zeros(4 * n_positions, np.int32),
-        places=np.empty(3 * n_positions, np.int32),
-        new_pairs=np.empty(most_places, np.int32),
-        new_places=np.empty(most_places, np.int32),
+        rows=zeros(4 * n_positions, np.int32),
+        places=zeros(3 * n_positions, np.int32),
+        new_pairs=zeros(most_places, np.int32),
+        new_places=zeros(most_places, np.int32),
         used=np.array([len(codes), 0, 0, places_of_codes[-1]], np.int64),
     )
     state.rows[kernels.WORD : 4 * 256 : 4] = -1
@@ -205,18 +207,21 @@ def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
 
 def _pairs(capacity: int) -> kernels.Pairs:
     return kernels.Pairs(
-        left=np.empty(capacity, np.int32),
-        right=np.empty(capacity, np.int32),
-        counts=np.empty(capacity, np.int64),
-        first_place=np.empty(capacity, np.int64),
-        n_places=np.zeros(capacity, np.int32),
-        queue=np.empty(capacity, np.int32),
-        queue_counts=np.empty(capacity, np.int64),
+        left=zeros(capacity, np.int32),
+        right=zeros(capacity, np.int32),
+        counts=zeros(capacity, np.int64),
+        first_place=zeros(capacity, np.int64),
+        n_places=zeros(capacity, np.int32),
+        queue=zeros(capacity, np.int32),
+        queue_counts=zeros(capacity, np.int64),
     )
 
 
 def _grown(pairs: kernels.Pairs) -> kernels.Pairs:
-    return kernels.Pairs(*(np.concatenate([array, np.zeros_like(array)]) for array in pairs))
+    larger = _pairs(2 * len(pairs.left))
+    for name, before in pairs._asdict().items():
+        getattr(larger, name)[: len(before)] = before
+    return larger
 
 
 def train_bpe(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -261,6 +262,24 @@ def test_counts_are_those_of_the_reference() -> None:
         counts.add(*as_batch(some))
     assert dict(counts.items()) == dict(reference.count(texts))
     assert counts.total == sum(reference.count(texts).values())
+
+
+def test_pretokens_that_begin_alike_stand_side_by_side() -> None:
+    words = [b"a", b" a", b" ab", b"ab", b" abandon", b"abbreviations and more", b"b", b" ", b"  "]
+    words += [b" \xe6\x97\xa5 a long one of these", b"\xe6\x97\xa5", b"\xe6\x97", b"\0", b" \0"]
+    weights = np.arange(1, 1 + len(words))
+    offsets = np.cumsum([0, *map(len, words)])
+    counts = PretokenCounts.from_arrays(
+        "gpt2", [], np.frombuffer(b"".join(words), np.uint8), offsets, weights
+    )
+    assert len(counts) == len(words)
+    buffer, offsets, found = counts.arrays()
+    got = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
+    assert dict(zip(got, found.tolist(), strict=True)) == dict(
+        zip(words, weights.tolist(), strict=True)
+    )
+    letters = [word.removeprefix(b" ").ljust(2, b"\0")[:2] for word in got]
+    assert letters == sorted(letters)
 
 
 @pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)

@@ -31,6 +31,9 @@ DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
 SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED, TOTAL = 0, 1, 2, 3
 """Places in `CountTable.used`."""
 
+FIRST_LETTERS = 2**16
+"""Beginnings that are told apart in `export`."""
+
 
 class CountTable(NamedTuple):
     """Two hash tables of pre-tokens; every array is modified in place."""
@@ -208,47 +211,76 @@ def move_long(old, new):
 
 
 @kernel
-def measure(table):
-    """(number of pre-tokens, number of their bytes) whose count is not 0."""
-    n, n_bytes = 0, 0
-    for at in range(0, table.short_rows.size, 4):
-        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
-            n += 1
-            n_bytes += np.int64(table.short_rows[at + 1] >> np.uint64(56))
-    for at in range(0, table.long_rows.size, 4):
-        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
-            n += 1
-            n_bytes += np.int64(table.long_rows[at + 2])
-    return n, n_bytes
+def first_letters(low):
+    """A number for how a pre-token begins, below FIRST_LETTERS: two bytes behind one space.
+
+    `low` holds its first three bytes; zeros behind its end.
+    """
+    if low & np.uint64(255) == np.uint64(32):
+        low >>= np.uint64(8)
+    return np.int64((low & np.uint64(255)) << np.uint64(8) | (low >> np.uint64(8)) & np.uint64(255))
 
 
 @kernel
-def export(table, out_bytes, out_offsets, out_counts):
-    """Write out all pre-tokens whose count is not 0, in the order of the tables.
+def first_bytes(arena, begin):
+    """The first three bytes of a long pre-token."""
+    low = np.uint64(0)
+    for j in range(3):
+        low |= np.uint64(arena[begin + j]) << np.uint64(8 * j)
+    return low
+
+
+@kernel
+def measure(table, sizes):
+    """How many pre-tokens have a count that is not 0, and how many bytes.
 
     Args:
-        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1]; out_counts: int64[n], as `measure`
-            says; replaced.
+        sizes: int64[2 * FIRST_LETTERS], zeros; the number of pre-tokens that begin with letters i,
+            and that of their bytes, are added at 2 * i and 2 * i + 1.
     """
-    n, place = 0, 0
-    out_offsets[0] = 0
     for at in range(0, table.short_rows.size, 4):
         if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
+            i = 2 * first_letters(table.short_rows[at])
+            sizes[i] += 1
+            sizes[i + 1] += np.int64(table.short_rows[at + 1] >> np.uint64(56))
+    for at in range(0, table.long_rows.size, 4):
+        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
+            i = 2 * first_letters(first_bytes(table.arena, np.int64(table.long_rows[at + 1])))
+            sizes[i] += 1
+            sizes[i + 1] += np.int64(table.long_rows[at + 2])
+
+
+@kernel
+def export(table, places, out_bytes, out_offsets, out_counts):
+    """Write out all pre-tokens whose count is not 0, in the order of their first letters.
+
+    Args:
+        places: int64[2 * FIRST_LETTERS], the numbers of the first pre-token and of its first byte,
+            for each beginning; moved on as they are taken.
+        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1], of which the last is not written;
+            out_counts: int64[n]; replaced.
+    """
+    for at in range(0, table.short_rows.size, 4):
+        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
+            i = 2 * first_letters(table.short_rows[at])
+            n, place = places[i], places[i + 1]
             length = np.int64(table.short_rows[at + 1] >> np.uint64(56))
             for j in range(length):
                 word = table.short_rows[at + (j >> 3)]
                 out_bytes[place + j] = (word >> np.uint64(8 * (j & 7))) & np.uint64(255)
-            place += length
-            out_counts[n] = table.short_counts[at + 2]
-            n += 1
             out_offsets[n] = place
+            out_counts[n] = table.short_counts[at + 2]
+            places[i] += 1
+            places[i + 1] += length
     for at in range(0, table.long_rows.size, 4):
         if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
             begin = np.int64(table.long_rows[at + 1])
+            i = 2 * first_letters(first_bytes(table.arena, begin))
+            n, place = places[i], places[i + 1]
             length = np.int64(table.long_rows[at + 2])
             for j in range(length):
                 out_bytes[place + j] = table.arena[begin + j]
-            place += length
-            out_counts[n] = table.long_counts[at + 3]
-            n += 1
             out_offsets[n] = place
+            out_counts[n] = table.long_counts[at + 3]
+            places[i] += 1
+            places[i + 1] += length

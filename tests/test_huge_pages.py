@@ -1,0 +1,29 @@
+"""Arrays on huge pages are those of numpy.zeros."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from bpe import huge_pages
+
+
+@pytest.mark.parametrize("n", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 2**19 + 3])
+def test_they_are_zeros_that_can_be_written(n: int) -> None:
+    array = huge_pages.zeros(n, np.uint64)
+    assert (array.dtype, array.shape) == (np.dtype(np.uint64), (n,))
+    assert not array.any()
+    array[:] = 7
+    assert array.sum() == 7 * n
+
+
+def test_systems_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: object) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(huge_pages.mmap, "mmap", Refusing)
+    assert not huge_pages.zeros(2**20, np.int32).any()
+    for name in ("MADV_HUGEPAGE", "MAP_PRIVATE"):
+        monkeypatch.delattr(huge_pages.mmap, name, raising=False)
+    assert not huge_pages.zeros(2**20, np.uint8).any()
