@@ -31,9 +31,9 @@ MAX_ID = 2**kernels.ID_BITS - 2
 # hashes write all over a table: those behind the front are small as long as there are few words.
 _FRONT = 2**19
 _ROWS, _MOST_ROWS = 2**17, 2**23
-_LONG_ROWS, _MOST_LONG_ROWS = 2**15, 2**20
+_LONG_ROWS, _MOST_LONG_ROWS = 2**14, 2**20
 _ARENA = 2**23
-_MANY_SEEDS = 2**13  # tokens
+_MANY_SEEDS = 2**13  # tokens; to encode fewer takes no longer than a copy of the cache
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
 _GROUPS_PER_CALL = 512
 # Scratch for ids that is larger than this is not kept for the next call.
@@ -64,9 +64,12 @@ def _copy(cache: kernels.Cache) -> kernels.Cache:
 
 
 def _set_limits(cache: kernels.Cache) -> None:
-    """Say when the tables behind the front are half full; at its largest one forgets instead."""
+    """Have a table grow when half as many words were put into it as it has rows.
+
+    At its largest it forgets instead.
+    """
     never = 2**62
-    # A row has four words, one of `long_rows` two.
+    # A row has four numbers, one of `long_rows` two.
     n_rows, n_long = len(cache.rows), len(cache.long_rows)
     cache.used[kernels.ROWS_LIMIT] = n_rows // 8 if n_rows < _MOST_ROWS else never
     cache.used[kernels.LONG_LIMIT] = n_long // 4 if n_long < _MOST_LONG_ROWS else never
@@ -199,8 +202,8 @@ class Encoder:
         # Most words of a text are tokens: encoding each token puts those in the cache that are
         # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
         self.encode_view(tables.seed_bytes, tables.seed_offsets)
-        # The next encoders of a large vocabulary start from a copy, which is a tenth of that.
-        if len(tables.seed_offsets) > _MANY_SEEDS:
+        # The next encoders of a large vocabulary begin with a copy, in a tenth of the time.
+        if len(tables.seed_offsets) - 1 > _MANY_SEEDS:
             tables.seeded = _copy(self._cache)
 
     def encode(
@@ -305,13 +308,13 @@ class Encoder:
         return ids[:n_ids], documents.token_offsets
 
     def _grow(self) -> None:
-        """Make the tables that are half full four times as large."""
+        """Make the tables that have reached their limits four times as large."""
         used, rows, long_rows = self._cache.used, self._cache.rows, self._cache.long_rows
         if used[kernels.ROWS_TAKEN] > used[kernels.ROWS_LIMIT]:
-            rows = zeros(4 * len(rows), np.uint64)
+            rows = zeros(min(4 * len(rows), _MOST_ROWS), np.uint64)
             kernels.move_rows(self._cache.rows, rows)
         if used[kernels.LONG_TAKEN] > used[kernels.LONG_LIMIT]:
-            long_rows = zeros(4 * len(long_rows), np.uint64)
+            long_rows = zeros(min(4 * len(long_rows), _MOST_LONG_ROWS), np.uint64)
             kernels.move_long_rows(self._cache.long_rows, long_rows)
         self._cache = self._cache._replace(rows=rows, long_rows=long_rows)
         _set_limits(self._cache)

@@ -1,9 +1,10 @@
 """Large arrays of zeros, on huge pages where the system has any.
 
-Law: they are those of `numpy.zeros`. What is not written to takes no memory, and what is comes in
-pages of 2 MiB instead of 4 KiB: a page costs time when it is first touched, and every access to
-many small ones costs a walk through the table of pages. NumPy asks for huge pages, too, but not for
-memory that begins where one does; up to half of an array of a few megabytes then has small ones.
+Law: they are those of `numpy.zeros`. What is not written to takes no memory, and what is comes, as
+far as it can, in pages of 2 MiB instead of 4 KiB: a page costs time when it is first touched, and
+every access to many small ones costs a walk through the table of pages. NumPy asks for huge pages,
+too, but its arrays do not begin at the edge of one: up to half of an array of a few megabytes then
+has small ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def zeros(n: int, dtype: type[np.generic]) -> NDArray[Any]:
         return np.zeros(n, dtype)
     # Private, because a shared mapping, which is the default, gets no huge pages.
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    memory = mmap.mmap(-1, n_bytes, **flags)
+    try:
+        memory = mmap.mmap(-1, n_bytes, **flags)
+    except OSError:
+        return np.zeros(n, dtype)  # or its error that memory is used up
     if hasattr(mmap, "MADV_HUGEPAGE"):
         # A system built without huge pages refuses; small ones give the same result.
         with contextlib.suppress(OSError):

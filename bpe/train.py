@@ -34,6 +34,7 @@ _logger = logging.getLogger("bpe")
 _PART_BYTES = 1 << 22
 # The kernel comes back after so many places (some tens of milliseconds), so that Ctrl-C is seen.
 _PLACES_PER_CALL = 1 << 21
+_PAIRS = 2**17  # that there is room for at first
 # Positions are 32 bits; the first 256 are the bytes themselves.
 _MAX_POSITIONS = 2**31 - 1
 
@@ -162,7 +163,7 @@ def _learn(
     codes = np.flatnonzero((code_counts >= least) & (longest >= 2))
     pair_of_code = np.full(65536, -1, np.int32)
     pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
-    pairs = _pairs(max(2**17, 2 * len(codes)))
+    pairs = _pairs(max(_PAIRS, 2 * len(codes)))
     pairs.left[: len(codes)] = codes >> 8
     pairs.right[: len(codes)] = codes & 255
     pairs.counts[: len(codes)] = code_counts[codes]

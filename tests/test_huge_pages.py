@@ -27,3 +27,13 @@ def test_systems_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MADV_HUGEPAGE", "MAP_PRIVATE"):
         monkeypatch.delattr(huge_pages.mmap, name, raising=False)
     assert not huge_pages.zeros(2**20, np.uint8).any()
+
+
+def test_no_memory_is_the_error_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(huge_pages.mmap, "mmap", none_left)
+    assert not huge_pages.zeros(2**20, np.uint8).any()
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        huge_pages.zeros(2**58, np.uint8)

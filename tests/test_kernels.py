@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 
-from bpe import encode, reference
+from bpe import encode, reference, train
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import VocabularyError
@@ -210,26 +210,62 @@ def test_the_arena_is_written_over(monkeypatch: pytest.MonkeyPatch, written: int
 
 
 def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, n in {"_ROWS": 16, "_LONG_ROWS": 16, "_FRONT": 8}.items():
+    sizes = {"_ROWS": 2**8, "_MOST_ROWS": 2**12, "_LONG_ROWS": 2**6, "_MOST_LONG_ROWS": 2**11}
+    for name, n in (sizes | {"_FRONT": 8}).items():
         monkeypatch.setattr(f"bpe.encode.{name}", n)
-    monkeypatch.setattr("bpe.encode._MOST_ROWS", 2**12)
-    monkeypatch.setattr("bpe.encode._MOST_LONG_ROWS", 2**11)
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
     words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
-    text = "".join(words)
-    expected = [256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())]
+    words = sorted(set(words), key=words.index)
+    taken = []
     for _ in range(2):
-        ids, _ = encoder.encode(*as_batch([text]))
-        assert ids.tolist() == expected
-    cache = encoder._cache
+        # A few at a time: all are in the tables before these grow.
+        for first in range(0, len(words), 20):
+            text = "".join(words[first : first + 20])
+            ids, _ = encoder.encode(*as_batch([text]))
+            assert ids.tolist() == [
+                256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
+            ]
+        cache = encoder._cache
+        taken.append(cache.used[[encode_kernels.ROWS_TAKEN, encode_kernels.LONG_TAKEN]])
     assert (len(cache.rows), len(cache.long_rows)) == (2**12, 2**10)
-    # Words were moved along: but for some that met two others in a bucket, none is put in anew.
-    n_taken = cache.used.copy()
-    ids, _ = encoder.encode(*as_batch([text]))
-    assert ids.tolist() == expected
-    again = cache.used - n_taken
-    assert again[encode_kernels.ROWS_TAKEN] < 40 < n_taken[encode_kernels.ROWS_TAKEN] / 4
-    assert again[encode_kernels.LONG_TAKEN] < 40 < n_taken[encode_kernels.LONG_TAKEN] / 4
+    # Words were moved along: but for some that met too many in a bucket, none is put in anew.
+    first, second = np.array(taken[0]), np.array(taken[1])
+    assert (first >= 60).all()
+    assert (second - first < first / 10).all()
+
+
+def test_rows_that_move_keep_their_order() -> None:
+    # Two in each bucket, of which the second are older; then tables of more buckets, and as many.
+    rows = np.zeros(8 * 64, np.uint64)
+    for number in range(1, 1000):
+        low, high = np.uint64(number * 7919), np.uint64(8 << 56)
+        bucket = int(encode_kernels.row_bucket(low, high, rows))
+        rows[bucket + 4 : bucket + 8] = rows[bucket : bucket + 4]
+        rows[bucket : bucket + 4] = low, high, number, 1
+    before = {tuple(row) for row in rows.reshape(-1, 4).tolist()}
+    for times in (1, 4):
+        larger = np.zeros(times * len(rows), np.uint64)
+        encode_kernels.move_rows(rows, larger)
+        after = [tuple(row) for row in larger.reshape(-1, 4).tolist() if row[1]]
+        assert set(after) == before
+        assert len(after) == len(before)
+        for bucket in larger.reshape(-1, 2, 4):
+            assert bucket[1, 2] == 0 or bucket[0, 2] > bucket[1, 2]
+
+
+def test_the_next_encoder_begins_with_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bpe.encode._MANY_SEEDS", 0)
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    first = Encoder(tables)
+    expected, _ = first.encode(*as_batch(documents()))
+    # What the first has seen since is not in it.
+    second = Encoder(tables)
+    assert second._cache.used[encode_kernels.ROWS_TAKEN] < 400
+    for a in second._cache:
+        assert not any(np.shares_memory(a, b) for b in (*first._cache, *tables.seeded))
+    for encoder in (second, first, Encoder(tables)):
+        ids, _ = encoder.encode(*as_batch(documents()))
+        assert (ids == expected).all()
 
 
 @pytest.mark.parametrize("bits", range(15, 22))
@@ -289,6 +325,26 @@ def test_merges_are_those_of_the_reference(tie_break: str) -> None:
     counts.add(*as_batch(texts))
     tokenizer = train_from_counts(counts, 256 + 40, tie_break=tie_break)
     assert tokenizer.merges == reference.train(texts, 256 + 40, tie_break=tie_break)
+
+
+@pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
+def test_more_pairs_than_there_was_room_for(
+    tie_break: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "_PAIRS", 1)
+    # Few pairs of bytes, and many of what they make.
+    chosen = random.Random(3)
+    texts = ["".join(chosen.choices("abc", k=60)) for _ in range(30)]
+    grown = []
+    larger = train._grown
+    monkeypatch.setattr(train, "_grown", lambda pairs: grown.append(1) or larger(pairs))
+    counts = PretokenCounts()
+    counts.add(*as_batch(texts))
+    tokenizer = train_from_counts(counts, 256 + 200, tie_break=tie_break, min_frequency=1)
+    assert tokenizer.vocabulary.merges == reference.train(
+        texts, 256 + 200, tie_break=tie_break, min_frequency=1
+    )
+    assert len(grown) > 2
 
 
 @pytest.mark.parametrize("needle", [b"a", b"aa", b"ab", b"<|endoftext|>", b"\n\n", b"\xe3\x80\x80"])

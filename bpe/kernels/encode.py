@@ -611,7 +611,7 @@ def remember(cache, ids, first, n, buffer, start, length):
         cache.front[:] = np.uint64(0)
         cache.rows[:] = np.uint64(0)
         cache.long_rows[:] = np.uint64(0)
-        cache.used[ARENA_USED] = 0
+        cache.used[ARENA_USED] = cache.used[ROWS_TAKEN] = cache.used[LONG_TAKEN] = 0
     if (cache.used[ARENA_USED] & mask) + needed > arena.size:
         # In one piece: the rest of the round is left out.
         cache.used[ARENA_USED] = (cache.used[ARENA_USED] | mask) + 1
@@ -985,7 +985,7 @@ def is_full(cache):
 
 @kernel
 def move_rows(rows, larger):
-    """Put all that is in `Cache.rows` into an empty table of more buckets."""
+    """Put all that is in `Cache.rows` into an empty table of as many buckets or more."""
     # Backwards, because the last that is put into a bucket becomes its first row.
     for at in range(rows.size - 4, -1, -4):
         if rows[at + 1] != 0:
