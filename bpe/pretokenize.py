@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bpe.kernels import search, split, split_cl100k
 from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
-from bpe.unicode_classes import class_table
+from bpe.unicode_classes import class_pages, class_table
 
 Bytes = NDArray[np.uint8]
 
@@ -159,7 +159,7 @@ class Pretokenizer:
 def _splitter(step: Step) -> Callable[[Bytes, NDArray[np.uint64]], None]:
     """What splits the pieces of a bit set further, in place."""
     if isinstance(step, Scanner):
-        return functools.partial(_scan, step.name, class_table())
+        return functools.partial(_scan, step.name)
     from bpe import regex_split
 
     if isinstance(step, Digits):
@@ -167,14 +167,15 @@ def _splitter(step: Step) -> Callable[[Bytes, NDArray[np.uint64]], None]:
     return regex_split.RegexSplitter(step.regex, step.dialect, step.behavior, step.invert).refine
 
 
-def _scan(name: str, classes: NDArray[np.uint8], buffer: Bytes, starts: NDArray[np.uint64]) -> None:
+def _scan(name: str, buffer: Bytes, starts: NDArray[np.uint64]) -> None:
     n = len(buffer)
+    classes, pages = class_table(), class_pages()
     state = np.zeros(split_cl100k.STATE_WORDS, np.uint64)
 
     scanner = split.split_gpt2 if name == "gpt2" else split_cl100k.scanner(_FLAGS[name])
 
     def scan(source: Bytes, source_start: int, first: int, last: int) -> None:
-        scanner(read_only(source), source_start, n, classes, starts, first, last, state)
+        scanner(read_only(source), source_start, n, classes, pages, starts, first, last, state)
 
     # Blocks are read from the buffer itself while all that a block looks at lies inside it.
     whole = max(0, (n - _BLOCK_NEEDS) // 64 + 1)

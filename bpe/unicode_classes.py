@@ -81,3 +81,25 @@ def class_table() -> NDArray[np.uint8]:
     table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
     table.flags.writeable = False
     return table
+
+
+@functools.cache
+def class_pages() -> NDArray[np.uint64]:
+    """Return `class_table` by pages of 64 code points, a bit for each.
+
+    The characters of a page begin with the same bytes and differ in the last one alone.
+
+    Returns: `uint64[0x5000 * 8]`, read-only, made once: bit `code_point % 64` of word
+        `code_point // 64 * 8 + i` is set where flag `1 << i` of the table is.  Words 6 and 7 of a
+        page are zero, and so are pages behind U+10FFFF, up to where bytes that are no UTF-8 lead.
+    """
+    import numpy as np
+
+    table = class_table()
+    pages = np.zeros((0x5000, 8), dtype=np.uint64)
+    for i in range(6):
+        members = np.packbits(table & np.uint8(1 << i), bitorder="little")
+        pages[: len(table) // 64, i] = members.view("<u8")
+    flat = pages.reshape(-1)
+    flat.flags.writeable = False
+    return flat

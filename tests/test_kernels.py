@@ -30,6 +30,22 @@ from bpe.vocabulary import Vocabulary
 LENGTHS_AROUND_A_BLOCK = [0, 1, 14, 15, 16, 17, 40, 41, 62, 63, 64, 65, 66, 67, 127, 128, 129]
 
 
+# Of each there is a way for blocks that are full of it: contractions, indents, pages of characters.
+DENSE = [
+    ["'s", "a's", "'re", "x"],
+    ["'s"],
+    [" ", "\n"],
+    "0123456789",
+    "абвгдежзийклмнопрстуфхцчшщъыьэюя",
+    "АаБбВв ",
+    "٠١٢٣٤٥٦٧٨٩",
+    "かきくけこさしすせそ゛",
+    "😀😁😂😃😄😅",
+    "\u1680\u2000\u2001\u2002\u2003\u2028",
+    "कखगािी\u0301ΆΈά",
+]
+
+
 def documents() -> list[str]:
     """Return documents of every kind, many of them near the length of a block."""
     random_source = random.Random(5)
@@ -42,6 +58,7 @@ def documents() -> list[str]:
         "x" * length + "!\n/\n/'LL \u0301日ABc\r\n  \n \t42" for length in LENGTHS_AROUND_A_BLOCK
     ]
     made += ["1" * length + "٣" * 5 for length in LENGTHS_AROUND_A_BLOCK]
+    made += ["".join(random_source.choices(dense, k=200)) for dense in DENSE]
     made += ["".join(random_source.choices(pieces, k=k)) for k in (3, 10, 10, 20, 20, 40, 80)]
     return made
 
@@ -390,6 +407,9 @@ def test_machine_words_equal_their_plain_twins() -> None:
         for low, high in [(97, 122), (0, 255), (128, 255), (32, 32)]:
             assert _range_mask(data, i, low, high) == machine._plain_range_mask(data, i, low, high)
         assert _load_u64(data, i) == machine._plain_load_u64(data, i)
+        for members in (0, 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0):
+            expected = machine._plain_member_mask(data, i, members)
+            assert _member_mask(data, i, np.uint64(members)) == expected
     assert _zeros(np.uint64(0))[0] == machine._plain_trailing_zeros(np.uint64(0)) == 64
     for word in [1, 2**63, 12, *random_source.integers(1, 2**64, 20, np.uint64).tolist()]:
         word = np.uint64(word)
@@ -442,6 +462,11 @@ def test_keys_of_different_words_differ() -> None:
 @kernel
 def _range_mask(array, i, low, high):
     return machine.range_mask(array, i, low, high)
+
+
+@kernel
+def _member_mask(array, i, members):
+    return machine.member_mask(array, i, members)
 
 
 @kernel

@@ -128,6 +128,28 @@ def test_runs_of_digits(pattern: str) -> None:
 
 
 @by_pattern
+def test_blocks_full_of_one_thing(pattern: str) -> None:
+    """Characters of few pages, contractions, indents: there are ways for them all at once."""
+    source = random.Random(4)
+    contractions = ["'s", "'S", "'re", "'LL", "'d", "'\u017f", "a", "'"]
+    texts = []
+    for _ in range(120):
+        pages = source.sample([*range(2, 60), 0x30, 0xC0, 0x1F0, 0x1D4, 0x7D7], 3)
+        characters = [chr(page << 6 | low) for page in pages[:2] for low in range(64)]
+        third = [chr(pages[2] << 6 | low) for low in range(64)]
+        for alphabet in (
+            characters,
+            [*third, "a", " ", "1", "'s"],
+            source.sample(contractions, source.randint(1, 4)),
+            [" ", "\n", source.choice(["\r", "\t", "a", "!", "\u3000"])],
+            ["1", "2", source.choice(["3", "٣", "a"])],
+        ):
+            # Some documents begin where such blocks are.
+            texts.append("".join(source.choices(alphabet, k=source.choice([5, 70, 200]))))
+    assert places(texts, pattern) == expected_places(texts, pattern)
+
+
+@by_pattern
 @settings(max_examples=100)
 @given(texts=st.one_of(pattern_texts(5), nasty_texts(5)))
 def test_safe_cuts_change_no_pretoken(pattern: str, texts: list[str]) -> None:

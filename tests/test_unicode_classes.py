@@ -17,6 +17,7 @@ from bpe.unicode_classes import (
     UPPER,
     WHITE_SPACE,
     category_runs,
+    class_pages,
     class_table,
 )
 
@@ -110,6 +111,18 @@ def test_the_table_is_made_once_and_cannot_be_written() -> None:
     assert table.shape == (0x110000,)
     with pytest.raises(ValueError, match="read-only"):
         table[0] = 1
+
+
+def test_pages_say_what_the_table_says() -> None:
+    pages = class_pages()
+    assert pages is class_pages()
+    assert not pages.flags.writeable
+    bits = np.unpackbits(pages.view(np.uint8), bitorder="little").reshape(-1, 8, 64)
+    for i, flag in enumerate((LETTER, NUMBER, WHITE_SPACE, MARK, UPPER, LOWER)):
+        assert flag == 1 << i
+        of_flag = bits[:, i].reshape(-1)
+        np.testing.assert_array_equal(of_flag[:0x110000], (class_table() & flag) != 0)
+        assert not of_flag[0x110000:].any()
 
 
 def test_runs_ascend_and_never_touch_with_one_category() -> None:

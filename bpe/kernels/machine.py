@@ -65,6 +65,44 @@ def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) ->
     return types.uint64(array, types.int64, types.uint8, types.uint8), generate
 
 
+def _plain_member_mask(array: Any, i: int, word: int) -> np.uint64:
+    mask = 0
+    for j in range(64):
+        mask |= (int(word) >> (int(array[i + j]) & 63) & 1) << j
+    return np.uint64(mask)
+
+
+@intrinsic
+def _member_mask(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # Lanes of 16 bits: each takes its quarter of the word and shifts it. There are no shifts
+        # by lane of less, and wider lanes take twice as many instructions and more.
+        i16, vector = ir.IntType(16), ir.VectorType(_I8, 64)
+        lanes = ir.VectorType(i16, 64)
+        loaded = builder.load(_at(vector, context, builder, signature, arguments, 0), align=1)
+        undefined = ir.Constant(lanes, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+
+        def quarter(number: int) -> Any:
+            shifted = builder.lshr(arguments[2], ir.Constant(_I64, 16 * number))
+            first = builder.insert_element(
+                undefined, builder.trunc(shifted, i16), ir.Constant(_I32, 0)
+            )
+            return builder.shuffle_vector(first, undefined, zeros)
+
+        def has(bit: int) -> Any:
+            kept = builder.and_(loaded, ir.Constant(vector, [bit] * 64))
+            return builder.icmp_unsigned("!=", kept, ir.Constant(vector, [0] * 64))
+
+        low = builder.select(has(16), quarter(1), quarter(0))
+        high = builder.select(has(16), quarter(3), quarter(2))
+        places = builder.and_(builder.zext(loaded, lanes), ir.Constant(lanes, [15] * 64))
+        bits = builder.lshr(builder.select(has(32), high, low), places)
+        return builder.bitcast(builder.trunc(bits, ir.VectorType(ir.IntType(1), 64)), _I64)
+
+    return types.uint64(array, types.int64, types.uint64), generate
+
+
 def _plain_load_u64(array: Any, i: int) -> np.uint64:
     return np.uint64(int.from_bytes(bytes(array[i : i + 8]), "little"))
 
@@ -331,6 +369,13 @@ def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
 range_mask = _plain_range_mask if config.DISABLE_JIT else _range_mask
 """`range_mask(array, i, low, high)`: which of the 64 bytes from `array[i]` are in low..high,
 inclusive.
+
+Reads `array[i : i + 64]` of a `uint8` array.
+"""
+
+member_mask = _plain_member_mask if config.DISABLE_JIT else _member_mask
+"""`member_mask(array, i, word)`: which of the 64 bytes from `array[i]` have lowest six bits that
+are the number of a set bit of `word`.
 
 Reads `array[i : i + 64]` of a `uint8` array.
 """

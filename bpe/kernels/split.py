@@ -15,10 +15,12 @@ one of a megabyte.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import range_mask, trailing_zeros
+from bpe.kernels.machine import member_mask, ones, out_of_line, range_mask, trailing_zeros
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
@@ -67,8 +69,100 @@ def sure_letters(source, base):
     return sure & ((np.uint64(1) << np.uint64(62)) - np.uint64(1))
 
 
+MANY = 16
+"""Characters of several bytes in a block from which on it is worth while to look for pages."""
+_MANY_OF_A_PAGE = 6
+
+
 @kernel
-def split_gpt2(source, source_start, n, classes, starts, first, last, state):
+def _members(source, last, same, members):
+    """Which of the characters `same`, that end at `source[last + j]`, are members of their page."""
+    if members == np.uint64(0) or members == ~np.uint64(0):
+        return same & members
+    return same & member_mask(source, last, members)
+
+
+@kernel
+def _all_bytes(first_bytes, of_three, of_four):
+    """The bits of the characters that begin there, two bytes long or more."""
+    rest = (first_bytes << np.uint64(1)) | ((first_bytes & of_three) << np.uint64(2))
+    return first_bytes | rest | ((first_bytes & of_four) << np.uint64(3))
+
+
+@functools.cache
+def page_classifier(cased):
+    """The kernel `classify_pages`, which tells marks and case only where they are asked for."""
+
+    @kernel
+    def classify_pages(source, base, leads, pages):
+        """Classes of characters that share their page with others of the block.
+
+        Text of most scripts stays within a few pages of 64 code points. The characters of a page
+        have the same bytes but for the last, so that they are found by comparing, and their
+        classes by looking 64 bytes up at once in the members of the page.
+
+        Args:
+            source, base: the block is `source[base : base + 64]`; looks at three bytes more.
+            leads: the first bytes of the characters in question, `MANY` or more.
+            pages: uint64[0x5000 * 8], `bpe.unicode_classes.class_pages`.
+
+        Returns:
+            (leads, letters, numbers, white, marks, uppers, lowers): the first bytes of characters
+            that are still to be classified, and the bytes of the others that are of each class.
+        """
+        out_of_line()
+        one = np.uint64(1)
+        letters = numbers = white = marks = uppers = lowers = np.uint64(0)
+        # What reaches into the next block is left to the caller.
+        left = leads & ((one << np.uint64(61)) - one)
+        leads ^= left
+        while ones(left) >= _MANY_OF_A_PAGE:
+            place = base + trailing_zeros(left)
+            first = source[place]
+            same = range_mask(source, base, first, first) & left
+            last = base + 1
+            page = np.uint64(first) & np.uint64(0x1F)
+            if first >= 0xE0:
+                second = source[place + 1]
+                same &= range_mask(source, last, second, second)
+                last += 1
+                page = (page & np.uint64(15)) << np.uint64(6) | np.uint64(second) & np.uint64(63)
+                if first >= 0xF0:
+                    third = source[place + 2]
+                    same &= range_mask(source, last, third, third)
+                    last += 1
+                    page = page << np.uint64(6) | np.uint64(third) & np.uint64(63)
+            if ones(same) < _MANY_OF_A_PAGE:
+                break
+            left ^= same
+            page <<= np.uint64(3)
+            letters |= _members(source, last, same, pages[page])
+            numbers |= _members(source, last, same, pages[page + np.uint64(1)])
+            white |= _members(source, last, same, pages[page + np.uint64(2)])
+            if cased:
+                marks |= _members(source, last, same, pages[page + np.uint64(3)])
+                uppers |= _members(source, last, same, pages[page + np.uint64(4)])
+                lowers |= _members(source, last, same, pages[page + np.uint64(5)])
+        of_three = range_mask(source, base, 0xE0, 0xF4)
+        of_four = range_mask(source, base, 0xF0, 0xF4)
+        return (
+            leads | left,
+            _all_bytes(letters, of_three, of_four),
+            _all_bytes(numbers, of_three, of_four),
+            _all_bytes(white, of_three, of_four),
+            _all_bytes(marks, of_three, of_four),
+            _all_bytes(uppers, of_three, of_four),
+            _all_bytes(lowers, of_three, of_four),
+        )
+
+    return classify_pages
+
+
+_classify_pages = page_classifier(False)
+
+
+@kernel
+def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
     """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on what
@@ -83,6 +177,7 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
         source_start: a multiple of 64.
         n: number of bytes of the text.
         classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
+        pages: uint64[0x5000 * 8], the same by pages, `bpe.unicode_classes.class_pages`.
         starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n;
             replaced, block by block, by the bit set of the places where a pre-token begins, and of
             place n.
@@ -120,6 +215,12 @@ def split_gpt2(source, source_start, n, classes, starts, first, last, state):
                 sure = sure_letters(source, base)
                 next_letters |= sure | (sure << one) | (sure << np.uint64(2))
                 leads ^= sure
+                if ones(leads) >= MANY:
+                    found = _classify_pages(source, base, leads, pages)
+                    leads = found[0]
+                    next_letters |= found[1]
+                    next_numbers |= found[2]
+                    next_spaces |= found[3]
             while leads != zero:
                 j = trailing_zeros(leads)
                 leads &= leads - one

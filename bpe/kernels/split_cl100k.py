@@ -38,8 +38,16 @@ import functools
 import numpy as np
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import add, leading_zeros, out_of_line, range_mask, trailing_zeros
-from bpe.kernels.split import character, sure_letters
+from bpe.kernels.machine import (
+    add,
+    in_line,
+    leading_zeros,
+    ones,
+    out_of_line,
+    range_mask,
+    trailing_zeros,
+)
+from bpe.kernels.split import MANY, character, page_classifier, sure_letters
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK, _UPPER, _LOWER = 1, 2, 4, 8, 16, 32
@@ -91,6 +99,14 @@ _SPILL_FLAGS, _SPILL, _SPENT, _CASELESS, _OPEN_CAPITALS = range(
     _N_SETS * _WIDTH, _N_SETS * _WIDTH + 5
 )
 STATE_WORDS = _N_SETS * _WIDTH + 5
+
+
+_EVERY_THIRD = np.uint64(0x9249249249249249)
+_EVERY_FOURTH = np.uint64(0x1111111111111111)
+
+
+_FEW_APOSTROPHES, _FEW_ENDS = 5, 3
+"""So many contractions, or indents that are none, are looked at one by one in a block."""
 
 
 @kernel
@@ -154,6 +170,53 @@ def contraction(source, at):
 
 
 @kernel
+def _letter_mask(source, at, letter):
+    """Which of the 64 bytes from `source[at]` are this small letter, or the capital."""
+    return range_mask(source, at, letter, letter) | range_mask(source, at, letter - 32, letter - 32)
+
+
+@kernel
+def contractions(source, base, apostrophes):
+    """Which of these apostrophes of a block begin contractions of one letter byte, and of two.
+
+    As `contraction` says it of one; looks at two bytes behind the block.
+    """
+    one_letter = range_mask(source, base + 1, 115, 116) | range_mask(source, base + 1, 83, 84)
+    one_letter |= _letter_mask(source, base + 1, 100) | _letter_mask(source, base + 1, 109)
+    two = _letter_mask(source, base + 1, 114) | _letter_mask(source, base + 1, 118)
+    two &= _letter_mask(source, base + 2, 101)
+    two |= _letter_mask(source, base + 1, 108) & _letter_mask(source, base + 2, 108)
+    two |= range_mask(source, base + 1, 0xC5, 0xC5) & range_mask(source, base + 2, 0xBF, 0xBF)
+    return apostrophes & one_letter, apostrophes & two
+
+
+@kernel
+def alternate(short, long):
+    """Which of these contractions end a word, where one directly behind such a one does not.
+
+    `short` and `long` are the apostrophes of those with one byte of letters, and with two.
+    """
+    zero, two, three = np.uint64(0), np.uint64(2), np.uint64(3)
+    waiting = ((short << two) | (long << three)) & (short | long)
+    ending = (short | long) ^ waiting
+    if waiting != zero and long == zero:
+        # They stand two places apart: of a run, those count that are four places apart.
+        filled = short | (short << np.uint64(1))
+        firsts, ending = ending, zero
+        for residue in range(4):
+            fourth = _EVERY_FOURTH << np.uint64(residue)
+            ending |= short & fourth & _run(filled, firsts & fourth)
+        return ending
+    while waiting != zero:
+        none = waiting & (((ending & short) << two) | ((ending & long) << three))
+        waiting ^= none
+        found = waiting & (((none & short) << two) | ((none & long) << three))
+        waiting ^= found
+        ending |= found
+    return ending
+
+
+@kernel
 def white_follows(source, at, classes):
     """Whether white space, if it is before `source[at]`, goes on there; that is not ASCII.
 
@@ -173,6 +236,15 @@ def mend_indents(k, ends, starts):
     while ends != zero:
         block = k
         before_end = starts[block] & _below(trailing_zeros(ends))
+        if before_end != zero and ones(ends) > _FEW_ENDS:
+            # All at once: each end spreads down to the boundary before it.
+            gaps = ~(starts[k] | ends)
+            reached = ends
+            for step in (1, 2, 4, 8, 16, 32):
+                reached |= gaps & (reached >> np.uint64(step))
+                gaps &= gaps >> np.uint64(step)
+            starts[k] ^= starts[k] & (reached >> one)
+            break
         ends &= ends - one
         while before_end == zero:
             block -= 1
@@ -199,6 +271,7 @@ def mend_wide(source, base, k, wide, starts):
 @kernel
 def mend_numbers(source, base, k, sets, i, starts):
     """Boundaries in runs of numbers in block k, word i of the sets: three go together."""
+    in_line()
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
     inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
@@ -285,6 +358,7 @@ def scanner(flags):
     slashes_too = flags & SLASHES != 0
     single_digits = flags & SINGLE_DIGITS != 0
     whole_end = flags & WHOLE_END != 0
+    classify_pages = page_classifier(cased)
 
     @kernel
     def classify(source, base, sets, count):
@@ -321,7 +395,7 @@ def scanner(flags):
         return beyond != np.uint64(0)
 
     @kernel
-    def classify_rest(source, base, classes, sets, count):
+    def classify_rest(source, base, classes, pages, sets, count):
         """The classes of the characters that are not ASCII."""
         out_of_line()
         one, zero = np.uint64(1), np.uint64(0)
@@ -350,6 +424,16 @@ def scanner(flags):
             sure = sure_letters(source, base)
             letters |= sure | (sure << one) | (sure << np.uint64(2))
             leads ^= sure
+            if ones(leads) >= MANY:
+                found = classify_pages(source, base, leads, pages)
+                leads = found[0]
+                letters |= found[1]
+                numbers |= found[2]
+                white |= found[3]
+                if cased:
+                    marks |= found[4]
+                    uppers |= found[5]
+                    lowers |= found[6]
             while leads != zero:
                 j = trailing_zeros(leads)
                 leads &= leads - one
@@ -448,6 +532,29 @@ def scanner(flags):
             sets[_SINGLE + i] = last_single
 
     @kernel
+    def end_many_words(source, base, sets, i, apostrophes):
+        """The contractions of block i, all at once; the letters they have in the next block."""
+        out_of_line()
+        one, two = np.uint64(1), np.uint64(2)
+        short, long = contractions(source, base, apostrophes)
+        # Where a document begins among the letters there is none.
+        documents, next_documents = sets[_DOCUMENTS + i], sets[_DOCUMENTS + i + 1]
+        begins = (documents >> one) | (next_documents << np.uint64(63))
+        short &= ~begins
+        long &= ~(begins | (documents >> two) | (next_documents << np.uint64(62)))
+        if suffixes:
+            ending = alternate(short, long)
+            short &= ending
+            long &= ending
+            sets[_PIECES + i] ^= ending
+        inside = ((short | long) << one) | (long << two)
+        sets[_LETTERS + i] &= ~inside
+        if cased:
+            sets[_UPPERS + i] &= ~inside
+            sets[_LOWERS + i] &= ~inside
+        return ((short | long) >> np.uint64(63)) | (long >> np.uint64(62))
+
+    @kernel
     def end_words(source, base, sets, count):
         """Contractions, from left to right: one ends the word, and the next needs a word."""
         one, zero = np.uint64(1), np.uint64(0)
@@ -462,6 +569,9 @@ def scanner(flags):
             apostrophes = sets[_PIECES + i] & sets[_QUOTES + i]
             if suffixes:
                 apostrophes &= _behind(sets, _LETTERS, i, 1) & ~sets[_DOCUMENTS + i]
+            if ones(apostrophes) > _FEW_APOSTROPHES:
+                spent = end_many_words(source, base, sets, i, apostrophes)
+                apostrophes = zero
             while apostrophes != zero:
                 j = trailing_zeros(apostrophes)
                 bit = one << np.uint64(j)
@@ -552,21 +662,29 @@ def scanner(flags):
         zero = np.uint64(0)
         for i in range(1, count + 1):
             places = sets[_MENDS + i]
-            if places != zero:
+            rests = sets[_RESTS + i] | (sets[_RESTS + i - 1] >> np.uint64(61))
+            if not single_digits and places == ~zero and rests == zero:
+                # Nothing but digits: every third from three places behind the last.
+                before = leading_zeros(starts[first + i - 2])
+                starts[first + i - 1] = _EVERY_THIRD << np.uint64(2 - before)
+            elif places != zero:
                 k = first + i - 1
                 ends = places & (sets[_LINE_ENDS + i] | sets[_DOCUMENTS + i])
-                mend_indents(k, ends, starts)
-                mend_wide(source, base, k, places & sets[_WHITE + i] & ~ends, starts)
+                if ends != zero:
+                    mend_indents(k, ends, starts)
+                wide = places & sets[_WHITE + i] & ~ends
+                if wide != zero:
+                    mend_wide(source, base, k, wide, starts)
                 if not single_digits and places & sets[_NUMBERS + i] & ~ends != zero:
                     mend_numbers(source, base, k, sets, i, starts)
             base += 64
 
     @kernel
-    def split_cl100k(source, source_start, n, classes, starts, first, last, sets):
+    def split_cl100k(source, source_start, n, classes, pages, starts, first, last, sets):
         """Boundaries of one pattern of the family, for some blocks.
 
         Args:
-            source, source_start, n, classes, starts: as in `split.split_gpt2`.
+            source, source_start, n, classes, pages, starts: as in `split.split_gpt2`.
             first: the first block.
             last: one past the last block, at most `starts.size`.
             sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
@@ -578,7 +696,7 @@ def scanner(flags):
             for i in range(1, count + 1):
                 sets[_DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
             if classify(source, base, sets, count):
-                classify_rest(source, base, classes, sets, count)
+                classify_rest(source, base, classes, pages, sets, count)
             # Of the block behind them only the first place must be known.
             behind = base + (count << 6)
             byte = np.int64(source[behind])
