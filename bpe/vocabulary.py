@@ -18,6 +18,7 @@ the bytes that it makes.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import heapq
 import re
@@ -400,7 +401,8 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
         seen[token_id] = text
 
 
-_BYTE_OF_CHARACTER = {character: byte for byte, character in enumerate(BYTE_LEVEL_ALPHABET)}
+# Python's own machinery for code pages: a vocabulary is 100,000 calls.
+_BYTE_OF_CHARACTER = codecs.charmap_build(BYTE_LEVEL_ALPHABET)
 
 
 def to_byte_level(token: bytes) -> str:
@@ -409,7 +411,7 @@ def to_byte_level(token: bytes) -> str:
     >>> to_byte_level(b" a\n")
     'ĠaĊ'
     """
-    return token.decode("latin-1").translate(BYTE_LEVEL_ALPHABET)
+    return codecs.charmap_decode(token, "strict", BYTE_LEVEL_ALPHABET)[0]
 
 
 def from_byte_level(spelled: str) -> bytes | None:
@@ -419,9 +421,10 @@ def from_byte_level(spelled: str) -> bytes | None:
     (b' a\n', None)
     """
     try:
-        return bytes([_BYTE_OF_CHARACTER[character] for character in spelled])
-    except KeyError:
+        token: bytes = codecs.charmap_encode(spelled, "strict", _BYTE_OF_CHARACTER)[0]
+    except UnicodeEncodeError:
         return None
+    return token
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
