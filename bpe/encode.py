@@ -41,6 +41,7 @@ _KEPT_IDS = 2**24
 
 
 def _empty_cache() -> kernels.Cache:
+    """A cache of the size that all begin with."""
     cache = kernels.Cache(
         front=zeros(_FRONT, np.uint64),
         rows=zeros(_ROWS, np.uint64),
@@ -53,6 +54,7 @@ def _empty_cache() -> kernels.Cache:
 
 
 def _copy(cache: kernels.Cache) -> kernels.Cache:
+    """The same cache in memory of its own; of the arena only what is in use is touched."""
     used = int(cache.used[kernels.ARENA_USED])
     arena = zeros(len(cache.arena), np.uint64)
     arena[:used] = cache.arena[:used]

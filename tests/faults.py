@@ -19,6 +19,10 @@ CHANGING = {
 }  # fmt: skip
 
 
+class CutOff(Exception):  # noqa: N818 - no error, but what a kill leaves
+    """Stands for the end of the process."""
+
+
 class System:
     """Stands in for the module `os`.
 

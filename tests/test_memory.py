@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import faults
 import numpy as np
 import pytest
 import torture
@@ -61,10 +62,6 @@ def test_counts_in_runs_give_the_same_bytes(
     assert torture.contents(tmp_path / "runs") == torture.contents(tmp_path / "whole")
 
 
-class CutOff(Exception):  # noqa: N818 - no error, but what a kill leaves
-    """Stands for the end of the process."""
-
-
 @pytest.mark.parametrize("n_runs", [1, 3, 10**6])
 def test_a_run_that_was_cut_off_goes_on_with_its_runs(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int
@@ -75,7 +72,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 
     def cut_off(*arguments: Any) -> Any:
         if len(written) == n_runs or arguments[2:] == ("gpt2", (END,)):
-            raise CutOff
+            raise faults.CutOff
         written.append(arguments[1])
         return write(*arguments)
 
@@ -83,7 +80,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
         full_after(patch, 0)
         patch.setattr(spill, "write_run", cut_off)
         patch.setattr(spill, "merged", cut_off)
-        with pytest.raises(CutOff):
+        with pytest.raises(faults.CutOff):
             build(out=tmp_path / "out", workers=1, **options)
     assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
     build(out=tmp_path / "out", workers=2, **options)

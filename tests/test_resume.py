@@ -61,10 +61,6 @@ def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
 
 
-class CutOff(Exception):  # noqa: N818 - no error, but what a kill leaves
-    """Stands for the end of the process."""
-
-
 class Stopping(Progress):
     """Ends a run in a stage, when so many units of it are done."""
 
@@ -76,13 +72,13 @@ class Stopping(Progress):
         if self.stages[-1].name == self._stage and self.stages[-1].done:
             self._units -= 1
             if self._units < 0:
-                raise CutOff
+                raise faults.CutOff
 
 
 def cut_off(
     options: dict[str, Any], stage: str = "encoding train and val", units: int = 3, **more: Any
 ) -> None:
-    with pytest.raises(CutOff):
+    with pytest.raises(faults.CutOff):
         build(**options | more, progress=Stopping(stage, units))
 
 
@@ -146,7 +142,7 @@ def test_the_other_commands_go_on_too(
     else:
         own["vocab_size"] = 280
     function(**own, out=tmp_path / "peace" / name)
-    with pytest.raises(CutOff):
+    with pytest.raises(faults.CutOff):
         function(**own, out=tmp_path / "out" / name, progress=Stopping(stage))
     progress = Progress()
     function(**own, out=tmp_path / "out" / name, progress=progress)
