@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,9 +89,12 @@ class Clock:
         So do the seconds of all processors: on a machine that others use as well they change less.
         """
         self.tell("begin", figure)
+        # A sign to what counts instructions; see `studies.instructions`.
+        os.getppid()
         start, cpu_start = time.perf_counter(), time.process_time()
         result = work()
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        os.getppid()
         self._taken[figure] = seconds, cpu_seconds
         self.tell("end", figure, seconds, cpu_seconds)
         return result

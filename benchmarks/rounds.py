@@ -68,6 +68,7 @@ class Measured:
         seconds: Of each figure.
         cpu_seconds: The same, of all processors together.
         memory: Peak RssAnon in bytes of each figure; empty where the system does not tell.
+        clocked: The figures that a clock ran for, in their order; others are sums.
         n_bytes: Text that was worked on.
         digest: Of the result; None where there is nothing to compare.
     """
@@ -75,6 +76,7 @@ class Measured:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    clocked: list[str] = field(default_factory=list)
     n_bytes: int = 0
     digest: str | None = None
 
@@ -103,7 +105,9 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
             bufsize=0,
         ) as process:
             for kind, *values in _messages(process, measured, how.whole):
-                if kind == "end":
+                if kind == "begin":
+                    measured.clocked += values
+                elif kind == "end":
                     figure, measured.seconds[figure], measured.cpu_seconds[figure] = values
                 elif kind == "result":
                     result = values

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 import statistics
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -266,59 +265,33 @@ _PLAIN_PROCESSOR = [
 
 
 def instructions(job: Job, rounds: int) -> Table:
-    """Instructions per byte: the difference of two sizes, so that start and compiling fall away.
+    """Instructions per byte of all that a clock covers, counted by valgrind.
 
-    Counted by the processor, or where it does not let us by valgrind, which takes fifty times as
-    long: of less text then, and once, because it counts alike each time.
+    The same in every run, whatever else the machine does, so one round is enough.
     """
-    columns = ["work", "instructions per byte"]
+    columns = ["work", "figure", "instructions per byte"]
     title = "Instructions"
-    counts = _counted_by_perf
-    sizes = (20 * MB, 40 * MB)
-    note = "User instructions by `perf stat`; both passes of encoding."
-    if reason := _no_counters():
-        if not shutil.which("valgrind"):
-            return Table(title, columns, [["none", "not counted"]], reason)
-        counts, rounds = _counted_by_valgrind, 1
-        sizes = (1 * MB, 3 * MB)
-        note = f"By valgrind ({reason}) of code for AVX2; both passes of encoding, of 2 MB."
-    corpora = [sized(job.corpus, n_bytes, job.directory) for n_bytes in sizes]
+    if not shutil.which("valgrind"):
+        return Table(
+            title, columns, [["none", "none", "not counted"]], "There is no valgrind here."
+        )
+    corpus = sized(job.corpus, 2 * MB, job.directory)
     rows = []
     for work in ("split", "count", "encode-one-thread", "train"):
-        per_byte = []
-        for _ in range(rounds):
-            counted = [counts(replace(job, work=work, corpus=corpus)) for corpus in corpora]
-            n_bytes = [corpus.stat().st_size for corpus in corpora]
-            per_byte.append((counted[1] - counted[0]) / (n_bytes[1] - n_bytes[0]))
-        rows.append([work, _spread(per_byte)])
-    return Table(title, columns, rows, note)
-
-
-def _counted_by_perf(job: Job) -> int:
-    told = job.directory / "perf.csv"
-    measure(job, ["perf", "stat", "-x,", "-e", "instructions:u", "-o", str(told), "--"])
-    return int(re.findall(r"^(\d+),", told.read_text(), re.MULTILINE)[0])
-
-
-def _counted_by_valgrind(job: Job) -> int:
-    told = job.directory / "callgrind.out"
-    # Compiling goes as fast as usual, and is in the cache then.
-    measure(job, _PLAIN_PROCESSOR)
-    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={told}"]
-    measure(job, [*_PLAIN_PROCESSOR, *valgrind])
-    return int(re.findall(r"^summary: (\d+)", told.read_text(), re.MULTILINE)[0])
-
-
-def _no_counters() -> str:
-    """Why the processor cannot count instructions here; empty if it can."""
-    if not shutil.which("perf"):
-        return "`perf` is not installed"
-    command = ["perf", "stat", "-x,", "-e", "instructions:u", "true"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    if told.returncode or not re.search(r"^\d+,", told.stderr, re.MULTILINE):
-        lines = told.stderr.strip().splitlines()
-        return f"`perf stat` cannot count here: {lines[0] if lines else told.returncode}"
-    return ""
+        of_work = replace(job, work=work, corpus=corpus)
+        # Kernels are compiled as fast as usual, and come from the cache then.
+        measure(of_work, _PLAIN_PROCESSOR)
+        told = job.directory / f"callgrind-{work}"
+        # `Clock.time` calls it where it begins and where it ends.
+        valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
+        valgrind.append(f"--callgrind-out-file={told}")
+        measured = measure(of_work, [*_PLAIN_PROCESSOR, *valgrind])
+        # The first has what was before the first begin, the second what the first clock covers.
+        dumps = sorted(told.parent.glob(f"{told.name}.*"), key=lambda path: int(path.suffix[1:]))
+        for figure, dump in zip(measured.clocked, dumps[1::2], strict=True):
+            counted = int(re.findall(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)[0])
+            rows.append([work, figure, f"{counted / measured.n_bytes:.2f}"])
+    return Table(title, columns, rows, "Code for AVX2, 2 MB of text, all threads together.")
 
 
 STUDIES: dict[str, Callable[[Job, int], Table]] = {

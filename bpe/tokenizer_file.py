@@ -918,7 +918,8 @@ def _merges(path: Path, value: object) -> list[Pair]:
         if (
             isinstance(parts, list)
             and len(parts) == 2
-            and {type(parts[0]), type(parts[1])} == {str}
+            and isinstance(parts[0], str)
+            and isinstance(parts[1], str)
         ):
             left, right = map(decode, parts)
         if not left or not right:

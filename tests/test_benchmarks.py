@@ -134,6 +134,14 @@ def test_where_the_time_goes(job: Job) -> None:
     assert table.rows[0][0] in report.study(table)
 
 
+def test_instructions_are_counted_where_valgrind_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(studies.shutil, "which", asked.append)
+    job = Job("instructions", "tokenbin", Path(), Path(), 300, "gpt2", 1, Path())
+    assert studies.instructions(job, 1).note == "There is no valgrind here."
+    assert asked == ["valgrind"]
+
+
 def test_one_factor_at_a_time() -> None:
     usual = Setting(Path("text"), None, 32_000, "gpt2")
     for _, setting in varied(usual, ["size", "vocabulary", "pattern"], gpt2=True):

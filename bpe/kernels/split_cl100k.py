@@ -106,7 +106,7 @@ _EVERY_FOURTH = np.uint64(0x1111111111111111)
 
 
 _FEW_APOSTROPHES, _FEW_ENDS = 5, 3
-"""So many contractions, or indents that are none, are looked at one by one in a block."""
+"""So many apostrophes, or ends of indents, of a block are looked at one by one."""
 
 
 @kernel
@@ -659,13 +659,16 @@ def scanner(flags):
     def mend(source, base, first, sets, count, starts):
         """What `combine` has left to do, from left to right."""
         out_of_line()
-        zero = np.uint64(0)
+        one, zero = np.uint64(1), np.uint64(0)
         for i in range(1, count + 1):
             places = sets[_MENDS + i]
             rests = sets[_RESTS + i] | (sets[_RESTS + i - 1] >> np.uint64(61))
+            before = np.int64(3)
             if not single_digits and places == ~zero and rests == zero:
+                before = leading_zeros(starts[first + i - 2] | one)
+            # In what is not UTF-8 there may be no boundary among the three places before.
+            if before < 3:
                 # Nothing but digits: every third from three places behind the last.
-                before = leading_zeros(starts[first + i - 2])
                 starts[first + i - 1] = _EVERY_THIRD << np.uint64(2 - before)
             elif places != zero:
                 k = first + i - 1
