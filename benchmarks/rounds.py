@@ -86,7 +86,7 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
 
     Args:
         job: What is measured.
-        prefix: A command that runs the process, such as `perf stat`.
+        prefix: A command that runs the process, such as valgrind.
 
     Raises:
         MeasurementError: It failed; the message holds what it said.

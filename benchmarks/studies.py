@@ -5,6 +5,7 @@ Law: what a study compares was measured in the same round; rounds alternate as t
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import statistics
@@ -255,13 +256,13 @@ def breakdown(job: Job, rounds: int) -> Table:
 # --- instructions ---
 
 
-# What valgrind can run of a processor: it knows no AVX-512.
-_PLAIN_PROCESSOR = [
-    "env",
-    "NUMBA_CPU_NAME=haswell",
-    "NUMBA_CPU_FEATURES=+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
-    "PYTHONHASHSEED=0",
-]
+_ALIKE_EACH_TIME = ["env", "PYTHONHASHSEED=0"]
+if platform.machine() == "x86_64":
+    # valgrind knows no AVX-512.
+    _ALIKE_EACH_TIME += [
+        "NUMBA_CPU_NAME=haswell",
+        "NUMBA_CPU_FEATURES=+avx2,+bmi,+bmi2,+fma,+lzcnt,+popcnt,+sse4.2",
+    ]
 
 
 def instructions(job: Job, rounds: int) -> Table:
@@ -273,25 +274,27 @@ def instructions(job: Job, rounds: int) -> Table:
     title = "Instructions"
     if not shutil.which("valgrind"):
         return Table(
-            title, columns, [["none", "none", "not counted"]], "There is no valgrind here."
+            title, columns, [["none", "none", "not counted"]], "Install valgrind to count them."
         )
     corpus = sized(job.corpus, 2 * MB, job.directory)
     rows = []
     for work in ("split", "count", "encode-one-thread", "train"):
         of_work = replace(job, work=work, corpus=corpus)
         # Kernels are compiled as fast as usual, and come from the cache then.
-        measure(of_work, _PLAIN_PROCESSOR)
+        measure(of_work, _ALIKE_EACH_TIME)
         told = job.directory / f"callgrind-{work}"
         # `Clock.time` calls it where it begins and where it ends.
         valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
         valgrind.append(f"--callgrind-out-file={told}")
-        measured = measure(of_work, [*_PLAIN_PROCESSOR, *valgrind])
+        measured = measure(of_work, [*_ALIKE_EACH_TIME, *valgrind])
         # The first has what was before the first begin, the second what the first clock covers.
         dumps = sorted(told.parent.glob(f"{told.name}.*"), key=lambda path: int(path.suffix[1:]))
         for figure, dump in zip(measured.clocked, dumps[1::2], strict=True):
             counted = int(re.findall(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)[0])
             rows.append([work, figure, f"{counted / measured.n_bytes:.2f}"])
-    return Table(title, columns, rows, "Code for AVX2, 2 MB of text, all threads together.")
+    return Table(
+        title, columns, rows, "2 MB of text, all threads together; on x86-64 code for AVX2."
+    )
 
 
 STUDIES: dict[str, Callable[[Job, int], Table]] = {

@@ -20,7 +20,18 @@ _LEAST = 2**20  # bytes; smaller arrays are NumPy's own
 
 
 def zeros(n: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """An array of n zeros."""
+    """Zeros.
+
+    Args:
+        n: how many, 0 or more.
+        dtype: of each.
+
+    Returns:
+        dtype[n], writable, that shares memory with nothing.
+
+    Raises:
+        MemoryError: There is no room for it.
+    """
     n_bytes = n * np.dtype(dtype).itemsize
     if n_bytes < _LEAST:
         return np.zeros(n, dtype)

@@ -134,11 +134,11 @@ def test_where_the_time_goes(job: Job) -> None:
     assert table.rows[0][0] in report.study(table)
 
 
-def test_instructions_are_counted_where_valgrind_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_valgrind_no_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(studies.shutil, "which", asked.append)
     job = Job("instructions", "tokenbin", Path(), Path(), 300, "gpt2", 1, Path())
-    assert studies.instructions(job, 1).note == "There is no valgrind here."
+    assert studies.instructions(job, 1).note == "Install valgrind to count them."
     assert asked == ["valgrind"]
 
 
