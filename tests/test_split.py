@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -146,6 +147,28 @@ def test_blocks_full_of_one_thing(pattern: str) -> None:
         ):
             # Some documents begin where such blocks are.
             texts.append("".join(source.choices(alphabet, k=source.choice([5, 70, 200]))))
+    assert places(texts, pattern) == expected_places(texts, pattern)
+
+
+@by_pattern
+def test_groups_full_of_one_thing(pattern: str) -> None:
+    """What a group of blocks has nothing of is passed over, but for what reaches into it."""
+    source = random.Random(5)
+    alphabets = ["ab", "AB", " ", " \n", " \n\r\t", "\n", "1", "٣", "𝟘", "½٣", "1٣𝟘", "!", "!/\n",
+                 "'", "中", "\u0301", "\u3000", "\u3000\n", "é", "'s", "\x00"]  # fmt: skip
+    stretches = []
+    for _ in range(60):
+        length = source.choice([1, 2, 3, 62, 130, 700, 64 * GROUP + 70])
+        characters = source.choices(source.choice(alphabets), k=length)
+        # Seldom something else, and ends that go on: both must be found.
+        for _ in range(source.choice([0, 0, 1, 3])):
+            characters[source.randrange(length)] = source.choice(
+                ["\n", "a", "!", "'s", "7", "\u0301"]
+            )
+        stretches.append("".join(characters))
+    text = "".join(stretches)
+    cuts = sorted(source.sample(range(len(text)), 60))
+    texts = [text[first:last] for first, last in pairwise([0, *cuts, len(text)])]
     assert places(texts, pattern) == expected_places(texts, pattern)
 
 

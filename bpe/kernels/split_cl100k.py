@@ -15,6 +15,8 @@ needs few of them:
    for none of them, so that the compiler works on several at once;
 4. what is rare, in the blocks that have some of it (`mend_*`).
 
+What a group has nothing of (punctuation, apostrophes, line ends) is passed over.
+
 What these patterns add to gpt2's is that one thing can depend on another far away:
 
 - `[\r\n]*` after punctuation takes line ends (and slashes), which then belong to no white space. A
@@ -69,7 +71,7 @@ GROUP = 64
 # The sets of a group. Each is a row of words: the first is of the block before the group, then come
 # those of its blocks, and the last has what must be known of the block behind it.
 _WIDTH = GROUP + 2
-_N_SETS = 19
+_N_SETS = 20
 (
     _DOCUMENTS,  # where documents begin
     _LETTERS,  # CASED: with marks; without those of contractions
@@ -88,6 +90,7 @@ _N_SETS = 19
     _PIECES,  # where punctuation begins
     _SINGLE,  # the characters that begin there
     _INDENTS,  # white space behind a line end of white space
+    _ENDS,  # where it ends, if that is at another line end
     _FOUND,  # boundaries
     _MENDS,  # places that `mend` must look at
 ) = range(0, _N_SETS * _WIDTH, _WIDTH)
@@ -102,11 +105,10 @@ STATE_WORDS = _N_SETS * _WIDTH + 5
 
 
 _EVERY_THIRD = np.uint64(0x9249249249249249)
-_EVERY_FOURTH = np.uint64(0x1111111111111111)
 
 
-_FEW_APOSTROPHES, _FEW_ENDS = 5, 3
-"""So many apostrophes, or ends of indents, of a block are looked at one by one."""
+_FEW_APOSTROPHES, _FEW_ENDS = 5, 40
+"""So many apostrophes of a block, or ends of indents of a group, are looked at one by one."""
 
 
 @kernel
@@ -134,6 +136,22 @@ def _shift(before, word, n):
 def _behind(sets, row, i, n):
     """The places of block i that are `n` places behind a member of a set."""
     return _shift(sets[row + i - 1], sets[row + i], n)
+
+
+@kernel
+def _is_empty(sets, row):
+    """Whether no block of the group has a member of this set."""
+    members = np.uint64(0)
+    for i in range(1, GROUP + 1):
+        members |= sets[row + i]
+    return members == np.uint64(0)
+
+
+@kernel
+def _clear(sets, row):
+    """Leave the blocks of the group no member of this set."""
+    for i in range(1, GROUP + 1):
+        sets[row + i] = np.uint64(0)
 
 
 @kernel
@@ -201,11 +219,10 @@ def alternate(short, long):
     ending = (short | long) ^ waiting
     if waiting != zero and long == zero:
         # They stand two places apart: of a run, those count that are four places apart.
-        filled = short | (short << np.uint64(1))
-        firsts, ending = ending, zero
-        for residue in range(4):
-            fourth = _EVERY_FOURTH << np.uint64(residue)
-            ending |= short & fourth & _run(filled, firsts & fourth)
+        fourth = waiting & (waiting << two)
+        for step in (4, 8, 16, 32):
+            ending |= fourth & (ending << np.uint64(step))
+            fourth &= fourth << np.uint64(step)
         return ending
     while waiting != zero:
         none = waiting & (((ending & short) << two) | ((ending & long) << three))
@@ -230,26 +247,64 @@ def white_follows(source, at, classes):
 
 
 @kernel
-def mend_indents(k, ends, starts):
-    """Take back the last boundary before each of `ends` in block k: an indent begins there."""
+def take_back(starts, k, end):
+    """Take back the last boundary before place `end` of block k: an indent begins there."""
+    before_end = starts[k] & _below(end)
+    while before_end == np.uint64(0):
+        k -= 1
+        before_end = starts[k]
+    starts[k] ^= np.uint64(1) << np.uint64(63 - leading_zeros(before_end))
+
+
+@kernel
+def mend_many_indents(first, sets, count, starts):
+    """What `mend_indents` does, for all indents of a group at once."""
     one, zero = np.uint64(1), np.uint64(0)
-    while ends != zero:
-        block = k
-        before_end = starts[block] & _below(trailing_zeros(ends))
-        if before_end != zero and ones(ends) > _FEW_ENDS:
-            # All at once: each end spreads down to the boundary before it.
-            gaps = ~(starts[k] | ends)
-            reached = ends
-            for step in (1, 2, 4, 8, 16, 32):
-                reached |= gaps & (reached >> np.uint64(step))
-                gaps &= gaps >> np.uint64(step)
-            starts[k] ^= starts[k] & (reached >> one)
-            break
-        ends &= ends - one
-        while before_end == zero:
-            block -= 1
-            before_end = starts[block]
-        starts[block] ^= one << np.uint64(63 - leading_zeros(before_end))
+    # Within a block each end spreads down through its indent.
+    for i in range(1, GROUP + 1):
+        indents = sets[_INDENTS + i]
+        inner = indents & (sets[_ENDS + i] >> one)
+        inner |= indents & (inner >> one)
+        indents &= indents >> one
+        inner |= indents & (inner >> np.uint64(2))
+        indents &= indents >> np.uint64(2)
+        inner |= indents & (inner >> np.uint64(4))
+        indents &= indents >> np.uint64(4)
+        inner |= indents & (inner >> np.uint64(8))
+        indents &= indents >> np.uint64(8)
+        inner |= indents & (inner >> np.uint64(16))
+        indents &= indents >> np.uint64(16)
+        sets[_FOUND + i] = inner | (indents & (inner >> np.uint64(32)))
+    # From the last block to the first: an indent goes on in the next one.
+    inner_follows = zero
+    for i in range(count, 0, -1):
+        indents = sets[_INDENTS + i]
+        # Without a branch on what follows: nobody can guess it.
+        at_top = indents & ~(~zero >> np.uint64(leading_zeros(~indents | one)))
+        if indents == ~zero:
+            at_top = indents
+        inner = sets[_FOUND + i] | (at_top & add(~inner_follows, one))
+        starts[np.uint64(first + i - 1)] &= ~inner | _behind(sets, _INDENTS, i, 1)
+        inner_follows = (inner | sets[_ENDS + i]) & (sets[_INDENTS + i - 1] >> np.uint64(63))
+    if inner_follows != zero:
+        take_back(starts, first, 0)
+
+
+@kernel
+def mend_indents(first, sets, count, starts):
+    """Take back the boundaries before indents that end at a line end."""
+    out_of_line()
+    n_ends = 0
+    for i in range(1, count + 1):
+        n_ends += ones(sets[_ENDS + i])
+    if n_ends > _FEW_ENDS:
+        mend_many_indents(first, sets, count, starts)
+        return
+    for i in range(1, count + 1):
+        ends = sets[_ENDS + i]
+        while ends != np.uint64(0):
+            take_back(starts, first + i - 1, trailing_zeros(ends))
+            ends &= ends - np.uint64(1)
 
 
 @kernel
@@ -269,23 +324,57 @@ def mend_wide(source, base, k, wide, starts):
 
 
 @kernel
+def _thirds(last_numbers, numbers, last_pieces, pieces, inner, width):
+    """Pieces that begin three numbers after another, where all numbers are `width` bytes long.
+
+    `inner` are the numbers behind another one, and `pieces` what begins in any case.
+    """
+    in_line()
+    third = inner & _shift(last_numbers, numbers, width + 1)
+    third &= _shift(last_numbers, numbers, 2 * width + 1)
+    # Unless one has begun in between.
+    third &= ~(_shift(last_pieces, pieces, width) | _shift(last_pieces, pieces, 2 * width))
+    pieces |= third & _shift(last_pieces, pieces, 3 * width)
+    step = 3 * width
+    while step < 64:
+        pieces |= third & (pieces << np.uint64(step))
+        third &= third << np.uint64(step)
+        step *= 2
+    return pieces
+
+
+@kernel
+def _width_of_all(last_numbers, last_rests, numbers, rests):
+    """How many bytes all numbers of a block have, and the last three before it; else 0."""
+    firsts, last_firsts = numbers & ~rests, last_numbers & ~last_rests
+    behind = last_behind = np.uint64(0)
+    for width in range(1, 5):
+        differing = (last_behind ^ (last_numbers & last_rests)) >> np.uint64(48)
+        if behind == numbers & rests and differing == np.uint64(0):
+            return width
+        behind |= _shift(last_firsts, firsts, width)
+        last_behind |= last_firsts << np.uint64(width)
+    return 0
+
+
+@kernel
 def mend_numbers(source, base, k, sets, i, starts):
     """Boundaries in runs of numbers in block k, word i of the sets: three go together."""
     in_line()
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
-    inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
+    last_numbers, last_rests = sets[_NUMBERS + i - 1], sets[_RESTS + i - 1]
+    inner = numbers & _shift(last_numbers, numbers, 1) & ~sets[_DOCUMENTS + i]
     pieces = numbers ^ inner
     # Of the block before, the boundaries among its last numbers are their pieces.
     last = starts[k - 1] if k > 0 else zero
-    if (numbers & rests) | (sets[_RESTS + i - 1] >> np.uint64(61)) == zero:
-        # A piece begins three places after another, if none has begun in between.
-        third = inner & _behind(sets, _NUMBERS, i, 2) & _behind(sets, _NUMBERS, i, 3)
-        third &= ~(_shift(last, pieces, 1) | _shift(last, pieces, 2))
-        pieces |= third & _shift(last, pieces, 3)
-        for step in (3, 6, 12, 24, 48):
-            pieces |= third & (pieces << np.uint64(step))
-            third &= third << np.uint64(step)
+    width = 1
+    if (numbers & rests) | (last_rests >> np.uint64(61)) != zero:
+        width = _width_of_all(last_numbers, last_rests, numbers, rests)
+    if width == 1:
+        pieces = _thirds(last_numbers, numbers, last, pieces, inner, 1)
+    elif width > 0:
+        pieces = _thirds(last_numbers, numbers, last, pieces, inner & ~rests, width)
     else:
         # Characters of several bytes are counted one by one.
         n_numbers = 0
@@ -532,27 +621,41 @@ def scanner(flags):
             sets[_SINGLE + i] = last_single
 
     @kernel
-    def end_many_words(source, base, sets, i, apostrophes):
-        """The contractions of block i, all at once; the letters they have in the next block."""
-        out_of_line()
-        one, two = np.uint64(1), np.uint64(2)
-        short, long = contractions(source, base, apostrophes)
-        # Where a document begins among the letters there is none.
-        documents, next_documents = sets[_DOCUMENTS + i], sets[_DOCUMENTS + i + 1]
-        begins = (documents >> one) | (next_documents << np.uint64(63))
-        short &= ~begins
-        long &= ~(begins | (documents >> two) | (next_documents << np.uint64(62)))
-        if suffixes:
-            ending = alternate(short, long)
-            short &= ending
-            long &= ending
-            sets[_PIECES + i] ^= ending
-        inside = ((short | long) << one) | (long << two)
-        sets[_LETTERS + i] &= ~inside
+    def spend(sets, i, letters):
+        """Have letters of contractions count as none, in block i."""
+        sets[_LETTERS + i] &= ~letters
         if cased:
-            sets[_UPPERS + i] &= ~inside
-            sets[_LOWERS + i] &= ~inside
-        return ((short | long) >> np.uint64(63)) | (long >> np.uint64(62))
+            sets[_UPPERS + i] &= ~letters
+            sets[_LOWERS + i] &= ~letters
+
+    @kernel
+    def end_many_words(source, base, sets, begin, count, spent):
+        """What `end_words` does, for all contractions of a block at once, from block `begin`."""
+        out_of_line()
+        one, two, top = np.uint64(1), np.uint64(2), np.uint64(63)
+        last_letters = sets[_LETTERS + begin - 1]
+        for i in range(begin, count + 1):
+            letters = sets[_LETTERS + i] & ~spent
+            apostrophes = sets[_PIECES + i] & sets[_QUOTES + i]
+            documents, next_documents = sets[_DOCUMENTS + i], sets[_DOCUMENTS + i + 1]
+            if suffixes:
+                apostrophes &= _shift(last_letters, letters, 1) & ~documents
+            short, long = contractions(source, base, apostrophes)
+            # Where a document begins among the letters there is none.
+            begins = (documents >> one) | (next_documents << top)
+            short &= ~begins
+            long &= ~(begins | (documents >> two) | (next_documents << np.uint64(62)))
+            if suffixes:
+                ending = alternate(short, long)
+                short &= ending
+                long &= ending
+                sets[_PIECES + i] ^= ending
+            spent |= ((short | long) << one) | (long << two)
+            spend(sets, i, spent)
+            last_letters = letters & ~spent
+            spent = ((short | long) >> top) | (long >> np.uint64(62))
+            base += 64
+        return spent
 
     @kernel
     def end_words(source, base, sets, count):
@@ -560,18 +663,15 @@ def scanner(flags):
         one, zero = np.uint64(1), np.uint64(0)
         spent = sets[_SPENT]
         for i in range(1, count + 1):
-            if spent != zero:
-                sets[_LETTERS + i] &= ~spent
-                if cased:
-                    sets[_UPPERS + i] &= ~spent
-                    sets[_LOWERS + i] &= ~spent
-                spent = zero
             apostrophes = sets[_PIECES + i] & sets[_QUOTES + i]
+            if ones(apostrophes) > _FEW_APOSTROPHES:
+                spent = end_many_words(source, base, sets, i, count, spent)
+                break
+            if spent != zero:
+                spend(sets, i, spent)
+                spent = zero
             if suffixes:
                 apostrophes &= _behind(sets, _LETTERS, i, 1) & ~sets[_DOCUMENTS + i]
-            if ones(apostrophes) > _FEW_APOSTROPHES:
-                spent = end_many_words(source, base, sets, i, apostrophes)
-                apostrophes = zero
             while apostrophes != zero:
                 j = trailing_zeros(apostrophes)
                 bit = one << np.uint64(j)
@@ -585,10 +685,7 @@ def scanner(flags):
                 if (sets[_DOCUMENTS + i] & inside) | (sets[_DOCUMENTS + i + 1] & over):
                     continue
                 spent = over
-                sets[_LETTERS + i] &= ~inside
-                if cased:
-                    sets[_UPPERS + i] &= ~inside
-                    sets[_LOWERS + i] &= ~inside
+                spend(sets, i, inside)
                 if suffixes:
                     sets[_PIECES + i] ^= bit
                     apostrophes &= ~(inside << one)
@@ -611,9 +708,9 @@ def scanner(flags):
 
     @kernel
     def combine(sets):
-        """All boundaries but the rare ones, and what `mend` must look at; whether it must."""
+        """All boundaries but the rare ones, and what is left; whether to `mend`, and indents."""
         one, top = np.uint64(1), np.uint64(63)
-        mends = np.uint64(0)
+        mends = all_ends = np.uint64(0)
         # Blocks behind the text are worked on, too: the number of rounds is known to the compiler.
         for i in range(1, GROUP + 1):
             documents, rests = sets[_DOCUMENTS + i], sets[_RESTS + i]
@@ -633,12 +730,14 @@ def scanner(flags):
             ends = line_ends & ~documents
             if whole_end:
                 ends |= documents
-            mend = ends & _behind(sets, _INDENTS, i, 1)
+            ends &= _behind(sets, _INDENTS, i, 1)
+            sets[_ENDS + i] = ends
+            all_ends |= ends
             # The last white space before something else stands alone, or goes with what follows.
             next_ends = sets[_WHITE + i + 1] | sets[_LINE_ENDS + i + 1] | sets[_DOCUMENTS + i + 1]
             final = white & ~(((spaces | documents) >> one) | (next_ends << top))
             found |= final & ~rests
-            mend |= final & rests
+            mend = final & rests
             # Numbers.
             numbers = sets[_NUMBERS + i]
             if single_digits:
@@ -653,7 +752,7 @@ def scanner(flags):
             sets[_FOUND + i] = found
             sets[_MENDS + i] = mend
             mends |= mend
-        return mends != np.uint64(0)
+        return mends != np.uint64(0), all_ends != np.uint64(0)
 
     @kernel
     def mend(source, base, first, sets, count, starts):
@@ -662,23 +761,22 @@ def scanner(flags):
         one, zero = np.uint64(1), np.uint64(0)
         for i in range(1, count + 1):
             places = sets[_MENDS + i]
-            rests = sets[_RESTS + i] | (sets[_RESTS + i - 1] >> np.uint64(61))
-            before = np.int64(3)
-            if not single_digits and places == ~zero and rests == zero:
-                before = leading_zeros(starts[first + i - 2] | one)
-            # In what is not UTF-8 there may be no boundary among the three places before.
-            if before < 3:
-                # Nothing but digits: every third from three places behind the last.
-                starts[first + i - 1] = _EVERY_THIRD << np.uint64(2 - before)
-            elif places != zero:
-                k = first + i - 1
-                ends = places & (sets[_LINE_ENDS + i] | sets[_DOCUMENTS + i])
-                if ends != zero:
-                    mend_indents(k, ends, starts)
-                wide = places & sets[_WHITE + i] & ~ends
-                if wide != zero:
-                    mend_wide(source, base, k, wide, starts)
-                if not single_digits and places & sets[_NUMBERS + i] & ~ends != zero:
+            if places == zero:
+                base += 64
+                continue
+            k = first + i - 1
+            if places & sets[_WHITE + i] != zero:
+                mend_wide(source, base, k, places & sets[_WHITE + i], starts)
+            if not single_digits and places & sets[_NUMBERS + i] != zero:
+                rests = sets[_RESTS + i] | (sets[_RESTS + i - 1] >> np.uint64(61))
+                before = np.int64(3)
+                if places == ~zero and rests == zero:
+                    before = leading_zeros(starts[k - 1] | one)
+                # In what is not UTF-8 there may be no boundary among the three places before.
+                if before < 3:
+                    # Nothing but digits: every third from three places behind the last.
+                    starts[k] = _EVERY_THIRD << np.uint64(2 - before)
+                else:
                     mend_numbers(source, base, k, sets, i, starts)
             base += 64
 
@@ -709,12 +807,26 @@ def scanner(flags):
             sets[_WHITE + count + 1] = np.uint64(white)
             sets[_LINE_ENDS + count + 1] = zero
             sets[_DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
-            take_lines(sets, count)
-            end_words(source, base, sets, count)
-            find_indents(sets, count)
-            mends = combine(sets)
+            # What there is nothing of in a group takes no time.
+            carried = sets[_OTHERS] | sets[_TAKEN] | sets[_SINGLE]
+            if carried >> np.uint64(63) != zero or not _is_empty(sets, _OTHERS):
+                take_lines(sets, count)
+            else:
+                _clear(sets, _TAKEN)
+                _clear(sets, _PIECES)
+                _clear(sets, _SINGLE)
+            if sets[_SPENT] != zero or not _is_empty(sets, _QUOTES):
+                end_words(source, base, sets, count)
+            carried = sets[_INDENTS] | sets[_LINE_ENDS]
+            if carried >> np.uint64(63) != zero or not _is_empty(sets, _LINE_ENDS):
+                find_indents(sets, count)
+            else:
+                _clear(sets, _INDENTS)
+            mends, ends = combine(sets)
             for i in range(1, count + 1):
                 starts[np.uint64(first + i - 1)] = sets[_FOUND + i]
+            if ends:
+                mend_indents(first, sets, count, starts)
             if mends:
                 mend(source, base, first, sets, count, starts)
             if cased and sets[_CASELESS] != zero:
