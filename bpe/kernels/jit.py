@@ -24,8 +24,10 @@ from typing import Any
 import llvmlite
 import numba
 import platformdirs
-from numba.core import entrypoints, event
-from numba.core.registry import cpu_target
+from numba.core import event
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _logger = logging.getLogger("bpe")
@@ -70,20 +72,39 @@ def _writable_cache_directory() -> str | None:
 CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_directory()
 
 
-def _prepare_compiler() -> None:
-    """Have numba load what it loads before its first kernel: its own types and those of extensions.
+class _Cache(FunctionCache):
+    """Numba's cache of one function, which gets ready to compile only where it must.
 
-    It would do so at the first call, and not keep other threads from looking types up meanwhile:
-    two workers whose first kernels came at the same moment could fail with "dictionary changed size
-    during iteration". An import is waited for by all threads.
+    Numba's own loads all types that it knows before it looks for machine code, which needs none.
     """
-    entrypoints.init_all()
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            found = self._load_overload(sig, target_context)
+            if found is not None:
+                return found
+        target_context.refresh()
+        return None
 
 
-if not numba.config.DISABLE_JIT:
-    _prepare_compiler()
+class _Dispatcher(CPUDispatcher):
+    """Numba's dispatcher, without what takes half a second at the first call of a process.
+
+    Extensions of numba that other packages bring are loaded with the compiler or not at all: our
+    kernels have arrays and integers. While they are, types must not be looked up: two workers
+    whose first kernels came at the same moment could fail with "dictionary changed size during
+    iteration". So that waits for the lock under which numba compiles.
+    """
+
+    def _compilation_chain_init_hook(self) -> None:
+        pass
+
+    def typeof_pyval(self, val: Any) -> Any:
+        with global_compiler_lock:
+            return super().typeof_pyval(val)
+
+    def enable_caching(self) -> None:
+        self._cache = _Cache(self.py_func)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -99,12 +120,16 @@ def kernel(function: Callable[..., Any]) -> Any:
     """
     if numba.config.DISABLE_JIT:
         return function
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = CACHE_DIRECTORY or before
-    try:
-        return numba.njit(nogil=True, _nrt=False, cache=CACHE_DIRECTORY is not None)(function)
-    finally:
-        numba.config.CACHE_DIR = before
+    options = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
+    compiled = _Dispatcher(function, targetoptions=options)
+    if CACHE_DIRECTORY is not None:
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = CACHE_DIRECTORY
+        try:
+            compiled.enable_caching()
+        finally:
+            numba.config.CACHE_DIR = before
+    return compiled
 
 
 class _CompilationNotice(event.Listener):
