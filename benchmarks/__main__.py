@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.corpora import MB, default_corpus, sized
-from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, installed
 from benchmarks.rounds import (
     MODULES,
     WORK,
@@ -128,7 +128,7 @@ class Run:
         for peer in peers_of(work, setting.pattern):
             how = SIDES[work][peer]
             wanted = self._arguments.peer
-            if (wanted and peer not in wanted) or report.installed(how.package) is None:
+            if (wanted and peer not in wanted) or installed(how.package) is None:
                 continue
             corpus = job.corpus
             if how.at_most is not None and corpus.stat().st_size > how.at_most:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -152,6 +153,14 @@ def side(
         return run
 
     return add
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, None if it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def documents(corpus: Path) -> list[str]:

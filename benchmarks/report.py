@@ -13,11 +13,11 @@ import shlex
 import statistics
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.corpora import MB
+from benchmarks.job import installed
 from benchmarks.rounds import Comparison
 from benchmarks.studies import Table
 
@@ -30,14 +30,6 @@ _COLUMNS = [
     "times as fast (lowest to highest)",
     "in CPU seconds", "peak MB", "peer's", "equal",
 ]  # fmt: skip
-
-
-def installed(package: str) -> str | None:
-    """The version of a package, None if it is not there."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def circumstances(rounds: int, threads: int) -> dict[str, Any]:

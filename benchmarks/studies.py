@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.corpora import MB, WORST_BYTES, sized, worst_cases
-from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, side
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Clock, Job, Result, installed, side
 from benchmarks.rounds import Measured, MeasurementError, measure
 
 GROWTH_BYTES = (10 * MB, 100 * MB, 1000 * MB)
@@ -265,33 +265,45 @@ if platform.machine() == "x86_64":
     ]
 
 
+def _instructions_per_byte(job: Job) -> dict[str, float]:
+    """Of each figure that a clock runs for."""
+    # Kernels are compiled as fast as usual, and come from the cache then.
+    measure(job, _ALIKE_EACH_TIME)
+    told = job.directory / f"callgrind-{job.work}-{job.side}"
+    # `Clock.time` calls it where it begins and where it ends.
+    valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
+    measured = measure(job, [*_ALIKE_EACH_TIME, *valgrind, f"--callgrind-out-file={told}"])
+    # The first has what was before the first begin, the second what the first clock covers.
+    dumps = sorted(told.parent.glob(f"{told.name}.*"), key=lambda path: int(path.suffix[1:]))
+    found = {}
+    for figure, dump in zip(measured.clocked, dumps[1::2], strict=True):
+        counted = re.findall(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)
+        found[figure] = int(counted[0]) / measured.n_bytes
+    return found
+
+
 def instructions(job: Job, rounds: int) -> Table:
     """Instructions per byte of all that a clock covers, counted by valgrind.
 
     The same in every run, whatever else the machine does, so one round is enough.
     """
-    columns = ["work", "figure", "instructions per byte"]
+    columns = ["work", "figure", "instructions per byte", "gigatoken's"]
     title = "Instructions"
     if not shutil.which("valgrind"):
-        return Table(
-            title, columns, [["none", "none", "not counted"]], "Install valgrind to count them."
-        )
+        none = ["none", "none", "not counted", "not counted"]
+        return Table(title, columns, [none], "Install valgrind to count them.")
     corpus = sized(job.corpus, 2 * MB, job.directory)
     rows = []
     for work in ("split", "count", "encode-one-thread", "train"):
         of_work = replace(job, work=work, corpus=corpus)
-        # Kernels are compiled as fast as usual, and come from the cache then.
-        measure(of_work, _ALIKE_EACH_TIME)
-        told = job.directory / f"callgrind-{work}"
-        # `Clock.time` calls it where it begins and where it ends.
-        valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
-        valgrind.append(f"--callgrind-out-file={told}")
-        measured = measure(of_work, [*_ALIKE_EACH_TIME, *valgrind])
-        # The first has what was before the first begin, the second what the first clock covers.
-        dumps = sorted(told.parent.glob(f"{told.name}.*"), key=lambda path: int(path.suffix[1:]))
-        for figure, dump in zip(measured.clocked, dumps[1::2], strict=True):
-            counted = int(re.findall(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)[0])
-            rows.append([work, figure, f"{counted / measured.n_bytes:.2f}"])
+        ours = _instructions_per_byte(of_work)
+        peers: dict[str, float] = {}
+        # Its training takes a quarter of an hour in valgrind.
+        if work != "train" and "gigatoken" in SIDES[work] and installed("gigatoken") is not None:
+            peers = _instructions_per_byte(replace(of_work, side="gigatoken"))
+        for figure, value in ours.items():
+            peer = f"{peers[figure]:.2f}" if figure in peers else "not counted"
+            rows.append([work, figure, f"{value:.2f}", peer])
     return Table(
         title, columns, rows, "2 MB of text, all threads together; on x86-64 code for AVX2."
     )

@@ -103,6 +103,27 @@ def test_the_edge_of_a_group_of_blocks(pattern: str) -> None:
 
 
 @by_pattern
+def test_what_reaches_into_a_group_that_has_nothing_of_it(pattern: str) -> None:
+    group = 64 * GROUP
+    texts = []
+    for piece in ("a's", "a're", "!", "!\n", "!\n/", "\n ", "\n", "!\u0301", " !", "1٣"):
+        for fill in ("x", "1", " ", "x ", " x", "\n", "x \n"):
+            for offset in (0, 1, 2):
+                before = "1 " * (group // 2)
+                before = before[: group - len(piece.encode()) + offset]
+                texts.append(before + piece + (fill * group)[: 2 * group + 70])
+    # What a group has of something is not there any more in the next one.
+    for full in ("!\n", "\n ", "!", "'s"):
+        for fill in ("x", " x", " \n x", "1 "):
+            texts.append((full * group)[: group - 1] + "a" + (fill * group)[:group])
+    # The reference takes too long. With another document in front, groups begin elsewhere.
+    for text in texts:
+        for n_blocks in (1, 17, GROUP - 1):
+            expected = [64 * n_blocks + place for place in places([text], pattern)]
+            assert places(["x" * 64 * n_blocks, text], pattern) == [0, *expected]
+
+
+@by_pattern
 def test_long_white_space_with_line_ends_anywhere(pattern: str) -> None:
     source = random.Random(3)
     texts = [
@@ -112,6 +133,8 @@ def test_long_white_space_with_line_ends_anywhere(pattern: str) -> None:
         for middle in ("", "\n", "\r\n", "\n \n")
         for after in ("", "a", "!", "1", "\n")
     ]  # fmt: skip
+    # So many ends that all are looked at together, and blocks of nothing but white space.
+    texts += [("\n " * 60 + " " * n + after) * 3 for n in (130, 192, 250) for after in "\na"]
     assert differs_in_tiktoken(to_tiktoken(pattern), texts, scanned(pattern)) is None
     assert places(texts, pattern) == expected_places(texts, pattern)
 
@@ -144,6 +167,7 @@ def test_blocks_full_of_one_thing(pattern: str) -> None:
             source.sample(contractions, source.randint(1, 4)),
             [" ", "\n", source.choice(["\r", "\t", "a", "!", "\u3000"])],
             ["1", "2", source.choice(["3", "٣", "a"])],
+            source.sample(["1", "٣", "½", "①", "𝟘", " ", "\u0301"], source.randint(2, 4)),
         ):
             # Some documents begin where such blocks are.
             texts.append("".join(source.choices(alphabet, k=source.choice([5, 70, 200]))))
@@ -160,7 +184,7 @@ def test_groups_full_of_one_thing(pattern: str) -> None:
     for _ in range(60):
         length = source.choice([1, 2, 3, 62, 130, 700, 64 * GROUP + 70])
         characters = source.choices(source.choice(alphabets), k=length)
-        # Seldom something else, and ends that go on: both must be found.
+        # A few others among them, so that not all groups are passed over.
         for _ in range(source.choice([0, 0, 1, 3])):
             characters[source.randrange(length)] = source.choice(
                 ["\n", "a", "!", "'s", "7", "\u0301"]

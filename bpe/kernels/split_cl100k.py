@@ -90,7 +90,7 @@ _N_SETS = 20
     _PIECES,  # where punctuation begins
     _SINGLE,  # the characters that begin there
     _INDENTS,  # white space behind a line end of white space
-    _ENDS,  # where it ends, if that is at another line end
+    _ENDS,  # line ends directly behind it; WHOLE_END: and ends of documents
     _FOUND,  # boundaries
     _MENDS,  # places that `mend` must look at
 ) = range(0, _N_SETS * _WIDTH, _WIDTH)
@@ -248,7 +248,10 @@ def white_follows(source, at, classes):
 
 @kernel
 def take_back(starts, k, end):
-    """Take back the last boundary before place `end` of block k: an indent begins there."""
+    """Take back the last boundary before place `end` of block k: an indent begins there.
+
+    There is one, in an earlier block if need be: each indent has a boundary and one end.
+    """
     before_end = starts[k] & _below(end)
     while before_end == np.uint64(0):
         k -= 1
@@ -260,7 +263,8 @@ def take_back(starts, k, end):
 def mend_many_indents(first, sets, count, starts):
     """What `mend_indents` does, for all indents of a group at once."""
     one, zero = np.uint64(1), np.uint64(0)
-    # Within a block each end spreads down through its indent.
+    # Within a block each end spreads down through its indent. The row of what was found is free:
+    # that is in `starts` already.
     for i in range(1, GROUP + 1):
         indents = sets[_INDENTS + i]
         inner = indents & (sets[_ENDS + i] >> one)
@@ -279,10 +283,10 @@ def mend_many_indents(first, sets, count, starts):
     inner_follows = zero
     for i in range(count, 0, -1):
         indents = sets[_INDENTS + i]
-        # Without a branch on what follows: nobody can guess it.
         at_top = indents & ~(~zero >> np.uint64(leading_zeros(~indents | one)))
         if indents == ~zero:
             at_top = indents
+        # Without a branch on what follows: nobody can guess it.
         inner = sets[_FOUND + i] | (at_top & add(~inner_follows, one))
         starts[np.uint64(first + i - 1)] &= ~inner | _behind(sets, _INDENTS, i, 1)
         inner_follows = (inner | sets[_ENDS + i]) & (sets[_INDENTS + i - 1] >> np.uint64(63))
@@ -292,7 +296,7 @@ def mend_many_indents(first, sets, count, starts):
 
 @kernel
 def mend_indents(first, sets, count, starts):
-    """Take back the boundaries before indents that end at a line end."""
+    """Take back the boundaries before indents that end at a line end, as `_ENDS` tells."""
     out_of_line()
     n_ends = 0
     for i in range(1, count + 1):
@@ -324,74 +328,56 @@ def mend_wide(source, base, k, wide, starts):
 
 
 @kernel
-def _thirds(last_numbers, numbers, last_pieces, pieces, inner, width):
-    """Pieces that begin three numbers after another, where all numbers are `width` bytes long.
+def _count_to_three(firsts, begins, before):
+    """The `firsts` that are the first, fourth, seventh ... since the last of `begins`.
 
-    `inner` are the numbers behind another one, and `pieces` what begins in any case.
+    Each place has the number of those up to it modulo three: it is in `once`, in `twice`, or in
+    neither. In every step spans of 1, 2, 4 ... places are added to the spans after them, unless
+    something begins in between.
+
+    Args:
+        firsts: first bytes of numbers.
+        begins: where counting begins anew; firsts, too.
+        before: how many have been counted at the end of the block before.
     """
-    in_line()
-    third = inner & _shift(last_numbers, numbers, width + 1)
-    third &= _shift(last_numbers, numbers, 2 * width + 1)
-    # Unless one has begun in between.
-    third &= ~(_shift(last_pieces, pieces, width) | _shift(last_pieces, pieces, 2 * width))
-    pieces |= third & _shift(last_pieces, pieces, 3 * width)
-    step = 3 * width
-    while step < 64:
-        pieces |= third & (pieces << np.uint64(step))
-        third &= third << np.uint64(step)
-        step *= 2
-    return pieces
+    one = np.uint64(1)
+    once, twice = firsts, np.uint64(0)
+    if not begins & one:
+        counted = (before + np.int64(firsts & one)) % 3
+        once = (firsts & ~one) | np.uint64(counted == 1)
+        twice = np.uint64(counted == 2)
+    for step in (1, 2, 4, 8, 16, 32):
+        more_once = (once << np.uint64(step)) & ~begins
+        more_twice = (twice << np.uint64(step)) & ~begins
+        # Sums of two bits in three: 7 operations for 64 of them.
+        either = (once | more_twice) ^ (twice | more_once)
+        once, twice = (twice | more_twice) ^ either, (once | more_once) ^ either
+        begins |= begins << np.uint64(step)
+    return firsts & once
 
 
 @kernel
-def _width_of_all(last_numbers, last_rests, numbers, rests):
-    """How many bytes all numbers of a block have, and the last three before it; else 0."""
-    firsts, last_firsts = numbers & ~rests, last_numbers & ~last_rests
-    behind = last_behind = np.uint64(0)
-    for width in range(1, 5):
-        differing = (last_behind ^ (last_numbers & last_rests)) >> np.uint64(48)
-        if behind == numbers & rests and differing == np.uint64(0):
-            return width
-        behind |= _shift(last_firsts, firsts, width)
-        last_behind |= last_firsts << np.uint64(width)
-    return 0
-
-
-@kernel
-def mend_numbers(source, base, k, sets, i, starts):
+def mend_numbers(k, sets, i, starts):
     """Boundaries in runs of numbers in block k, word i of the sets: three go together."""
     in_line()
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
-    last_numbers, last_rests = sets[_NUMBERS + i - 1], sets[_RESTS + i - 1]
-    inner = numbers & _shift(last_numbers, numbers, 1) & ~sets[_DOCUMENTS + i]
+    inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
     pieces = numbers ^ inner
     # Of the block before, the boundaries among its last numbers are their pieces.
     last = starts[k - 1] if k > 0 else zero
-    width = 1
-    if (numbers & rests) | (last_rests >> np.uint64(61)) != zero:
-        width = _width_of_all(last_numbers, last_rests, numbers, rests)
-    if width == 1:
-        pieces = _thirds(last_numbers, numbers, last, pieces, inner, 1)
-    elif width > 0:
-        pieces = _thirds(last_numbers, numbers, last, pieces, inner & ~rests, width)
+    if (numbers & rests) | (sets[_RESTS + i - 1] >> np.uint64(61)) == zero:
+        # A piece begins three places after another, if none has begun in between.
+        third = inner & _behind(sets, _NUMBERS, i, 2) & _behind(sets, _NUMBERS, i, 3)
+        third &= ~(_shift(last, pieces, 1) | _shift(last, pieces, 2))
+        pieces |= third & _shift(last, pieces, 3)
+        for step in (3, 6, 12, 24, 48):
+            pieces |= third & (pieces << np.uint64(step))
+            third &= third << np.uint64(step)
     else:
-        # Characters of several bytes are counted one by one.
-        n_numbers = 0
-        if inner & one:
-            for j in range(1, leading_zeros(last | one) + 2):
-                n_numbers += np.int64(source[base - j] & 0xC0 != 0x80)
-        left = numbers & ~rests
-        while left != zero:
-            bit = left & (~left + one)
-            left ^= bit
-            if bit & pieces:
-                n_numbers = 1
-            elif n_numbers == 3:
-                pieces |= bit
-                n_numbers = 1
-            else:
-                n_numbers += 1
+        in_last_piece = ~_below(63 - leading_zeros(last | one))
+        last_numbers = sets[_NUMBERS + i - 1] & ~sets[_RESTS + i - 1] & in_last_piece
+        pieces |= _count_to_three(numbers & ~rests, pieces, ones(last_numbers))
     starts[k] |= pieces
 
 
@@ -708,7 +694,7 @@ def scanner(flags):
 
     @kernel
     def combine(sets):
-        """All boundaries but the rare ones, and what is left; whether to `mend`, and indents."""
+        """All boundaries but the rare ones; whether `mend` and `mend_indents` have work."""
         one, top = np.uint64(1), np.uint64(63)
         mends = all_ends = np.uint64(0)
         # Blocks behind the text are worked on, too: the number of rounds is known to the compiler.
@@ -756,7 +742,7 @@ def scanner(flags):
 
     @kernel
     def mend(source, base, first, sets, count, starts):
-        """What `combine` has left to do, from left to right."""
+        """Boundaries at `_MENDS`, from left to right: wide white space and runs of numbers."""
         out_of_line()
         one, zero = np.uint64(1), np.uint64(0)
         for i in range(1, count + 1):
@@ -777,7 +763,7 @@ def scanner(flags):
                     # Nothing but digits: every third from three places behind the last.
                     starts[k] = _EVERY_THIRD << np.uint64(2 - before)
                 else:
-                    mend_numbers(source, base, k, sets, i, starts)
+                    mend_numbers(k, sets, i, starts)
             base += 64
 
     @kernel
@@ -808,8 +794,8 @@ def scanner(flags):
             sets[_LINE_ENDS + count + 1] = zero
             sets[_DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
             # What there is nothing of in a group takes no time.
-            carried = sets[_OTHERS] | sets[_TAKEN] | sets[_SINGLE]
-            if carried >> np.uint64(63) != zero or not _is_empty(sets, _OTHERS):
+            last_others = sets[_OTHERS] | sets[_TAKEN] | sets[_SINGLE]
+            if last_others >> np.uint64(63) != zero or not _is_empty(sets, _OTHERS):
                 take_lines(sets, count)
             else:
                 _clear(sets, _TAKEN)
@@ -817,8 +803,8 @@ def scanner(flags):
                 _clear(sets, _SINGLE)
             if sets[_SPENT] != zero or not _is_empty(sets, _QUOTES):
                 end_words(source, base, sets, count)
-            carried = sets[_INDENTS] | sets[_LINE_ENDS]
-            if carried >> np.uint64(63) != zero or not _is_empty(sets, _LINE_ENDS):
+            last_white = sets[_INDENTS] | sets[_LINE_ENDS]
+            if last_white >> np.uint64(63) != zero or not _is_empty(sets, _LINE_ENDS):
                 find_indents(sets, count)
             else:
                 _clear(sets, _INDENTS)
