@@ -104,6 +104,7 @@ def group_scratch() -> kernels.Scratch:
         gap_places=np.empty(2 * n, np.int64),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.FEW, np.uint32),
+        begins=np.empty(kernels.OVERLAP + 1, np.uint32),
         **_rows(64),
     )
 

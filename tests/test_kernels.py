@@ -158,7 +158,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     """Also where a merge makes a pair that comes before it, as only ranks can have it."""
     monkeypatch.setattr(encode_kernels, "LISTED", 2)
     chosen = random.Random(1)
-    early = 0
+    early = met = 0
     for seed in range(5):
         if kind == "merges":
             merges = reference.train(["".join(chosen.choices("ab ", k=300))], 256 + 40)
@@ -177,10 +177,20 @@ def test_long_pretokens_are_merged_alike_in_every_way(
             rows = encode._rows(length, len(tables.merged))
             scratch = encode.group_scratch()._replace(**rows)
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
-            for merge in (encode_kernels.merge_listed, encode_kernels.merge_many):
-                ids = np.zeros(length + 3, np.uint32)
-                n = merge(tables, scratch, buffer, 1, 1 + length, ids, 2)
-                assert ids[2:n].tolist() == expected
+            ids = np.zeros(length + 3, np.uint32)
+            n = encode_kernels.merge_many(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            assert ids[2:n].tolist() == expected
+            encode_kernels.merge_lists(tables, scratch, buffer, 1, 1 + length)
+            n = encode_kernels.read_rows(scratch.rows, length, ids, 2)
+            assert ids[2:n].tolist() == expected
+            for window in (2, 9, 16, 40):
+                for overlap in (1, window // 2, window - 1):
+                    n = encode_kernels.merge_windows(
+                        tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap
+                    )
+                    assert n == -1 or ids[2:n].tolist() == expected
+                    met += n >= 0 and length > window
+    assert met > 50
     assert (early > 10) == (kind == "ranks")
 
 

@@ -49,7 +49,9 @@ from bpe.kernels.machine import (
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
-LISTED = 65536  # bytes from which on pairs are in lists by their ranks
+LISTED = 4096  # bytes from which on pairs are in lists by their ranks
+WINDOW = 65536  # bytes of a pre-token that are merged together, if it is longer
+OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
@@ -135,10 +137,11 @@ class Scratch(NamedTuple):
     gap_places: NDArray[np.int64]  # int64[2 * (GROUP + 80)], the ids that come before
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[FEW]
+    begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
     # For `merge_many`; n is the number of bytes of the longest pre-token.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
-    # For `merge_listed`; empty if n is below LISTED.
+    # For `merge_lists`; empty if n is below LISTED.
     # uint32[2 * n_ranks]: first and last entry of each rank's list
     lists: NDArray[np.uint32]
     entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
@@ -461,15 +464,12 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
 
 
 @kernel
-def merge_listed(tables, scratch, buffer, start, stop, ids, n_ids):
-    """`merge_many` for pre-tokens that are so long that a heap of all pairs fits into no cache.
+def merge_lists(tables, scratch, buffer, start, stop):
+    """Merge `buffer[start:stop]` in the order of ranks; `scratch.rows` has what is left.
 
     The positions of the pairs of each rank are a list, to whose end new ones are added: most come
     in order, and what does not is put in order when its rank comes up. Only pairs of a rank that
     has come up already, which some vocabularies of tiktoken have, go into the heap before.
-
-    Returns:
-        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
     n = stop - start
     rows, heap, lists, entries = scratch.rows, scratch.heap, scratch.lists, scratch.entries
@@ -513,7 +513,66 @@ def merge_listed(tables, scratch, buffer, start, stop, ids, n_ids):
                 size = _push(heap, size, rank_before, before)
             else:
                 n_entries = _append(lists, entries, n_entries, rank_before, before)
-    return read_rows(rows, n, ids, n_ids)
+
+
+@kernel
+def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap):
+    """Merge a long pre-token window by window, in linear time and within the caches.
+
+    Two tokens that are neighbours in a text are what their bytes alone become, too: nothing was
+    merged across their ends. And tokens of which that holds of any two neighbours are those of the
+    whole text: the first merge that differed would cross an end between two of them, and it would
+    have come up for these two alone. So where a token of a window is one of the next window as
+    well, all up to it from the one and all behind it from the other are the tokens of both.
+
+    Args:
+        window: bytes that are merged together.
+        overlap: the next window begins at the first token that begins in the last `overlap` bytes
+            of the one before it; less than `window`, at most OVERLAP.
+
+    Returns:
+        The number of ids after this pre-token; they are written to `ids` from `n_ids` on. Or -1:
+        two windows have no token in common.
+    """
+    rows, begins = scratch.rows, scratch.begins
+    # Where the tokens begin that both windows may have, and where the last one ends; from `begin`.
+    n_begins = 0
+    begin = start
+    while True:
+        end = min(begin + window, stop)
+        n = end - begin
+        merge_lists(tables, scratch, buffer, begin, end)
+        at, i = np.int64(0), 0
+        while i < n_begins:
+            other, other_end = np.int64(begins[i]), np.int64(begins[i + 1])
+            at_end = np.int64(rows[4 * at + _FOLLOWING])
+            if at == other and at_end == other_end:
+                break
+            # What ends first is none that both have.
+            if other_end <= at_end:
+                i += 1
+            if at_end <= other_end:
+                at = at_end
+        if begin > start and i == n_begins:
+            return -1
+        # From here on, the ids are those of this window.
+        n_ids += i - n_begins
+        n_begins, next_begin = 0, np.int64(0)
+        while at < n:
+            if end < stop and at >= n - overlap:
+                if n_begins == 0:
+                    next_begin = at
+                begins[n_begins] = np.uint32(at - next_begin)
+                n_begins += 1
+            ids[n_ids] = rows[4 * at + _SYMBOL]
+            n_ids += 1
+            at = np.int64(rows[4 * at + _FOLLOWING])
+        if end == stop:
+            return n_ids
+        if n_begins == 0:
+            return -1
+        begins[n_begins] = np.uint32(n - next_begin)
+        begin += next_begin
 
 
 @kernel
@@ -591,8 +650,13 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
         return n_ids + 1
     if stop - start <= FEW:
         return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
-    if LISTED <= stop - start <= LISTED_MOST:
-        return merge_listed(tables, scratch, buffer, start, stop, ids, n_ids)
+    if stop - start >= LISTED:
+        after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, WINDOW, OVERLAP)
+        if after >= 0:
+            return after
+        if stop - start <= LISTED_MOST:
+            merge_lists(tables, scratch, buffer, start, stop)
+            return read_rows(scratch.rows, stop - start, ids, n_ids)
     return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
