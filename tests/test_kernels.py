@@ -194,6 +194,22 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     assert (early > 10) == (kind == "ranks")
 
 
+def test_windows_that_do_not_meet() -> None:
+    """No token begins among the bytes that two windows share: all is merged at once."""
+    merges = [(b"a" * 2**k, b"a" * 2**k) for k in range(12)]
+    vocabulary = Vocabulary.from_merges(merges)
+    tables = EncoderTables(vocabulary, "gpt2").tables
+    expected = [vocabulary.token_id(b"a" * n) for n in [4096] * 16 + [64, 32, 4]]
+    length, windows = 65536 + 100, (encode_kernels.WINDOW, encode_kernels.OVERLAP)
+    assert windows == (65536, 1024)
+    buffer = np.full(length + 2, ord("a"), np.uint8)
+    scratch = encode.group_scratch()._replace(**encode._rows(length, len(merges)))
+    ids = np.zeros(length + 3, np.uint32)
+    assert encode_kernels.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows) == -1
+    n = encode_kernels.merge_pretoken(tables, scratch, buffer, 0, length, ids, 0)
+    assert ids[:n].tolist() == expected
+
+
 @pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("continued", [False, True])
 def test_ids_around_documents(continues: bool, continued: bool) -> None:

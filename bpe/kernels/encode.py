@@ -517,7 +517,7 @@ def merge_lists(tables, scratch, buffer, start, stop):
 
 @kernel
 def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap):
-    """Merge a long pre-token window by window, in linear time and within the caches.
+    """Merge a long pre-token window by window, in time that grows with its length alone.
 
     Two tokens that are neighbours in a text are what their bytes alone become, too: nothing was
     merged across their ends. And tokens of which that holds of any two neighbours are those of the
@@ -532,10 +532,11 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on. Or -1:
-        two windows have no token in common.
+        two windows have no token in common, or no token begins in the last `overlap` bytes of one.
     """
     rows, begins = scratch.rows, scratch.begins
-    # Where the tokens begin that both windows may have, and where the last one ends; from `begin`.
+    # Where the tokens of the window before begin that this one may have, too, and where the last of
+    # them ends: from where this one begins.
     n_begins = 0
     begin = start
     while True:
@@ -555,7 +556,7 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
                 at = at_end
         if begin > start and i == n_begins:
             return -1
-        # From here on, the ids are those of this window.
+        # Those of the window before from the common one on are written over.
         n_ids += i - n_begins
         n_begins, next_begin = 0, np.int64(0)
         while at < n:
@@ -650,7 +651,8 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
         return n_ids + 1
     if stop - start <= FEW:
         return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
-    if stop - start >= LISTED:
+    # Each window looks at the lists of all ranks.
+    if stop - start >= max(LISTED, tables.merged.size // 16):
         after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, WINDOW, OVERLAP)
         if after >= 0:
             return after
