@@ -294,8 +294,6 @@ class Vocabulary:
             and (self.ranked_by_bytes or self.merges == other.merges)
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return (
             f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, "

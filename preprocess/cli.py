@@ -560,7 +560,7 @@ def run(arguments: list[str]) -> int:
         except _UsageError as error:
             context = getattr(error, "ctx", None)
             command = context.command_path if context else "tokenbin"
-            message: str = error.format_message()  # type: ignore[attr-defined]
+            message: str = error.format_message()  # type: ignore[attr-defined]  # click's, by way of typer
             return _failed(
                 f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help", 2
             )

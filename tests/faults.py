@@ -83,4 +83,4 @@ ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def install(system: System) -> None:
     """Put a system in the place of the real one, for the rest of this process."""
-    storage.os = system  # type: ignore[attr-defined]
+    storage.os = system  # type: ignore[attr-defined]  # that module's own name for `os`

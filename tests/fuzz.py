@@ -189,7 +189,7 @@ class Ground:
             for _ in count():
                 ticks = count(0.0, 1.0)
                 try:
-                    progress = Progress(clock=lambda ticks=ticks: next(ticks))  # type: ignore[misc]
+                    progress = Progress(clock=ticks.__next__)
                     build(**self.options, out=out, max_minutes=0.15, progress=progress)
                     break
                 except OutOfTimeError:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -298,10 +298,10 @@ def test_weights_and_biases_is_logged_to_if_asked(
     assert train_gpt.main([*options, "--wandb-project=p"]) == 1
     assert "pip install wandb" in capsys.readouterr().err
     logged: dict[int, dict[str, float]] = {}
-    fake = ModuleType("wandb")
-    fake.init = lambda **_: fake  # type: ignore[attr-defined]
-    fake.log = lambda values, step: logged.update({step: values})  # type: ignore[attr-defined]
-    fake.finish = lambda: None  # type: ignore[attr-defined]
+    fake = SimpleNamespace(
+        log=lambda values, step: logged.update({step: values}), finish=lambda: None
+    )
+    fake.init = lambda **_: fake
     monkeypatch.setitem(sys.modules, "wandb", fake)
     assert train_gpt.main([*options, "--wandb-project=p", "--overwrite"]) == 0
     assert list(logged) == [10, 20, 30, 40]

@@ -193,7 +193,7 @@ def test_what_text_spells_is_found_wherever_it_stands(
         patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
         needles = ["\ufffd".encode(), *(text.encode() for text in LOOKED_FOR)]
         counts = np.bincount(file.tokens, minlength=305)
-        assert quality._Search(needles, counts, tokenizer).count(file) == expected  # type: ignore[arg-type]
+        assert quality._Search(needles, counts, tokenizer).count(file) == expected  # type: ignore[arg-type]  # all that it needs
 
 
 class _Spelling:
@@ -309,7 +309,7 @@ def test_places_far_and_near(needle: str, tokens: list[str], expected: int, tmp_
     search = quality._Search(
         [needle.encode()],
         np.bincount(file.tokens, minlength=end + 1),
-        _Spelling(vocab, {END: end}),  # type: ignore[arg-type]
+        _Spelling(vocab, {END: end}),  # type: ignore[arg-type]  # all that it needs
     )
     assert search.count(file) == [expected]
 

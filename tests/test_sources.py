@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +37,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sources") / "text.txt"
 
 
-def units_of(path: Path, data: bytes, **choices: object) -> list[TextUnit]:
+def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
     path.write_bytes(data)
-    return list(TextSource(path, path.name, Reading(**choices)).units())  # type: ignore[arg-type]
+    return list(TextSource(path, path.name, Reading(**choices)).units())
 
 
 def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]]:

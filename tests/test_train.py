@@ -6,6 +6,7 @@ import logging
 import random
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,9 +257,9 @@ def test_no_text(tmp_path: Path) -> None:
         ({"vocab_size": 300, "workers": 0}, "workers is 0; expected at least 1"),
     ],
 )
-def test_arguments_that_make_no_sense(arguments: dict[str, object], message: str) -> None:
+def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        train_bpe(["some text", "more"], **arguments)  # type: ignore[arg-type]
+        train_bpe(["some text", "more"], **arguments)
 
 
 def test_early_stop_is_said(caplog: pytest.LogCaptureFixture) -> None:

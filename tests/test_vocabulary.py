@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def encoded(vocabulary: Vocabulary, pretoken: bytes) -> list[int]:
         return [whole]
     word = [int(vocabulary.byte_ids[byte]) for byte in pretoken]
     while True:
-        found = [(rows[pair][0], i) for i, pair in enumerate(zip(word, word[1:])) if pair in rows]  # noqa: B905, RUF007
+        found = [(rows[pair][0], i) for i, pair in enumerate(pairwise(word)) if pair in rows]
         if not found:
             return word
         _, place = min(found)

@@ -170,7 +170,7 @@ def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
     with pytest.raises(EncodingError, match=r"character 1 of the text is '\\ud800', a lone"):
         tokenizer.encode("a\ud800")
     with pytest.raises(TypeError, match="expected text, found bytes"):
-        tokenizer.encode(b"a")  # type: ignore[arg-type]
+        tokenizer.encode(b"a")  # type: ignore[arg-type]  # what is refused
     with pytest.raises(TypeError, match="expected a list of texts, found one text"):
         tokenizer.encode_batch("a")
     with pytest.raises(VocabularyError, match="allowed_special is 'none': expected 'all'"):
