@@ -73,18 +73,15 @@ CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_director
 
 
 class _Cache(FunctionCache):
-    """Numba's cache of one function, which gets ready to compile only where it must.
+    """Numba's cache of one function, which does not get ready to compile.
 
-    Numba's own loads all types that it knows before it looks for machine code, which needs none.
+    Numba's own loads all types that it knows before it looks for machine code, which needs none;
+    where there is no machine code, the compiler loads them itself.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
-            found = self._load_overload(sig, target_context)
-            if found is not None:
-                return found
-        target_context.refresh()
-        return None
+            return self._load_overload(sig, target_context)
 
 
 class _Dispatcher(CPUDispatcher):
