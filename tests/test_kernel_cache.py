@@ -1,7 +1,8 @@
-"""A stale kernel can never run: a changed callee or table, a kill while the cache is written."""
+"""No stale or damaged kernel can run: a changed callee or table, a kill, a power cut."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -39,7 +40,9 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-def run(package: Path, program: str, expected_exit: int = 0) -> str:
+def execute(
+    package: Path, program: str, expected_exit: int = 0, **settings: str
+) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(package.parent.parent / "cache"),
         "PYTHONPATH": str(package.parent),
@@ -47,13 +50,18 @@ def run(package: Path, program: str, expected_exit: int = 0) -> str:
     environment.pop("NUMBA_DISABLE_JIT", None)
     finished = subprocess.run(
         [sys.executable, "-c", program],
-        env=environment,
+        env=environment | settings,
         cwd=package.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     assert finished.returncode == expected_exit, finished.stderr
+    return finished
+
+
+def run(package: Path, program: str, expected_exit: int = 0, **settings: str) -> str:
+    finished = execute(package, program, expected_exit, **settings)
     return finished.stdout.strip() + ("|compiled" if "compiling" in finished.stderr else "|cached")
 
 
@@ -91,6 +99,45 @@ def test_a_changed_table(package: Path) -> None:
 def test_a_kill_between_index_and_machine_code(package: Path) -> None:
     run(package, DIE_BEFORE_THE_DATA + FIND, expected_exit=9)
     assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, FIND) == "[0, 2]|cached"
+
+
+def cut_off(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def one_bit_other(content: bytes) -> bytes:
+    return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+
+
+def test_a_damaged_file_is_overwritten(package: Path) -> None:
+    """As a power cut or a disk may leave an index or machine code."""
+    assert run(package, FIND) == "[0, 2]|compiled"
+    cache = package.parent.parent / "cache"
+    (index,) = cache.rglob("search.find_all-*.nbi")
+    (code,) = cache.rglob("search.find_all-*.nbc")
+    for path, damaged in [
+        (index, cut_off(index.read_bytes())),
+        (index, b"garbage\n" * 40),
+        (code, cut_off(code.read_bytes())),
+        (code, one_bit_other(code.read_bytes())),
+    ]:
+        path.write_bytes(damaged)
+        finished = execute(package, FIND)
+        assert finished.stdout == "[0, 2]\n"
+        said = f"the first such file is {path} (its content is not what was written)"
+        assert finished.stderr.count("cache is damaged") == finished.stderr.count(said) == 1
+    assert run(package, FIND) == "[0, 2]|cached"
+
+
+def test_a_file_that_cannot_be_read_is_overwritten(package: Path) -> None:
+    assert run(package, FIND) == "[0, 2]|compiled"
+    (index,) = (package.parent.parent / "cache").rglob("search.find_all-*.nbi")
+    index.unlink()
+    index.symlink_to(index)  # nobody can read that, and root can read all others
+    finished = execute(package, FIND)
+    assert finished.stdout == "[0, 2]\n"
+    assert f"{index} ({os.strerror(errno.ELOOP)})" in finished.stderr
     assert run(package, FIND) == "[0, 2]|cached"
 
 

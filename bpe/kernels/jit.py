@@ -7,6 +7,11 @@ machine code was, an older file under the same name is taken for the new one. Bo
 file in the same directory. Here every state of the sources has a directory of its own, named by
 their digest, so there is none.
 
+Nor can a damaged one: a power cut may leave a file cut off, or full of zeros. Numba would fail at
+it in every process until somebody deletes it, and run what it can still decode. Here a digest in
+front of the content is compared first, and what is damaged is said, compiled and written anew.
+It is no defence against somebody who can write to the directory, where all is there to be run.
+
 A directory that another user can write to would let them run code here, so there is no fall-back to
 a shared temporary directory: where the user's cache directory cannot be written, nothing is cached,
 and that is said.
@@ -17,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +31,7 @@ import llvmlite
 import numba
 import platformdirs
 from numba.core import event
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
@@ -72,12 +78,69 @@ def _writable_cache_directory() -> str | None:
 CACHE_DIRECTORY = None if numba.config.DISABLE_JIT else _writable_cache_directory()
 
 
+class _CacheFile(IndexDataCacheFile):
+    """Numba's files of one function, with a digest in front of what numba writes.
+
+    Its index begins with numba's version, which is written apart from that.
+    """
+
+    said = False
+
+    def _dump(self, content: Any) -> bytes:
+        data: bytes = super()._dump(content)
+        return hashlib.sha256(data).digest() + data
+
+    def _load_index(self) -> Any:
+        header = pickle.dumps(self._version, protocol=-1)
+        stamp, overloads = self._loaded(self._index_path, header) or (None, {})
+        return overloads if stamp == self._source_stamp else {}
+
+    def _load_data(self, name: str) -> Any:
+        return self._loaded(self._data_path(name), b"")
+
+    def _loaded(self, path: str, header: bytes) -> Any:
+        """What a file holds, or None: there is none, or it is damaged, and will be overwritten."""
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._say_damaged(path, error.strerror)
+            return None
+        data_at = len(header) + hashlib.sha256().digest_size
+        data = content[data_at:]
+        if content[:data_at] != header + hashlib.sha256(data).digest():
+            self._say_damaged(path, "its content is not what was written")
+            return None
+        return pickle.loads(data)
+
+    @staticmethod
+    def _say_damaged(path: str, why: str | None) -> None:
+        """Say it once per process: after a power cut it may be all files."""
+        if not _CacheFile.said:
+            _CacheFile.said = True
+            _logger.warning(
+                "kernels are compiled anew where their cache is damaged; the first such file is"
+                " %s (%s)",
+                path,
+                why,
+            )
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one function, which does not get ready to compile.
 
     Numba's own loads all types that it knows before it looks for machine code, which needs none;
     where there is no machine code, the compiler loads them itself.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
