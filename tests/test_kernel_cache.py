@@ -141,6 +141,21 @@ def test_a_file_that_cannot_be_read_is_overwritten(package: Path) -> None:
     assert run(package, FIND) == "[0, 2]|cached"
 
 
+FIND_INTO = """
+import numpy as np
+from bpe.kernels.search import find_all
+print(find_all(np.zeros(3, np.uint8), np.zeros(1, np.uint8), 0, np.zeros({}, np.int64)))
+"""
+
+
+def test_code_with_bounds_checks_is_kept_apart(package: Path) -> None:
+    for compiles in (True, False):
+        assert run(package, FIND_INTO.format(4)) == f"(3, 3)|{'compiled' if compiles else 'cached'}"
+        checked = execute(package, FIND_INTO.format(0), expected_exit=1, NUMBA_BOUNDSCHECK="1")
+        assert "IndexError: index is out of bounds" in checked.stderr
+        assert ("compiling" in checked.stderr) == compiles
+
+
 def test_no_cache_where_none_can_be_written(package: Path) -> None:
     (package.parent.parent / "cache").write_text("a file, not a directory", encoding="utf-8")
     assert run(package, FIND) == "[0, 2]|compiled"

@@ -146,6 +146,11 @@ class _Cache(FunctionCache):
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        # NUMBA_BOUNDSCHECK makes other code, of which numba's own key says nothing. It is read anew
+        # whenever something is compiled, so it cannot be said by the name of the directory.
+        return (*super()._index_key(sig, codegen), numba.config.BOUNDSCHECK)
+
 
 class _Dispatcher(CPUDispatcher):
     """Numba's dispatcher, without what takes half a second at the first call of a process.
