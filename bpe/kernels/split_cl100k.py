@@ -335,6 +335,9 @@ def _count_to_three(firsts, begins, before):
     neither. In every step spans of 1, 2, 4 ... places are added to the spans after them, unless
     something begins in between.
 
+    Source: the prefix sum of Hillis and Steele, "Data parallel algorithms" (1986), here segmented,
+    modulo three and in the bits of two words.
+
     Args:
         firsts: first bytes of numbers.
         begins: where counting begins anew; firsts, too.
