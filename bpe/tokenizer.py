@@ -257,8 +257,9 @@ class Tokenizer:
             eos_token: As in `Tokenizer`.
 
         Raises:
-            TokenizerFileError: The file cannot be read, or is something else.
-            VocabularyError: Ranks and special tokens contradict one another.
+            TokenizerFileError: The file cannot be read, is something else, or contradicts itself or
+                the special tokens.
+            VocabularyError: The encoding does, or a special token is named twice.
             PatternError: The pattern is not known, or not given for a file.
         """
         if isinstance(source, str) and not os.path.exists(source):
@@ -276,9 +277,13 @@ class Tokenizer:
             pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
             special_tokens = source._special_tokens if special_tokens is None else special_tokens
         special = _numbered(special_tokens or (), {}, max(ranks.values(), default=-1) + 1)
-        return cls.from_vocabulary(
-            Vocabulary.from_ranks(ranks, special), pattern=pattern, eos_token=eos_token
-        )
+        try:
+            vocabulary = Vocabulary.from_ranks(ranks, special)
+        except VocabularyError as error:
+            if not isinstance(source, str | os.PathLike):
+                raise
+            raise TokenizerFileError(f"{os.fspath(source)}: {error}") from error
+        return cls.from_vocabulary(vocabulary, pattern=pattern, eos_token=eos_token)
 
     @classmethod
     def from_huggingface(cls, source: Any) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +84,24 @@ def test_an_encoding_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) 
         Tokenizer.from_tiktoken("cl100k_base")
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: TOKENIZER.to_tiktoken(name))
     assert Tokenizer.from_tiktoken("gpt2").encode(TEXT) == TOKENIZER.encode(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "special", "message"),
+    [
+        ("YQ== 97\n", "YQ== 98\n", {}, "tokens b'a' and b'b' share the rank 98: expected one"),
+        ("YQ== 97\n", "", {}, "1 of the 256 bytes have no token, the first is b'a'"),
+        ("", "", {"<|x|>": 97}, "special token '<|x|>'"),
+    ],
+)
+def test_ranks_that_contradict_one_another(
+    before: str, after: str, special: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tiktoken"
+    TOKENIZER.save_tiktoken(path)
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(TokenizerFileError, match=re.escape(f"{path}: {message}")):
+        Tokenizer.from_tiktoken(path, pattern="gpt2", special_tokens=special)
 
 
 def test_what_ranks_cannot_say() -> None:
