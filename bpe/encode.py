@@ -103,7 +103,8 @@ def group_scratch() -> kernels.Scratch:
         gaps=np.empty(2 * n, np.uint64),
         gap_places=np.empty(2 * n, np.int64),
         symbols=np.empty(kernels.FEW, np.uint32),
-        packed=np.empty(kernels.FEW, np.uint32),
+        packed=np.empty(kernels.BLOCKED, np.uint32),
+        least=np.empty(kernels.BLOCKED // 16, np.uint32),
         begins=np.empty(kernels.OVERLAP + 1, np.uint32),
         **_rows(64),
     )

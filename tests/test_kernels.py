@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from itertools import pairwise
@@ -171,7 +172,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
                 for token in ranks
             )
         tables = EncoderTables(vocabulary, "gpt2").tables
-        for length in (2, 3, 5, 30, 65, 200):
+        for length in (2, 3, 5, 16, 17, 30, 64, 65, 200, 300):
             text = bytes(chosen.choices(b"ab ", k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
             rows = encode._rows(length, len(tables.merged))
@@ -183,10 +184,16 @@ def test_long_pretokens_are_merged_alike_in_every_way(
             encode_kernels.merge_lists(tables, scratch, buffer, 1, 1 + length)
             n = encode_kernels.read_rows(scratch.rows, length, ids, 2)
             assert ids[2:n].tolist() == expected
-            for window in (2, 9, 16, 40):
+            encode_kernels.merge_blocks(tables, scratch, buffer, 1, 1 + length)
+            n = encode_kernels.read_rows(scratch.rows, length, ids, 2)
+            assert ids[2:n].tolist() == expected
+            if length <= encode_kernels.FEW:
+                n = encode_kernels.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+                assert ids[2:n].tolist() == expected
+            for window, listed in itertools.product((2, 9, 16, 40), (False, True)):
                 for overlap in (1, window // 2, window - 1):
                     n = encode_kernels.merge_windows(
-                        tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap
+                        tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap, listed
                     )
                     assert n == -1 or ids[2:n].tolist() == expected
                     met += n >= 0 and length > window
@@ -200,12 +207,15 @@ def test_windows_that_do_not_meet() -> None:
     vocabulary = Vocabulary.from_merges(merges)
     tables = EncoderTables(vocabulary, "gpt2").tables
     expected = [vocabulary.token_id(b"a" * n) for n in [4096] * 16 + [64, 32, 4]]
-    length, windows = 65536 + 100, (encode_kernels.WINDOW, encode_kernels.OVERLAP)
-    assert windows == (65536, 1024)
+    length = 65536 + 100
+    assert (encode_kernels.WINDOW, encode_kernels.OVERLAP) == (65536, 1024)
+    assert encode_kernels.BLOCKED == 2048
     buffer = np.full(length + 2, ord("a"), np.uint8)
     scratch = encode.group_scratch()._replace(**encode._rows(length, len(merges)))
     ids = np.zeros(length + 3, np.uint32)
-    assert encode_kernels.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows) == -1
+    for windows in ((65536, 1024, True), (2048, 512, False)):
+        n = encode_kernels.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows)
+        assert n == -1
     n = encode_kernels.merge_pretoken(tables, scratch, buffer, 0, length, ids, 0)
     assert ids[:n].tolist() == expected
 
@@ -476,6 +486,9 @@ def test_machine_words_equal_their_plain_twins() -> None:
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
         assert _minimum(numbers, i) == machine._plain_minimum_of_16(numbers, i)
+        a, b, c = (int(place) for place in random_source.integers(i - 3, i + 19, 3))
+        least = machine._plain_minimum_of_others(numbers, i, a, b, c)
+        assert _minimum_of_others(numbers, i, a, b, c) == least
 
 
 def test_keys_of_different_words_differ() -> None:
@@ -553,3 +566,8 @@ def _store(array, i, word, bits):
 @kernel
 def _minimum(array, i):
     return machine.minimum_of_16(array, i)
+
+
+@kernel
+def _minimum_of_others(array, i, a, b, c):
+    return machine.minimum_of_others(array, i, a, b, c)

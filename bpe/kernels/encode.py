@@ -35,6 +35,7 @@ from bpe.kernels.machine import (
     leading_zeros,
     load_u64,
     minimum_of_16,
+    minimum_of_others,
     multiply,
     multiply_and_fold,
     ones,
@@ -49,8 +50,9 @@ from bpe.kernels.machine import (
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
-LISTED = 4096  # bytes from which on pairs are in lists by their ranks
-WINDOW = 65536  # bytes of a pre-token that are merged together, if it is longer
+BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
+LISTED = 4096  # bytes from which on pairs can be in lists by their ranks
+WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
@@ -136,7 +138,8 @@ class Scratch(NamedTuple):
     gaps: NDArray[np.uint64]
     gap_places: NDArray[np.int64]  # int64[2 * (GROUP + 80)], the ids that come before
     symbols: NDArray[np.uint32]  # uint32[FEW]
-    packed: NDArray[np.uint32]  # uint32[FEW]
+    packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
+    least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
     begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
     # For `merge_many`; n is the number of bytes of the longest pre-token.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
@@ -321,9 +324,9 @@ def whole_token(tables, buffer, start, stop):
 
 
 @kernel
-def pack(rank, at):
-    """A rank and a place below FEW in one word, smaller where the merge comes earlier."""
-    return _NO_RANK if rank == _NO_RANK else (rank << np.uint32(6)) | np.uint32(at)
+def pack(rank, at, most):
+    """A rank and a place below `most` in one word, smaller where the merge comes earlier."""
+    return _NO_RANK if rank == _NO_RANK else rank * np.uint32(most) | np.uint32(at)
 
 
 @kernel
@@ -335,43 +338,52 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
+    in_line()
     one = np.uint64(1)
     symbols, packed = scratch.symbols, scratch.packed
     n = stop - start
     n_places = (n + 15) & ~15
-    for i in range(n):
-        symbols[i] = np.uint32(tables.byte_ids[buffer[start + i]])
+    best = _NO_RANK
+    here = np.uint64(start)
+    byte = np.uint64(buffer[here])
     for i in range(n - 1):
-        rank = tables.byte_pairs[np.int64(buffer[start + i]) << 8 | np.int64(buffer[start + i + 1])]
-        packed[i] = pack(rank, i)
+        place = np.uint64(i)
+        symbols[place] = np.uint32(tables.byte_ids[byte])
+        following = np.uint64(buffer[here + place + one])
+        new = pack(tables.byte_pairs[byte << np.uint64(8) | following], place, FEW)
+        packed[place] = new
+        best = min(best, new)
+        byte = following
+    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
     for i in range(n - 1, n_places):
-        packed[i] = _NO_RANK
+        packed[np.uint64(i)] = _NO_RANK
     left = _NONE >> np.uint64(64 - n)
-    while True:
+    while best != _NO_RANK:
         # The leftmost of the lowest rank.
-        best = minimum_of_16(packed, 0)
-        for i in range(16, n_places, 16):
-            best = min(best, minimum_of_16(packed, i))
-        if best == _NO_RANK:
-            break
         at = np.uint64(best & np.uint32(63))
-        symbol = tables.merged[best >> np.uint32(6)]
-        symbols[at] = symbol
-        # Only the pairs on both sides are new.
+        symbol = tables.merged[np.uint64(best >> np.uint32(6))]
         after = (left >> at) >> one
         joined = at + one + np.uint64(trailing_zeros(after))
+        before = left & ((one << at) - one)
+        preceding = np.uint64(63 - leading_zeros(before | one))
+        # While the ranks of the two new pairs are looked up: the smallest of the others.
+        best = minimum_of_others(packed, 0, at, joined, preceding)
+        for i in range(16, n_places, 16):
+            best = min(best, minimum_of_others(packed, i, at, joined, preceding))
+        symbols[at] = symbol
         packed[joined] = _NO_RANK
         left ^= one << joined
         after &= after - one
-        rank = _NO_RANK
+        new = _NO_RANK
         if after != 0:
             following = at + one + np.uint64(trailing_zeros(after))
-            rank = pair_rank(tables, symbol, symbols[following])
-        packed[at] = pack(rank, at)
-        before = left & ((one << at) - one)
+            new = pack(pair_rank(tables, symbol, symbols[following]), at, FEW)
+        packed[at] = new
+        best = min(best, new)
         if before != 0:
-            preceding = np.uint64(63 - leading_zeros(before))
-            packed[preceding] = pack(pair_rank(tables, symbols[preceding], symbol), preceding)
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, FEW)
+            packed[preceding] = new
+            best = min(best, new)
     while left != 0:
         ids[n_ids] = symbols[trailing_zeros(left)]
         left &= left - one
@@ -464,6 +476,41 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
 
 
 @kernel
+def merge_blocks(tables, scratch, buffer, start, stop):
+    """Merge at most BLOCKED bytes, `buffer[start:stop]`; `scratch.rows` has what is left.
+
+    The pairs are in blocks of 16 places. The smallest of all blocks is merged, and then the blocks
+    of the three places that it changes are looked through.
+    """
+    n = stop - start
+    rows, packed, least = scratch.rows, scratch.packed, scratch.least
+    lay_out(tables, rows, buffer, start, n)
+    n_blocks = (n + 15) >> 4
+    packed[: 16 * n_blocks] = _NO_RANK
+    least[:] = _NO_RANK
+    for i in range(n - 1):
+        packed[i] = pack(rows[4 * i + _RANK], i, BLOCKED)
+    for block in range(n_blocks):
+        least[block] = minimum_of_16(packed, 16 * block)
+    while True:
+        best = minimum_of_16(least, 0)
+        for block in range(16, n_blocks, 16):
+            best = min(best, minimum_of_16(least, block))
+        if best == _NO_RANK:
+            break
+        at = np.int64(best & np.uint32(BLOCKED - 1))
+        right = np.int64(rows[4 * at + _FOLLOWING])
+        before, rank_before, rank = merge_at(tables, rows, n, at)
+        packed[right] = _NO_RANK
+        packed[at] = pack(rank, at, BLOCKED)
+        if at > 0:
+            packed[before] = pack(rank_before, before, BLOCKED)
+            least[before >> 4] = minimum_of_16(packed, before & ~15)
+        least[at >> 4] = minimum_of_16(packed, at & ~15)
+        least[right >> 4] = minimum_of_16(packed, right & ~15)
+
+
+@kernel
 def merge_lists(tables, scratch, buffer, start, stop):
     """Merge `buffer[start:stop]` in the order of ranks; `scratch.rows` has what is left.
 
@@ -516,7 +563,7 @@ def merge_lists(tables, scratch, buffer, start, stop):
 
 
 @kernel
-def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap):
+def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed):
     """Merge a long pre-token window by window, in time that grows with its length alone.
 
     Two tokens that are neighbours in a text are what their bytes alone become, too: nothing was
@@ -526,9 +573,10 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
     well, all up to it from the one and all behind it from the other are the tokens of both.
 
     Args:
-        window: bytes that are merged together.
+        window: bytes that are merged together, at most BLOCKED if not `listed`.
         overlap: the next window begins at the first token that begins in the last `overlap` bytes
             of the one before it; less than `window`, at most OVERLAP.
+        listed: merge them by lists, not by blocks.
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on. Or -1:
@@ -542,7 +590,10 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
     while True:
         end = min(begin + window, stop)
         n = end - begin
-        merge_lists(tables, scratch, buffer, begin, end)
+        if listed:
+            merge_lists(tables, scratch, buffer, begin, end)
+        else:
+            merge_blocks(tables, scratch, buffer, begin, end)
         at, i = np.int64(0), 0
         while i < n_begins:
             other, other_end = np.int64(begins[i]), np.int64(begins[i + 1])
@@ -645,21 +696,39 @@ def _pop(heap, size):
 @kernel
 def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
     """The ids of one pre-token, without any cache. Returns the number of ids after it."""
+    in_line()
     known = whole_token(tables, buffer, start, stop)
     if known >= 0:
         ids[n_ids] = known
         return n_ids + 1
     if stop - start <= FEW:
         return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
-    # Each window looks at the lists of all ranks.
-    if stop - start >= max(LISTED, tables.merged.size // 16):
-        after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, WINDOW, OVERLAP)
-        if after >= 0:
-            return after
-        if stop - start <= LISTED_MOST:
-            merge_lists(tables, scratch, buffer, start, stop)
-            return read_rows(scratch.rows, stop - start, ids, n_ids)
-    return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
+    return merge_long(tables, scratch, buffer, start, stop, ids, n_ids)
+
+
+@kernel
+def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
+    """`merge_pretoken` for more than FEW bytes."""
+    out_of_line()
+    n = stop - start
+    if n <= BLOCKED:
+        merge_blocks(tables, scratch, buffer, start, stop)
+        return read_rows(scratch.rows, n, ids, n_ids)
+    after = merge_windows(
+        tables, scratch, buffer, start, stop, ids, n_ids, BLOCKED, BLOCKED // 4, False
+    )
+    if after >= 0:
+        return after
+    # There are tokens as long as that. Lists of all ranks are looked at in each window.
+    if n < max(LISTED, tables.merged.size // 16):
+        return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
+    after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, WINDOW, OVERLAP, True)
+    if after >= 0:
+        return after
+    if n > LISTED_MOST:
+        return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
+    merge_lists(tables, scratch, buffer, start, stop)
+    return read_rows(scratch.rows, n, ids, n_ids)
 
 
 @kernel

@@ -228,18 +228,50 @@ def _plain_minimum_of_16(array: Any, i: int) -> np.uint32:
     return np.uint32(min(int(value) for value in array[i : i + 16]))
 
 
+def _minimum(builder: Any, values: Any) -> Any:
+    """The smallest lane of a vector."""
+    function_type = ir.FunctionType(_I32, [values.type])
+    name = "llvm.vector.reduce.umin.v16i32"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, [values])
+
+
 @intrinsic
 def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
         pointer = _at(vector, context, builder, signature, arguments, 0)
-        loaded = builder.load(pointer, align=4)
-        function_type = ir.FunctionType(_I32, [vector])
-        name = "llvm.vector.reduce.umin.v16i32"
-        function = cgutils.get_or_insert_function(builder.module, function_type, name)
-        return builder.call(function, [loaded])
+        return _minimum(builder, builder.load(pointer, align=4))
 
     return types.uint32(array, types.int64), generate
+
+
+def _plain_minimum_of_others(array: Any, i: int, a: int, b: int, c: int) -> np.uint32:
+    left_out = {int(a), int(b), int(c)}
+    values = (int(array[j]) for j in range(int(i), int(i) + 16) if j not in left_out)
+    return np.uint32(min(values, default=2**32 - 1))
+
+
+@intrinsic
+def _minimum_of_others(typing_context: Any, array: Any, i: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(_I32, 16)
+        undefined = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(vector, [0] * 16)
+        lanes = ir.Constant(vector, list(range(16)))
+        pointer = _at(vector, context, builder, signature, arguments, 0)
+        values = builder.load(pointer, align=4)
+        for place in arguments[2:]:
+            lane = builder.trunc(builder.sub(place, arguments[1]), _I32)
+            first = builder.insert_element(undefined, lane, ir.Constant(_I32, 0))
+            is_left_out = builder.icmp_signed(
+                "==", lanes, builder.shuffle_vector(first, undefined, zeros)
+            )
+            # All bits of such a lane are set.
+            values = builder.or_(values, builder.sext(is_left_out, vector))
+        return _minimum(builder, values)
+
+    return types.uint32(array, types.int64, types.int64, types.int64, types.int64), generate
 
 
 def _plain_trailing_zeros(word: int) -> np.int64:
@@ -404,6 +436,10 @@ store_four_ids = _plain_store_four_ids if config.DISABLE_JIT else _store_four_id
 
 minimum_of_16 = _plain_minimum_of_16 if config.DISABLE_JIT else _minimum_of_16
 """`minimum_of_16(array, i)`: the smallest of `array[i : i + 16]`, `uint32`."""
+
+minimum_of_others = _plain_minimum_of_others if config.DISABLE_JIT else _minimum_of_others
+"""`minimum_of_others(array, i, a, b, c)`: the smallest of `array[i : i + 16]`, `uint32`, but for
+places `a`, `b` and `c`; 2**32 - 1 if there are no others."""
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
 """`trailing_zeros(word)`: the number of the lowest set bit, `int64`; 64 for 0."""
