@@ -19,9 +19,12 @@ import base64
 import binascii
 import functools
 import json
+import operator
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,7 +38,13 @@ from bpe.normalize import NORMAL_FORMS, normalized
 from bpe.patterns import from_huggingface, to_huggingface
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
-from bpe.vocabulary import AddedToken, Vocabulary, from_byte_level, to_byte_level
+from bpe.vocabulary import (
+    AddedToken,
+    Vocabulary,
+    all_from_byte_level,
+    from_byte_level,
+    to_byte_level,
+)
 
 
 @dataclass(frozen=True)
@@ -98,27 +107,27 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     """
     vocabulary = parts.vocabulary
     vocabulary.check_merges_say_all()
-    spelled = {token: to_byte_level(token) for token in vocabulary.tokens.values()}
-    keys = {token_id: spelled[token] for token_id, token in vocabulary.tokens.items()}
+    tokens = vocabulary.tokens
+    spelled = {token: to_byte_level(token) for token in tokens.values()}
+    keys = dict(zip(tokens, spelled.values(), strict=True))
     inside = {
         token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside
     }
-    ids = {key: token_id for token_id, key in keys.items()}
     for token_id, text in inside.items():
-        if ids.get(text, token_id) != token_id:
+        token = from_byte_level(text)
+        if token is not None and vocabulary.token_id(token) not in (None, token_id):
             raise VocabularyError(
                 f"the special token {text!r} is spelled like the ordinary token"
-                f" {vocabulary.tokens[ids[text]]!r} in tokenizer.json, where both would be one:"
+                f" {token!r} in tokenizer.json, where both would be one:"
                 " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
             )
-    merged = {part for pair in vocabulary.merges for part in (*pair, pair[0] + pair[1])}
     # Read by `_ordinary_tokens`.
-    both = any(
-        len(vocabulary.tokens.get(token_id, b"")) > 1
-        and vocabulary.tokens[token_id] not in merged
-        and not vocabulary.ranked_by_bytes
-        for token_id in inside
+    ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
+    both = not vocabulary.ranked_by_bytes and any(
+        len(token) > 1 for token in ordinary - _in_merges(ordinary, vocabulary.merges)
     )
+    texts = keys | inside
+    order = sorted(texts)
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
@@ -134,13 +143,22 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "pattern": parts.pattern,
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.ranked_by_bytes else "merges",
-            "vocab": Lines({text: token_id for token_id, text in sorted((keys | inside).items())}),
+            "vocab": Lines(dict(zip(map(texts.__getitem__, order), order, strict=True))),
             "merges": Lines(
-                [(spelled[left], spelled[right]) for left, right in vocabulary.merges], pairs=True
+                [f"{spelled[left]} {spelled[right]}" for left, right in vocabulary.merges],
+                pairs=True,
             ),
         },
     }
     return layout(top) + "\n"
+
+
+def _in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
+    """Those of some tokens that a merge joins or makes."""
+    if not tokens:
+        return set()
+    parts = chain.from_iterable(merges)
+    return tokens.intersection(chain(parts, starmap(operator.add, merges)))
 
 
 _KEPT = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -221,7 +239,8 @@ class Lines:
     """A list or an object that is written with one entry to the line.
 
     Args:
-        entries: A list, a list of pairs of texts, or an object of numbers.
+        entries: A list, an object of numbers, or a list of pairs of texts without a space, each
+            spelled as one text with a space between.
         pairs: It is a list of pairs.
     """
 
@@ -229,19 +248,16 @@ class Lines:
         self.entries = entries
         self.pairs = pairs
 
-    def spelled(self) -> list[str]:
-        """Each entry as JSON."""
-        # One text is taken apart: a call for each of 100,000 entries takes ten times as long. In
-        # JSON no text has an end of line.
+    def spelled(self, between: str) -> str:
+        """The entries as JSON, and what stands between them."""
+        # All in one call: one for each of 100,000 entries takes ten times as long.
         if isinstance(self.entries, dict):
-            whole = json.dumps(self.entries, ensure_ascii=False, separators=("\n", ": "))
-            return whole[1:-1].split("\n")
+            return json.dumps(self.entries, ensure_ascii=False, separators=(between, ": "))[1:-1]
         if self.pairs:
-            texts = [text for pair in self.entries for text in pair]
-            whole = json.dumps(texts, ensure_ascii=False, separators=("\n", ": "))
-            spelled = iter(whole[1:-1].split("\n"))
-            return [f"[{left}, {right}]" for left, right in zip(spelled, spelled, strict=True)]
-        return [_dumps(entry) for entry in self.entries]
+            # In JSON no text has an end of line.
+            whole = json.dumps(self.entries, ensure_ascii=False, separators=("\n", ": "))[1:-1]
+            return f"[{whole}]".replace(" ", '", "').replace("\n", f"]{between}[")
+        return between.join(map(_dumps, self.entries))
 
 
 def layout(value: object, indent: str = "") -> str:
@@ -249,7 +265,7 @@ def layout(value: object, indent: str = "") -> str:
     inner = indent + "  "
     if isinstance(value, Lines) and value.entries:
         opening, closing = "{}" if isinstance(value.entries, dict) else "[]"
-        body = f",\n{inner}".join(value.spelled())
+        body = value.spelled(f",\n{inner}")
         return f"{opening}\n{inner}{body}\n{indent}{closing}"
     if isinstance(value, Lines):
         return _dumps(value.entries)
@@ -435,14 +451,16 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     ids = _ids_of_vocab(path, _object(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
     _check_normalized(path, added_tokens, normal_forms)
-    merges = _merges(path, model["merges"])
+    tokens_spelled = all_from_byte_level(ids)
+    merges = _merges(path, model["merges"], tokens_spelled)
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
-    both = {bytes([byte]) for byte in range(256)}
-    both.update(part for pair in merges for part in (*pair, pair[0] + pair[1]))
+    spelled = {text: from_byte_level(text) for text in (token.text for token in added_tokens)}
+    possible = {token for token in spelled.values() if token is not None}
+    both = {token for token in possible if len(token) == 1} | _in_merges(possible, merges)
     if whole_first and ranked_by is None:
-        both.update(token for key in ids if (token := from_byte_level(key)) is not None)
-    only_added = {token.text for token in added_tokens if from_byte_level(token.text) not in both}
-    tokens = _ordinary_tokens(path, ids, only_added, "model.vocab")
+        both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
+    only_added = {text for text, token in spelled.items() if token not in both}
+    tokens = _ordinary_tokens(path, ids, tokens_spelled, only_added, "model.vocab")
     try:
         vocabulary = Vocabulary(tokens, merges, added_tokens, whole_first=bool(whole_first))
         if ranked_by == "bytes":
@@ -850,12 +868,10 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     containers = {dict, list}
     inside: list[Any] = [value]
     for _ in range(_DEEPEST):
-        inside = [
-            entry
-            for outer in inside
-            for entry in (outer.values() if type(outer) is dict else outer)
-            if type(entry) in containers
-        ]
+        entries = chain.from_iterable(
+            outer.values() if type(outer) is dict else outer for outer in inside
+        )
+        inside = [entry for entry in entries if type(entry) in containers]
     if inside:
         _refuse_depth(path)
     return value
@@ -874,6 +890,8 @@ def _refuse_constant(path: Path, constant: str) -> NoReturn:
 
 
 def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
+    if set(map(type, vocab.values())) <= {int}:
+        return dict(vocab)
     for key, token_id in vocab.items():
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             _refuse(path, f"in {name}, {key!r} has the id {_dumps(token_id)}", "expected a number")
@@ -881,13 +899,17 @@ def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def _ordinary_tokens(
-    path: Path, ids: Mapping[str, int], only_added: Collection[str], name: str
+    path: Path,
+    ids: Mapping[str, int],
+    spelled: Mapping[str, bytes],
+    only_added: Collection[str],
+    name: str,
 ) -> dict[int, bytes]:
     tokens: dict[int, bytes] = {}
     for key, token_id in ids.items():
         if key in only_added:
             continue
-        token = from_byte_level(key)
+        token = spelled.get(key)
         if token is None:
             _unsupported(
                 path,
@@ -905,9 +927,13 @@ def _ordinary_tokens(
     return tokens
 
 
-def _merges(path: Path, value: object) -> list[Pair]:
+def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
     if not isinstance(value, list):
         _refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
+    # One loop without a question in it, where all is as it should be.
+    if set(map(type, value)) <= {list} and "" not in spelled:
+        with suppress(KeyError, TypeError, ValueError):
+            return [(spelled[left], spelled[right]) for left, right in value]
     merges: list[Pair] = []
     # The same few parts recur in most merges.
     decode = functools.cache(from_byte_level)

@@ -23,9 +23,9 @@ import functools
 import heapq
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from bpe.errors import EncodingError, VocabularyError
 from bpe.reference import BYTE_LEVEL_ALPHABET, Pair
@@ -105,8 +105,7 @@ class Vocabulary:
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
         self.special_tokens = {token.text: token.id for token in self.added_tokens if token.special}
         self._merges: list[Pair] | None = list(merges)
-        self._merge_ids: NDArray[np.int32] | None = None
-        _check_merges(self._merges, self._ids)
+        self._pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
 
     @classmethod
     def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
@@ -130,12 +129,17 @@ class Vocabulary:
         Raises:
             VocabularyError: A special token is named twice, or two merges make the same token.
         """
+        import numpy as np
+
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
         special = _last_ids(special_tokens, len(tokens))
         vocabulary = cls(dict(enumerate(tokens)), (), special)
-        vocabulary._merges, vocabulary._merge_ids = None, merge_ids
+        order = np.arange(len(merge_ids), dtype=np.int32)
+        lefts, rights = merge_ids.T.copy()
+        vocabulary._merges = None
+        vocabulary._pairs = PairTable(lefts, rights, order, order + np.int32(256))
         return vocabulary
 
     @classmethod
@@ -159,7 +163,7 @@ class Vocabulary:
             tokens[rank] = token
         vocabulary = cls(tokens, (), special_tokens, whole_first=True)
         vocabulary.ranked_by_bytes = True
-        vocabulary._merges = None
+        vocabulary._merges = vocabulary._pairs = None
         return vocabulary
 
     @property
@@ -169,9 +173,9 @@ class Vocabulary:
         For tiktoken's ranks: the pair from which each token is made when its own bytes are encoded
         with the ranks below its own; tokens that are not made so have no merge.
         """
-        if self._merges is None and self._merge_ids is not None:
+        if self._merges is None and self._pairs is not None:
             lefts, rights = (
-                map(self.tokens.__getitem__, column.tolist()) for column in self._merge_ids.T
+                map(self.tokens.__getitem__, column.tolist()) for column in self._pairs[:2]
             )
             self._merges = list(zip(lefts, rights, strict=True))
         if self._merges is None:
@@ -217,30 +221,19 @@ class Vocabulary:
 
         With merges: one row for each, ranked by its place.  With tiktoken's ranks: one row for each
         way to cut a token into two tokens, so several rows can share a rank and make the same
-        id.
+        id.  The arrays may be shared, and are not to be changed.
         """
+        if self._pairs is not None:
+            return self._pairs
         import numpy as np
 
-        ids = self._ids
-        if self.ranked_by_bytes:
-            rows = [
-                (left, right, rank, rank)
-                for token, left, right in _ways_to_cut(ids)
-                for rank in (ids[token],)
-            ]
-            columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
-            return PairTable(columns[0], columns[1], columns[2], columns[3])
-        if self._merge_ids is not None:
-            lefts, rights = self._merge_ids.T.copy()
-            order = np.arange(len(lefts), dtype=np.int32)
-            return PairTable(lefts, rights, order, order + np.int32(256))
-        n = len(self.merges)
-        return PairTable(
-            np.fromiter((ids[left] for left, _ in self.merges), np.int32, n),
-            np.fromiter((ids[right] for _, right in self.merges), np.int32, n),
-            np.arange(n, dtype=np.int32),
-            np.fromiter((ids[left + right] for left, right in self.merges), np.int32, n),
-        )
+        rows = [
+            (left, right, rank, rank)
+            for token, left, right in _ways_to_cut(self._ids)
+            for rank in (self._ids[token],)
+        ]
+        columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
+        return PairTable(columns[0], columns[1], columns[2], columns[3])
 
     def ranks(self) -> dict[bytes, int]:
         """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
@@ -345,11 +338,25 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     return ids
 
 
-def _check_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> None:
-    if len(set(merges)) == len(merges) and all(
-        left in ids and right in ids and left + right in ids for left, right in merges
-    ):
-        return
+def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
+    """The ids of what merges join and make, once they are found to fit."""
+    import numpy as np
+
+    # Loops without a question in them, for there are 32,000 merges and more.
+    try:
+        lefts = np.array([ids[left] for left, _ in merges], np.int32)
+        rights = np.array([ids[right] for _, right in merges], np.int32)
+        made = np.array([ids[left + right] for left, right in merges], np.int32)
+    except KeyError:
+        _refuse_merges(merges, ids)
+    pairs = np.sort(lefts.astype(np.int64) << 32 | rights)
+    if (pairs[1:] == pairs[:-1]).any():
+        _refuse_merges(merges, ids)
+    return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
+
+
+def _refuse_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
+    """Name the first merge that does not fit."""
     seen: set[Pair] = set()
     for rank, pair in enumerate(merges):
         left, right = pair
@@ -361,6 +368,7 @@ def _check_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> None:
         if pair in seen:
             raise VocabularyError(f"merge {rank} of {left!r} and {right!r} stands there twice")
         seen.add(pair)
+    raise AssertionError("all merges fit")
 
 
 def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]) -> None:
@@ -423,6 +431,28 @@ def from_byte_level(spelled: str) -> bytes | None:
     except UnicodeEncodeError:
         return None
     return token
+
+
+def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
+    """Text -> bytes of those texts that are spelled in GPT-2's byte-level alphabet."""
+    import numpy as np
+
+    # A character of that alphabet is two bytes of UTF-16.  NumPy looks up all of them in less time
+    # than a call for each text takes.
+    byte_of = np.full(2**16, -1, np.int16)
+    byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)
+    units = "".join(spelled).encode("utf-16-le", "surrogatepass")
+    found = byte_of[np.frombuffer(units, "<u2")]
+    if found.min(initial=0) < 0:
+        pairs = ((text, from_byte_level(text)) for text in spelled)
+        return {text: token for text, token in pairs if token is not None}
+    data = found.astype(np.uint8).tobytes()
+    tokens: dict[str, bytes] = {}
+    stop = 0
+    for text in spelled:
+        start, stop = stop, stop + len(text)
+        tokens[text] = data[start:stop]
+    return tokens
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
