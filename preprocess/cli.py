@@ -17,6 +17,7 @@ Nothing heavy is imported here: `tokenbin --help` has to be instant.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -540,7 +541,14 @@ def doctor(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave with its exit code."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    # The 80,000 objects that libraries and a tokenizer consist of are made once and stay. Python
+    # would look through all of them again and again while they come, and once more at the end, for
+    # cycles that nothing needs any more: a quarter of the time of a short command. Work on text
+    # leaves no cycles behind.
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -628,6 +636,7 @@ def _print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
+_OBJECTS_PER_COLLECTION = 100_000
 _SAYING = ("debug", "verbose", "quiet", "log_file", "as_json")
 
 
