@@ -159,11 +159,9 @@ class EncoderTables:
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
         # Only scanners take what is not UTF-8, as many tokens are.
-        words = [
-            token
-            for token in reversed(vocabulary.tokens.values())
-            if len(token) <= kernels.SHORT and self.pretokenizer.pattern in PATTERNS
-        ]
+        has_scanner = self.pretokenizer.pattern in PATTERNS
+        tokens = reversed(vocabulary.tokens.values()) if has_scanner else ()
+        words = [token for token in tokens if len(token) <= kernels.SHORT]
         self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
         self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
         self.tables = kernels.Tables(
