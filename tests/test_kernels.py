@@ -487,8 +487,10 @@ def test_machine_words_equal_their_plain_twins() -> None:
     for i in range(25):
         assert _minimum(numbers, i) == machine._plain_minimum_of_16(numbers, i)
         a, b, c = (int(place) for place in random_source.integers(i - 3, i + 19, 3))
-        least = machine._plain_minimum_of_others(numbers, i, a, b, c)
+        least = machine._plain_minimum_of_others(numbers, i, machine.ONE_PLACE, a, b, c)
         assert _minimum_of_others(numbers, i, a, b, c) == least
+        others = {*range(i, i + 16)} - {a, b, c}
+        assert least == min(int(numbers[place]) for place in others)
 
 
 def test_keys_of_different_words_differ() -> None:
@@ -570,4 +572,4 @@ def _minimum(array, i):
 
 @kernel
 def _minimum_of_others(array, i, a, b, c):
-    return machine.minimum_of_others(array, i, a, b, c)
+    return machine.minimum_of_others(array, i, machine.ONE_PLACE, a, b, c)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
+    ONE_PLACE,
     add,
     copy_eight_ids,
     copy_four_ids,
@@ -367,9 +368,9 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
         before = left & ((one << at) - one)
         preceding = np.uint64(63 - leading_zeros(before | one))
         # While the ranks of the two new pairs are looked up: the smallest of the others.
-        best = minimum_of_others(packed, 0, at, joined, preceding)
+        best = minimum_of_others(packed, 0, ONE_PLACE, at, joined, preceding)
         for i in range(16, n_places, 16):
-            best = min(best, minimum_of_others(packed, i, at, joined, preceding))
+            best = min(best, minimum_of_others(packed, i, ONE_PLACE, at, joined, preceding))
         symbols[at] = symbol
         packed[joined] = _NO_RANK
         left ^= one << joined

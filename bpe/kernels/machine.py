@@ -246,32 +246,38 @@ def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
     return types.uint32(array, types.int64), generate
 
 
-def _plain_minimum_of_others(array: Any, i: int, a: int, b: int, c: int) -> np.uint32:
-    left_out = {int(a), int(b), int(c)}
-    values = (int(array[j]) for j in range(int(i), int(i) + 16) if j not in left_out)
-    return np.uint32(min(values, default=2**32 - 1))
+def _plain_minimum_of_others(
+    array: Any, i: int, one_place: Any, a: int, b: int, c: int
+) -> np.uint32:
+    least = 2**32 - 1
+    for j in range(int(i), int(i) + 16):
+        left_out = 0
+        for place in (a, b, c):
+            left_out |= int(one_place[63 + j - int(place)])
+        least = min(least, int(array[j]) | left_out)
+    return np.uint32(least)
 
 
 @intrinsic
-def _minimum_of_others(typing_context: Any, array: Any, i: Any, a: Any, b: Any, c: Any) -> Any:
+def _minimum_of_others(
+    typing_context: Any, array: Any, i: Any, one_place: Any, a: Any, b: Any, c: Any
+) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
-        undefined = ir.Constant(vector, ir.Undefined)
-        zeros = ir.Constant(vector, [0] * 16)
-        lanes = ir.Constant(vector, list(range(16)))
         pointer = _at(vector, context, builder, signature, arguments, 0)
         values = builder.load(pointer, align=4)
-        for place in arguments[2:]:
-            lane = builder.trunc(builder.sub(place, arguments[1]), _I32)
-            first = builder.insert_element(undefined, lane, ir.Constant(_I32, 0))
-            is_left_out = builder.icmp_signed(
-                "==", lanes, builder.shuffle_vector(first, undefined, zeros)
+        first = builder.add(arguments[1], ir.Constant(_I64, 63))
+        for place in arguments[3:]:
+            pointer = _element_pointer(
+                context, builder, signature.args[2], arguments[2], builder.sub(first, place)
             )
-            # All bits of such a lane are set.
-            values = builder.or_(values, builder.sext(is_left_out, vector))
+            # Loaded, not compared: of comparisons the compiler makes vectors of single bits.
+            left_out = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=4)
+            values = builder.or_(values, left_out)
         return _minimum(builder, values)
 
-    return types.uint32(array, types.int64, types.int64, types.int64, types.int64), generate
+    int64 = types.int64
+    return types.uint32(array, int64, one_place, int64, int64, int64), generate
 
 
 def _plain_trailing_zeros(word: int) -> np.int64:
@@ -438,8 +444,13 @@ minimum_of_16 = _plain_minimum_of_16 if config.DISABLE_JIT else _minimum_of_16
 """`minimum_of_16(array, i)`: the smallest of `array[i : i + 16]`, `uint32`."""
 
 minimum_of_others = _plain_minimum_of_others if config.DISABLE_JIT else _minimum_of_others
-"""`minimum_of_others(array, i, a, b, c)`: the smallest of `array[i : i + 16]`, `uint32`, but for
-places `a`, `b` and `c`; 2**32 - 1 if there are no others."""
+"""`minimum_of_others(array, i, ONE_PLACE, a, b, c)`: the smallest of `array[i : i + 16]`, `uint32`,
+but for places `a`, `b` and `c`, which are less than 64 from each of those; 2**32 - 1 if there are
+no others."""
+
+ONE_PLACE = np.zeros(63 + 64 + 15, np.uint32)
+"""For `minimum_of_others`: all bits of entry 63 are set."""
+ONE_PLACE[63] = 0xFFFFFFFF
 
 trailing_zeros = _plain_trailing_zeros if config.DISABLE_JIT else _trailing_zeros
 """`trailing_zeros(word)`: the number of the lowest set bit, `int64`; 64 for 0."""
