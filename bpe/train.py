@@ -171,7 +171,8 @@ def _learn(
     pairs.first_place[: len(codes)] = places_of_codes[:-1]
     most_places = 2 * int(occurrences[codes].max(initial=0)) + 1
     state = kernels.MergeState(
-        rows=zeros(4 * n_positions, np.int32),
+        # One more: the row behind the last pair is fetched, if there is one or not.
+        rows=zeros(4 * (n_positions + 1), np.int32),
         places=zeros(3 * n_positions, np.int32),
         new_pairs=zeros(most_places, np.int32),
         new_places=zeros(most_places, np.int32),

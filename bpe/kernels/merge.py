@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import prefetch
 
-_AHEAD = 16  # places between the row that is fetched and the row that is used
-_NEAR = 8  # and between a row and the counts that it leads to
+_AHEAD = 32  # places between that whose rows are fetched and that which is merged
+_LINK_AHEAD = 20  # the same where the first row of the symbol before it is, which may be far
+_COUNTS_AHEAD = 8  # the same where all these rows are there, and lead to counts
 
 SYMBOL, PAIR, WORD, LINK = 0, 1, 2, 3
 """Columns of a row. LINK: bytes to the next symbol; in the last row of a longer symbol, minus the
@@ -78,7 +79,7 @@ class Pairs(NamedTuple):
 class MergeState(NamedTuple):
     """The rest; modified in place."""
 
-    rows: NDArray[np.int32]  # int32[4 * n_positions]
+    rows: NDArray[np.int32]  # int32[4 * (n_positions + 1)]; the last is only fetched
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used becomes resident
     new_pairs: NDArray[np.int32]  # int32, scratch: for each new place its pair,
     new_places: NDArray[np.int32]  # int32, and the place
@@ -225,8 +226,14 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
     n_new = 0
     for i in range(first, stop):
         if i + _AHEAD < stop:
-            prefetch(rows, 4 * np.int64(state.places[i + _AHEAD]))
-            near = 4 * np.int64(state.places[i + _NEAR])
+            # From the row before the pair to the one behind it: the ends of two lines, mostly.
+            far = 4 * np.int64(state.places[i + _AHEAD])
+            prefetch(rows, far - 4)
+            prefetch(rows, far + 4 * n_both)
+            row = 4 * np.int64(state.places[i + _LINK_AHEAD]) - 4
+            link = np.int64(rows[row + LINK])
+            prefetch(rows, row + (0 if link > 0 else 4 * link))
+            near = 4 * np.int64(state.places[i + _COUNTS_AHEAD])
             # A guess: what precedes is mostly one byte, or has its pair in the row of its first.
             link = np.int64(rows[near - 4 + LINK])
             pair_before = np.int64(rows[near - 4 + (PAIR if link > 0 else 4 * link + PAIR)])
