@@ -31,7 +31,7 @@ MAX_ID = 2**kernels.ID_BITS - 2
 # hashes write all over a table: those behind the front are small as long as there are few words.
 _FRONT = 2**19
 _ROWS, _MOST_ROWS = 2**17, 2**23
-_LONG_ROWS, _MOST_LONG_ROWS = 2**14, 2**20
+_LONG_ROWS, _MOST_LONG_ROWS = 2**14, 2**21
 _ARENA = 2**23
 _MANY_SEEDS = 2**13  # tokens; to encode fewer takes no longer than a copy of the cache
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.

@@ -7,8 +7,9 @@ A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the
 the cache is 32 bytes: the key, ids, and their number. There are two tables. The front has one row
 for each hash, of up to four ids that need only be copied, and is small: what is looked up most
 stays near the processor, whose table of pages reaches no further than a few megabytes. What is not
-in front is looked up behind it, among all words seen: in buckets of two rows, one cache line, of up
-to seven ids in as few bits as the vocabulary needs.
+in front is looked up behind it, among all words seen: in buckets of four rows, two cache lines, of
+up to seven ids in as few bits as the vocabulary needs. Behind an empty row of a bucket there are
+only empty ones.
 
 Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: keys, with a
 prefetch of the rows in front; the ids of those that are in front, which leave gaps, and a prefetch
@@ -104,7 +105,7 @@ class Cache(NamedTuple):
 
     # uint64[4 * n]: key, key, two ids of 32 bits, two ids with their number in the top three bits
     front: NDArray[np.uint64]
-    # uint64[8 * n_buckets]: key, key, ids, ids with their number in the top three bits.  Number 0:
+    # uint64[16 * n_buckets]: key, key, ids, ids with their number in the top three bits.  Number 0:
     # they are in the arena, and the first word of ids is their place << 16 | number
     rows: NDArray[np.uint64]
     # uint64[8 * n]: four times hash, then place in the arena << 22 | number of ids << 11 | length;
@@ -802,8 +803,23 @@ def is_remembered(arena, at, buffer, start, length):
 
 @kernel
 def row_bucket(low, high, rows):
-    """Where in `rows` a key has its two rows."""
-    return ((hash_key(low, high) >> np.uint64(32)) & np.uint64(rows.size // 8 - 1)) << np.uint64(3)
+    """Where in `rows` a key has its four rows."""
+    return ((hash_key(low, high) >> np.uint64(32)) & np.uint64(rows.size // 16 - 1)) << np.uint64(4)
+
+
+@kernel
+def new_row(rows, bucket, low, high):
+    """Where in a bucket a key is to be put.
+
+    In its own row, if there is one whose ids are gone; else in the first that is empty. If there is
+    none, the first of all: the others are moved on, and the last is lost.
+    """
+    for at in range(bucket, bucket + 16, 4):
+        if rows[at + 1] == 0 or (rows[at] == low and rows[at + 1] == high):
+            return at
+    for at in range(bucket + 11, bucket - 1, -1):
+        rows[at + 4] = rows[at]
+    return bucket
 
 
 @kernel
@@ -883,13 +899,12 @@ def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
     else:
         place = remember(cache, ids, n_ids, n, buffer, start, 0)
         first_ids = np.uint64(place << 16 | n)
-    # It goes into the first row; what was there moves to the second, whose content is lost.
-    for j in range(4):
-        rows[bucket + 4 + j] = rows[bucket + j]
-    rows[bucket] = scratch.keys[4 * i]
-    rows[bucket + 1] = scratch.keys[4 * i + 1]
-    rows[bucket + 2] = first_ids
-    rows[bucket + 3] = second_ids
+    low, high = scratch.keys[4 * i], scratch.keys[4 * i + 1]
+    row = new_row(rows, bucket, low, high)
+    rows[row] = low
+    rows[row + 1] = high
+    rows[row + 2] = first_ids
+    rows[row + 3] = second_ids
     cache.used[ROWS_TAKEN] += 1
     return after
 
@@ -908,7 +923,7 @@ def encode_missing(tables, cache, scratch, buffer, i, ids, n_ids):
     rows = cache.rows
     bucket = np.int64(behind)
     after = n_ids
-    for at in range(bucket, bucket + 8, 4):
+    for at in range(bucket, bucket + 16, 4):
         if (rows[at] ^ low) | (rows[at + 1] ^ high) == 0:
             first_ids, second_ids = rows[at + 2], rows[at + 3]
             if second_ids != 0:
@@ -921,6 +936,8 @@ def encode_missing(tables, cache, scratch, buffer, i, ids, n_ids):
                 if is_there(cache, place):
                     n = np.int64(first_ids & np.uint64(0xFFFF))
                     after = recall(cache.arena, place & (cache.arena.size - 1), n, ids, n_ids)
+            break
+        if rows[at + 1] == 0:
             break
     if after == n_ids:
         after = encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids)
@@ -1122,13 +1139,12 @@ def is_full(cache):
 @kernel
 def move_rows(rows, larger):
     """Put all that is in `Cache.rows` into an empty table of as many buckets or more."""
-    # Backwards, because the last that is put into a bucket becomes its first row.
-    for at in range(rows.size - 4, -1, -4):
+    for at in range(0, rows.size, 4):
         if rows[at + 1] != 0:
-            bucket = np.int64(row_bucket(rows[at], rows[at + 1], larger))
-            for j in range(bucket, bucket + 4):
-                larger[j + 4] = larger[j]
-                larger[j] = rows[at + j - bucket]
+            low, high = rows[at], rows[at + 1]
+            row = new_row(larger, np.int64(row_bucket(low, high, larger)), low, high)
+            for j in range(4):
+                larger[row + j] = rows[at + j]
 
 
 @kernel
