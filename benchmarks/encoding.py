@@ -30,7 +30,7 @@ Ids = NDArray[np.uint32]
 
 _UNIT = 1 << 21
 # Peers on one thread, and those that make lists of lists.
-_SLOW = 32_000_000
+_SLOW = 100_000_000
 _SLOWEST = 8_000_000
 _FEW_WORDS = "a few words"
 

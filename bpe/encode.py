@@ -129,7 +129,7 @@ class EncoderTables:
         pattern: name of the split pattern.
 
     Raises:
-        VocabularyError: an id is larger than `MAX_ID`.
+        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`.
         PatternError: there is no scanner for the pattern.
     """
 
@@ -141,6 +141,10 @@ class EncoderTables:
             )
         self.pretokenizer = Pretokenizer(pattern)
         lefts, rights, ranks, merged_ids = vocabulary.pair_table()
+        if ranks.max(initial=0) > MAX_ID:
+            raise VocabularyError(
+                f"there are {int(ranks.max()) + 1:,} merges; the encoder takes up to {MAX_ID + 1:,}"
+            )
         byte_ids = vocabulary.byte_ids
         n_pairs = _power_of_two_above(len(lefts))
         # As many bits as the largest id needs: two words hold more of them than of 32 bits each.
@@ -160,8 +164,8 @@ class EncoderTables:
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
         # Only scanners take what is not UTF-8, as many tokens are.
         has_scanner = self.pretokenizer.pattern in PATTERNS
-        tokens = reversed(vocabulary.tokens.values()) if has_scanner else ()
-        words = [token for token in tokens if len(token) <= kernels.SHORT]
+        seeds = reversed(vocabulary.tokens.values()) if has_scanner else ()
+        words = [token for token in seeds if len(token) <= kernels.SHORT]
         self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
         self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
         self.tables = kernels.Tables(

@@ -553,8 +553,9 @@ class Tokenizer:
         if self._preparation is not None:
             return self._prepared(list(map(_utf8, texts)), _recognised(allowed_special))
         groups = _groups(texts)
-        if len(groups) > 1 and (n_threads := _usable_cpus()) > 1:
-            return self._encode_groups(groups, matcher, n_threads)
+        # Also with one processor: what is encoded at once stays near it.
+        if len(groups) > 1:
+            return self._encode_groups(groups, matcher, _usable_cpus())
         return self._encode_joined(*_joined(texts), matcher)
 
     def encode_iterable(
@@ -736,8 +737,8 @@ class Tokenizer:
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode documents without special tokens; on all threads if they are large."""
-        if len(buffer) >= 2 * _PART_BYTES and (n_threads := _usable_cpus()) > 1:
-            return self._encode_on_threads(buffer, offsets, n_threads)
+        if len(buffer) >= 2 * _PART_BYTES:
+            return self._encode_on_threads(buffer, offsets, _usable_cpus())
         with self._lent_encoder() as encoder:
             return encoder.encode(buffer, offsets)
 

@@ -30,6 +30,14 @@ from numba.core.caching import IndexDataCacheFile
 IndexDataCacheFile._save_data = lambda self, name, data: os._exit(9)
 """
 
+NO_SPACE_FOR_THE_DATA = """
+import errno, os
+from numba.core.caching import IndexDataCacheFile
+def full(self, name, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+IndexDataCacheFile._save_data = full
+"""
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -154,6 +162,28 @@ def test_code_with_bounds_checks_is_kept_apart(package: Path) -> None:
         checked = execute(package, FIND_INTO.format(0), expected_exit=1, NUMBA_BOUNDSCHECK="1")
         assert "IndexError: index is out of bounds" in checked.stderr
         assert ("compiling" in checked.stderr) == compiles
+
+
+def test_code_is_not_taken_for_that_of_another_key(package: Path) -> None:
+    """As numbers of files can be given twice: after a damaged index, or by two processes."""
+    for checks in ("0", "1"):
+        assert run(package, FIND, NUMBA_BOUNDSCHECK=checks) == "[0, 2]|compiled"
+    first, second = sorted((package.parent.parent / "cache").rglob("search.find_all-*.nbc"))
+    unchecked, checked = first.read_bytes(), second.read_bytes()
+    first.write_bytes(checked)
+    second.write_bytes(unchecked)
+    assert run(package, FIND, NUMBA_BOUNDSCHECK="1") == "[0, 2]|compiled"
+    assert run(package, FIND, NUMBA_BOUNDSCHECK="1") == "[0, 2]|cached"
+
+
+def test_a_full_disk_while_machine_code_is_written(package: Path) -> None:
+    finished = execute(package, NO_SPACE_FOR_THE_DATA + FIND)
+    assert finished.stdout == "[0, 2]\n"
+    said = "compiled anew in the next process, because "
+    assert finished.stderr.count(said) == 1
+    assert "cannot be written (No space left on device)" in finished.stderr
+    assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, FIND) == "[0, 2]|cached"
 
 
 def test_no_cache_where_none_can_be_written(package: Path) -> None:

@@ -201,6 +201,20 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     assert (early > 10) == (kind == "ranks")
 
 
+def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Several merges may make one token, so there can be more of them than ids.
+    parts = [b"a" * n for n in range(1, 40)]
+    merges = [(left, right) for left in parts for right in parts if len(left + right) < 40]
+    tokens = [bytes([byte]) for byte in range(256)] + parts[1:]
+    vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
+    assert vocabulary.size < len(merges) == 741
+    monkeypatch.setattr(encode, "MAX_ID", 740)
+    EncoderTables(vocabulary, "gpt2")
+    monkeypatch.setattr(encode, "MAX_ID", 739)
+    with pytest.raises(VocabularyError, match=r"there are 741 merges; .* takes up to 740"):
+        EncoderTables(vocabulary, "gpt2")
+
+
 def test_windows_that_do_not_meet() -> None:
     """No token begins among the bytes that two windows share: all is merged at once."""
     merges = [(b"a" * 2**k, b"a" * 2**k) for k in range(12)]

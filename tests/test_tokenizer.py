@@ -121,11 +121,13 @@ def test_parts_on_several_threads_give_the_same(
 def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "<|endoftext|>".join(trained.documents()) * 200
     assert len(text) > 2 * bpe.tokenizer._PART_BYTES
-    monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 1)
-    alone = TOKENIZER.encode_to_numpy(text)
-    monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 3)
-    np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), alone)
-    assert TOKENIZER.decode(alone) == text
+    with monkeypatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_PART_BYTES", len(text))
+        at_once = TOKENIZER.encode_to_numpy(text)
+    for n_threads in (1, 3):
+        monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda n=n_threads: n)
+        np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), at_once)
+    assert TOKENIZER.decode(at_once) == text
 
 
 def test_empty_text_has_no_ids() -> None:

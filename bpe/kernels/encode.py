@@ -53,7 +53,7 @@ SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
 BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
-LISTED = 4096  # bytes from which on pairs can be in lists by their ranks
+LISTED = 4096  # bytes from which on pairs are in lists by their ranks
 WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
@@ -143,7 +143,7 @@ class Scratch(NamedTuple):
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
     begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
-    # For `merge_many`; n is the number of bytes of the longest pre-token.
+    # For those of more than FEW bytes; n is the number of bytes of the longest.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
     # For `merge_lists`; empty if n is below LISTED.
@@ -716,21 +716,16 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
     if n <= BLOCKED:
         merge_blocks(tables, scratch, buffer, start, stop)
         return read_rows(scratch.rows, n, ids, n_ids)
-    after = merge_windows(
-        tables, scratch, buffer, start, stop, ids, n_ids, BLOCKED, BLOCKED // 4, False
-    )
+    # The lists of all ranks are looked at in each window.
+    listed = n >= max(LISTED, tables.merged.size // 16)
+    window, overlap = (WINDOW, OVERLAP) if listed else (BLOCKED, BLOCKED // 4)
+    after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed)
     if after >= 0:
         return after
-    # There are tokens as long as that. Lists of all ranks are looked at in each window.
-    if n < max(LISTED, tables.merged.size // 16):
-        return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
-    after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, WINDOW, OVERLAP, True)
-    if after >= 0:
-        return after
-    if n > LISTED_MOST:
-        return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
-    merge_lists(tables, scratch, buffer, start, stop)
-    return read_rows(scratch.rows, n, ids, n_ids)
+    if listed and n <= LISTED_MOST:
+        merge_lists(tables, scratch, buffer, start, stop)
+        return read_rows(scratch.rows, n, ids, n_ids)
+    return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
 @kernel

@@ -86,6 +86,16 @@ class _CacheFile(IndexDataCacheFile):
 
     said = False
 
+    # With the machine code goes what it is for: after a damaged index, numbers of files are given
+    # once more, and what two processes write at the same moment can get the number of the other.
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (key, data))
+
+    def load(self, key: Any) -> Any:
+        of, data = super().load(key) or (None, None)
+        return data if of == key else None
+
     def _dump(self, content: Any) -> bytes:
         data: bytes = super()._dump(content)
         return hashlib.sha256(data).digest() + data
@@ -114,17 +124,21 @@ class _CacheFile(IndexDataCacheFile):
             return None
         return pickle.loads(data)
 
+    @classmethod
+    def _say_damaged(cls, path: str, why: str | None) -> None:
+        cls.say(
+            "kernels are compiled anew where their cache is damaged; the first such file is %s"
+            " (%s)",
+            path,
+            why,
+        )
+
     @staticmethod
-    def _say_damaged(path: str, why: str | None) -> None:
-        """Say it once per process: after a power cut it may be all files."""
+    def say(message: str, *details: object) -> None:
+        """Say what is wrong, once per process: after a power cut it may be all files."""
         if not _CacheFile.said:
             _CacheFile.said = True
-            _logger.warning(
-                "kernels are compiled anew where their cache is damaged; the first such file is"
-                " %s (%s)",
-                path,
-                why,
-            )
+            _logger.warning(message, *details)
 
 
 class _Cache(FunctionCache):
@@ -145,6 +159,17 @@ class _Cache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            # What was compiled can be used all the same.
+            _CacheFile.say(
+                "kernels are compiled anew in the next process, because %s cannot be written (%s)",
+                error.filename or self.cache_path,
+                error.strerror,
+            )
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         # NUMBA_BOUNDSCHECK makes other code, of which numba's own key says nothing. It is read anew
