@@ -137,13 +137,14 @@ class EncoderTables:
         if vocabulary.size > MAX_ID + 1:
             raise VocabularyError(
                 f"the largest token id is {vocabulary.size - 1:,};"
-                f" the encoder takes ids up to {MAX_ID:,}"
+                f" the encoder takes ids up to {MAX_ID:,}: use a smaller vocabulary"
             )
         self.pretokenizer = Pretokenizer(pattern)
         lefts, rights, ranks, merged_ids = vocabulary.pair_table()
         if ranks.max(initial=0) > MAX_ID:
             raise VocabularyError(
-                f"there are {int(ranks.max()) + 1:,} merges; the encoder takes up to {MAX_ID + 1:,}"
+                f"there are {int(ranks.max()) + 1:,} merges;"
+                f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
             )
         byte_ids = vocabulary.byte_ids
         n_pairs = _power_of_two_above(len(lefts))

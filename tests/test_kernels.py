@@ -330,8 +330,8 @@ def test_rows_that_move_are_all_there() -> None:
         encode_kernels.move_rows(rows, larger)
         assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
         for number in larger[2::4][larger[3::4] == 1].tolist():
-            # It is found where it would be put.
-            assert put(larger, number) >= 0
+            # To put it in again changes nothing: its row is found.
+            put(larger, number)
         assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
 
 

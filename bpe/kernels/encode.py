@@ -572,7 +572,8 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
     merged across their ends. And tokens of which that holds of any two neighbours are those of the
     whole text: the first merge that differed would cross an end between two of them, and it would
     have come up for these two alone. So where a token of a window is one of the next window as
-    well, all up to it from the one and all behind it from the other are the tokens of both.
+    well, all up to it from the one and all behind it from the other are the tokens of both. (That
+    neighbours decide it is what the encoder of GitHub's `bpe` crate, rust-gems, rests on.)
 
     Args:
         window: bytes that are merged together, at most BLOCKED if not `listed`.

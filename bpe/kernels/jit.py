@@ -25,7 +25,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite
 import numba
@@ -84,7 +84,7 @@ class _CacheFile(IndexDataCacheFile):
     Its index begins with numba's version, which is written apart from that.
     """
 
-    said = False
+    said: ClassVar[set[str]] = set()
 
     # With the machine code goes what it is for: after a damaged index, numbers of files are given
     # once more, and what two processes write at the same moment can get the number of the other.
@@ -135,9 +135,9 @@ class _CacheFile(IndexDataCacheFile):
 
     @staticmethod
     def say(message: str, *details: object) -> None:
-        """Say what is wrong, once per process: after a power cut it may be all files."""
-        if not _CacheFile.said:
-            _CacheFile.said = True
+        """Say what is wrong, each thing once per process: after a power cut it may be all files."""
+        if message not in _CacheFile.said:
+            _CacheFile.said.add(message)
             _logger.warning(message, *details)
 
 
