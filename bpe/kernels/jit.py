@@ -233,7 +233,7 @@ class _CompilationNotice(event.Listener):
         if not self.said and module.startswith("bpe.kernels"):
             self.said = True
             _logger.warning(
-                "compiling kernels for this machine; this happens once and takes some seconds"
+                "compiling kernels for this machine; this happens once and takes up to a minute"
             )
 
     def on_end(self, event: Any) -> None:
