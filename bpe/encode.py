@@ -98,15 +98,15 @@ def group_scratch() -> kernels.Scratch:
     n = kernels.GROUP + 80
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
-        keys=np.empty(4 * n, np.uint64),
-        ids=np.empty(4 * (n + 2), np.uint32),
-        gaps=np.empty(2 * n, np.uint64),
-        gap_places=np.empty(2 * n, np.int64),
+        group=np.empty(int(kernels.OTHERS) + 2 * n, np.uint32),
+        keys=np.empty(8 * n, np.uint64),
+        found=np.empty(4 * n, np.uint64),
+        missing=np.empty(2 * n, np.uint64),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.BLOCKED, np.uint32),
         least=np.empty(kernels.BLOCKED // 16, np.uint32),
         begins=np.empty(kernels.OVERLAP + 1, np.uint32),
-        **_rows(64),
+        **_rows(kernels.SELDOM_LONGER),
     )
 
 
@@ -175,6 +175,7 @@ class EncoderTables:
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
+            tokens=np.empty(2**kernels.TOKEN_BITS, np.uint64),
             packing=packing,
             whole=whole,
             whole_bytes=whole_bytes,
@@ -182,6 +183,13 @@ class EncoderTables:
             whole_ids=whole_ids,
         )
         kernels.fill_pairs(lefts, rights, ranks, merged_ids, self.tables)
+        by_id = list(vocabulary.tokens.values())
+        kernels.fill_tokens(
+            self.tables,
+            group_scratch(),
+            np.frombuffer(b"".join(by_id), np.uint8),
+            np.cumsum([0, *map(len, by_id)], dtype=np.int64),
+        )
         self.seeded: kernels.Cache | None = None
 
 
@@ -273,7 +281,7 @@ class Encoder:
         """As `encode`, without preparation; the ids are there until this encoder is used again."""
         n = len(buffer)
         n_documents = len(offsets) - 1
-        capacity = n + 2 * n_documents + 8
+        capacity = n + 2 * n_documents + kernels.COPIED
         ids = self._ids if capacity <= len(self._ids) else np.empty(capacity, np.uint32)
         if capacity <= _KEPT_IDS:
             self._ids = ids

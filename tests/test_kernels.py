@@ -367,6 +367,65 @@ def test_ids_of_every_width(bits: int) -> None:
         assert (ids == expected * np.uint32(spread)).all()
 
 
+def words_of_places(rows: list[int]) -> list[int]:
+    """The 8 bytes that would be found equal to each row of the table of tokens."""
+    bits, undo = encode_kernels.TOKEN_BITS, pow(0x9E3779B97F4A7C15, -1, 2**64)
+    words = []
+    for place, row in enumerate(rows):
+        mixed = row >> bits << bits | place
+        words.append((mixed >> bits | mixed << (64 - bits)) * undo % 2**64)
+    return words
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_table_of_tokens_has_nothing_but_tokens(whole_first: bool) -> None:
+    merges = reference.train(documents(), 256 + 300)
+    vocabulary = Vocabulary.from_merges(merges)
+    if whole_first:
+        ranks = {token: rank for rank, token in vocabulary.tokens.items()}
+        vocabulary = Vocabulary.from_ranks(ranks, {})
+    rows = EncoderTables(vocabulary, "gpt2").tables.tokens.tolist()
+    found = set()
+    for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True)):
+        if word & 0xFF != 0xFF:  # else it is free: no character begins so
+            token = vocabulary.tokens[(row ^ place) % 2**encode_kernels.TOKEN_BITS]
+            assert word.to_bytes(8, "little") == token.ljust(8, b"\xff")
+            found.add(token)
+    short = {token for token in vocabulary.tokens.values() if len(token) <= 8}
+    # Few have the place of another, and what ends with 0xFF is left out.
+    assert len(short) - 20 < len(found) < len(short)
+
+
+def test_a_token_that_merges_do_not_make_is_not_in_the_table() -> None:
+    # ab comes first, so that nothing ever gives abc; bc is a token that stands alone.
+    tokens = {**{i: bytes([i]) for i in range(256)}, 256: b"ab", 257: b"bc", 258: b"abc"}
+    merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")]
+    vocabulary = Vocabulary(tokens, merges, {})
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    ids, _ = encoder.encode(*as_batch(["abc", "bc", "ab"]))
+    assert ids.tolist() == [256, ord("c"), 257, 256]
+
+
+def test_what_fills_up_is_not_taken_for_a_byte() -> None:
+    texts = ["a", "a\0", "a\0\0", "ab\0", " " * 9, "abababab", "ababababa", "\0", "\0" * 9]
+    rank = reference.rank_by_merges(trained())
+    vocabulary = Vocabulary.from_merges(trained())
+    ids_of = {token: token_id for token_id, token in vocabulary.tokens.items()}
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    expected = [
+        ids_of[token]
+        for text in texts
+        for pretoken in reference.split(text)
+        for token in reference.encode(pretoken.encode(), rank)
+    ]
+    for _ in range(2):
+        # What is not UTF-8 has no particular ids, but changes nothing for what comes later.
+        for malformed in (b"a\xff", b"\xff", b"\xffa", b"\xff" * 8, b"ab\xff\xff", b"a\xff\0"):
+            encoder.encode(np.frombuffer(malformed, np.uint8), np.array([0, len(malformed)]))
+        ids, _ = encoder.encode(*as_batch(texts))
+        assert ids.tolist() == expected
+
+
 def test_ids_that_are_too_wide_are_refused() -> None:
     tokens = {**{i: bytes([i]) for i in range(256)}, 2**21 - 1: b"ab"}
     with pytest.raises(VocabularyError, match=r"largest token id is 2,097,151; the encoder takes"):
@@ -487,6 +546,10 @@ def test_machine_words_equal_their_plain_twins() -> None:
         assert _add(word, factor) == machine._plain_add(word, factor)
         assert _fold(word, factor) == machine._plain_multiply_and_fold(word, factor)
         assert _ones(word) == machine._plain_ones(word)
+        for bits in (1, 15, 32, 63):
+            expected = int(f"{int(word):064b}"[bits:] + f"{int(word):064b}"[:bits], 2)
+            assert _rotate(word, np.uint64(bits)) == expected
+            assert machine._plain_rotate(word, np.uint64(bits)) == expected
         for bits in range(16, 33):
             compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
             _store(compiled, 1, word, bits)
@@ -505,12 +568,12 @@ def test_machine_words_equal_their_plain_twins() -> None:
                 same = machine._plain_same_two_words(words, at, other, j)
                 assert _same_two_words(words, at, other, j) == same
                 assert same == (words[i : i + 2].tolist() == other[int(j) : int(j) + 2].tolist())
-        ids, plain_ids = np.zeros(50, np.uint32), np.zeros(50, np.uint32)
+        ids, plain_ids = np.zeros(60, np.uint32), np.zeros(60, np.uint32)
         _copy_four_ids(words, at, ids, i)
         machine._plain_copy_four_ids(words, at, plain_ids, i)
         assert ids.tolist() == plain_ids.tolist()
-        _copy_eight_ids(words.view(np.uint32), i, ids, i + 3)
-        machine._plain_copy_eight_ids(words.view(np.uint32), i, plain_ids, i + 3)
+        _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
+        machine._plain_copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
         assert ids.tolist() == plain_ids.tolist()
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
@@ -570,6 +633,11 @@ def _ones(word):
 
 
 @kernel
+def _rotate(word, bits):
+    return machine.rotate(word, bits)
+
+
+@kernel
 def _take_key(source, i, parts, j, target, k):
     machine.take_key(source, i, parts, j, target, k)
 
@@ -585,8 +653,8 @@ def _copy_four_ids(source, i, target, j):
 
 
 @kernel
-def _copy_eight_ids(source, i, target, j):
-    machine.copy_eight_ids(source, i, target, j)
+def _copy_16_ids(source, i, target, j):
+    machine.copy_16_ids(source, i, target, j)
 
 
 @kernel

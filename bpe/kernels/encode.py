@@ -3,18 +3,22 @@
 Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
 the result. The cache is bounded: what it has room for is what was seen last.
 
-A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row of
-the cache is 32 bytes: the key, ids, and their number. There are two tables. The front has one row
-for each hash, of up to four ids that need only be copied, and is small: what is looked up most
-stays near the processor, whose table of pages reaches no further than a few megabytes. What is not
-in front is looked up behind it, among all words seen: in buckets of four rows, two cache lines, of
-up to seven ids in as few bits as the vocabulary needs. Behind an empty row of a bucket there are
-only empty ones.
+Most pre-tokens are one token of up to eight bytes. A table of such tokens, the same for all threads
+and never changed, has 8 bytes for each: a hash that can be undone, of which the place says the
+lower bits, and the id. So it is small enough to stay near the processor.
 
-Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: keys, with a
-prefetch of the rows in front; the ids of those that are in front, which leave gaps, and a prefetch
-of the buckets behind of the others; then those ids again, and between them what belongs into the
-gaps. A single pass waited for memory at every word and was three times slower.
+The others go through a cache. Of up to 15 bytes, a pre-token is its own key: 16 bytes, of which the
+last is the length. A row of the cache is 32 bytes: the key, ids, and their number. There are two
+tables. The front has one row for each hash, of up to four ids that need only be copied, and is
+small: the processor's table of pages reaches no further than a few megabytes. What is not in front
+is looked up behind it, among all words seen: in buckets of four rows, two cache lines, of up to
+seven ids in as few bits as the vocabulary needs. Behind an empty row of a bucket there are only
+empty ones.
+
+Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: the ids of
+those that are tokens, and a list of the others; their keys, with a prefetch of the rows in front;
+the ids of those that are in front, and a prefetch of the buckets behind of those that are not; then
+all ids in order. A single pass waited for memory at every word and was three times slower.
 
 Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
 for nearly all of them; only the others are looked up in the table of pairs.
@@ -31,7 +35,8 @@ from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     ONE_PLACE,
     add,
-    copy_eight_ids,
+    apart,
+    copy_16_ids,
     copy_four_ids,
     in_line,
     leading_zeros,
@@ -43,21 +48,26 @@ from bpe.kernels.machine import (
     ones,
     out_of_line,
     prefetch,
+    rotate,
     same_two_words,
     store_four_ids,
     take_key,
     trailing_zeros,
 )
 
+SHORTEST = 8  # bytes of the longest token in the table of tokens
+TOKEN_BITS = 15  # of the places in that table, and of an id in it: 256 KiB stay near the processor
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
 FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
+SELDOM_LONGER = 2112  # bytes; for what is longer there is memory when it comes
 BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
 LISTED = 4096  # bytes from which on pairs are in lists by their ranks
 WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
+COPIED = 16  # ids that are copied at once
 LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
 
 ARENA_USED, ROWS_TAKEN, ROWS_LIMIT, LONG_TAKEN, LONG_LIMIT = 0, 1, 2, 3, 4
@@ -87,6 +97,7 @@ class Tables(NamedTuple):
     # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
     pair_filter: NDArray[np.uint64]
     merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
+    tokens: NDArray[np.uint64]  # uint64[2**TOKEN_BITS], see `token_hash`
     # int64[3]: bits of an id in a row of the cache, ids in its first word, ids in both
     packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
@@ -131,14 +142,17 @@ class Scratch(NamedTuple):
     """Memory for one group; its content means nothing between calls."""
 
     positions: NDArray[np.int64]  # int64[GROUP + 80]
-    # uint64[4 * (GROUP + 80)]: the two words of the key, of which the second is LONG if a pre-token
-    # is; its row in front; if it is not there the place of its bucket, or of a long one the hash.
+    # uint32[OTHERS + 2 * (GROUP + 80)]: the id of each that is in `Tables.tokens`; from OTHERS on
+    # what is not there: the number of a pre-token, or END_OF_DOCUMENT and that of the one that is
+    # the first of another
+    group: NDArray[np.uint32]
+    # uint64[8 * (GROUP + 80)], for each of those: the two words of the key, of which the second is
+    # LONG if a pre-token is; its row in front; if it is not there the place of its bucket, or of a
+    # long one the hash.
     keys: NDArray[np.uint64]
-    ids: NDArray[np.uint32]  # uint32[4 * (GROUP + 82)], of those that are in front
-    # uint64[2 * (GROUP + 80)], what belongs between them: number of a pre-token that is not in
-    # front, or END_OF_DOCUMENT and that of the one that is the first of another
-    gaps: NDArray[np.uint64]
-    gap_places: NDArray[np.int64]  # int64[2 * (GROUP + 80)], the ids that come before
+    # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
+    found: NDArray[np.uint64]
+    missing: NDArray[np.uint64]  # uint64[2 * (GROUP + 80)], which of the others are not there
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
@@ -152,7 +166,9 @@ class Scratch(NamedTuple):
     entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
 
 
-END_OF_DOCUMENT = np.uint64(1 << 32)
+END_OF_DOCUMENT = np.uint32(1 << 31)
+OTHERS = np.uint64(GROUP + 80 + COPIED)
+"""Where in `Scratch.group` the list of others begins."""
 
 LONG = np.uint64(0xFF << 56)
 """The second word of a key that no row has."""
@@ -168,6 +184,10 @@ KEY_PARTS = np.array(
 )
 """Which bits of its 16 bytes are the key of a pre-token of n bytes, and what is put on top of them,
 at 4 * n; at the end for those that are too long."""
+
+PADDING = np.array([2**64 - (1 << 8 * n) for n in range(SHORTEST + 1)] + [2**64 - 1], np.uint64)
+"""What fills the 8 bytes of a token of n bytes: 0xFF, which no character has. Of what is longer
+nothing is left but that."""
 
 
 @kernel
@@ -730,6 +750,52 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
 
 
 @kernel
+def token_hash(word):
+    """The 8 bytes of a short pre-token, mixed so that no two get the same.
+
+    The lowest TOKEN_BITS are its place in `Tables.tokens`; the others are kept there, so that what
+    is found equal is the pre-token itself. The exclusive or of both is the id.
+    """
+    # The upper bits of a product depend on all bits of the word.
+    return rotate(multiply(word, np.uint64(0x9E3779B97F4A7C15)), np.uint64(TOKEN_BITS))
+
+
+@kernel
+def fill_tokens(tables, scratch, token_bytes, token_offsets):
+    """Fill `Tables.tokens`; of two tokens with one place the one that is given first stays.
+
+    Args:
+        tables: see there; all but this is there.
+        scratch: see `Scratch`.
+        token_bytes, token_offsets: uint8 and int64[n + 1]: the tokens. Left out are those of more
+            than SHORTEST bytes or with an id of more than TOKEN_BITS, and those that are not
+            encoded as themselves.
+    """
+    tokens, ids = tables.tokens, scratch.group
+    bits, most = np.uint64(TOKEN_BITS), np.uint64(2**TOKEN_BITS - 1)
+    # What is free looks like a pre-token of which the first byte is 0xFF: there is none. That byte
+    # alone gives the lowest byte of the product.
+    free = (token_hash(np.uint64(0xFF)) >> bits) & np.uint64(0xFF)
+    for place in range(tokens.size):
+        tokens[place] = free << bits | np.uint64(place)
+    for i in range(token_offsets.size - 1):
+        start, stop = token_offsets[i], token_offsets[i + 1]
+        # Its end could not be told from what fills it up.
+        if not 0 < stop - start <= SHORTEST or token_bytes[stop - 1] == 0xFF:
+            continue
+        word = PADDING[stop - start]
+        for j in range(stop - start):
+            word |= np.uint64(token_bytes[start + j]) << np.uint64(8 * j)
+        hashed = token_hash(word)
+        place = hashed & most
+        if tokens[place] >> bits != free:
+            continue
+        n = merge_pretoken(tables, scratch, token_bytes, start, stop, ids, 0)
+        if n == 1 and ids[0] <= most:
+            tokens[place] = hashed ^ np.uint64(ids[0])
+
+
+@kernel
 def remember(cache, ids, first, n, buffer, start, length):
     """Keep `ids[first : first + n]`, and bytes behind them, in the arena.
 
@@ -874,13 +940,14 @@ def encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_
 
 
 @kernel
-def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
-    """The ids of short pre-token i of the group, which is in no table and is put into `bucket`.
+def encode_new(tables, cache, scratch, buffer, bucket, number, ids, n_ids):
+    """The ids of a short one of the others, which is in no table and is put into `bucket`.
 
     Returns the number of ids after it.
     """
     out_of_line()
     rows = cache.rows
+    i = np.int64(scratch.group[OTHERS + np.uint64(number)])
     start, stop = scratch.positions[i], scratch.positions[i + 1]
     after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
     n = after - n_ids
@@ -895,7 +962,7 @@ def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
     else:
         place = remember(cache, ids, n_ids, n, buffer, start, 0)
         first_ids = np.uint64(place << 16 | n)
-    low, high = scratch.keys[4 * i], scratch.keys[4 * i + 1]
+    low, high = scratch.keys[4 * number], scratch.keys[4 * number + 1]
     row = new_row(rows, bucket, low, high)
     rows[row] = low
     rows[row + 1] = high
@@ -906,14 +973,16 @@ def encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids):
 
 
 @kernel
-def encode_missing(tables, cache, scratch, buffer, i, ids, n_ids):
-    """The ids of pre-token i of the group, which is not in front and is put there.
+def encode_missing(tables, cache, scratch, buffer, number, ids, n_ids):
+    """The ids of one of the others that is not in front and is put there.
 
     Returns the number of ids after it.
     """
     in_line()
-    low, high, behind = scratch.keys[4 * i], scratch.keys[4 * i + 1], scratch.keys[4 * i + 3]
+    k = 4 * number
+    low, high, behind = scratch.keys[k], scratch.keys[k + 1], scratch.keys[k + 3]
     if high == LONG:
+        i = np.int64(scratch.group[OTHERS + np.uint64(number)])
         start, stop = scratch.positions[i], scratch.positions[i + 1]
         return encode_long(tables, cache, scratch, buffer, behind, start, stop, ids, n_ids)
     rows = cache.rows
@@ -936,10 +1005,10 @@ def encode_missing(tables, cache, scratch, buffer, i, ids, n_ids):
         if rows[at + 1] == 0:
             break
     if after == n_ids:
-        after = encode_new(tables, cache, scratch, buffer, bucket, i, ids, n_ids)
+        after = encode_new(tables, cache, scratch, buffer, bucket, number, ids, n_ids)
     n = after - n_ids
     if n <= 4:
-        row = np.int64(scratch.keys[4 * i + 2])
+        row = np.int64(scratch.keys[k + 2])
         cache.front[row] = low
         cache.front[row + 1] = high
         cache.front[row + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
@@ -994,9 +1063,14 @@ def take_positions(starts, cursor, positions):
 
 @kernel
 def longest_pretoken(starts):
-    """An upper bound of the length in bytes of a pre-token: at least 64, and exact beyond."""
-    longest = np.int64(0)
-    before = np.int64(0)
+    """An upper bound of the length in bytes of a pre-token: at least SELDOM_LONGER."""
+    longest, before = np.int64(SELDOM_LONGER), np.int64(0)
+    # What is longer has so many words without a bit that one of these is among them.
+    k = 0
+    while k < starts.size and starts[k] != 0:
+        k += SELDOM_LONGER // 64 - 1
+    if k >= starts.size:
+        return longest
     for k in range(starts.size):
         word = starts[k]
         if word:
@@ -1004,7 +1078,7 @@ def longest_pretoken(starts):
             base = np.int64(k) << 6
             longest = max(longest, base + trailing_zeros(word) - before)
             before = base + 63 - leading_zeros(word)
-    return max(longest, np.int64(64))
+    return longest
 
 
 @kernel
@@ -1037,58 +1111,120 @@ def keys_between(source, source_start, first, last, scratch, front):
     for number in range(first, last):
         i = np.uint64(number)
         stop = positions[i + np.uint64(1)]
-        length = np.uint64(min(stop - start, np.int64(SHORT + 1)))
-        k = i << np.uint64(2)
-        take_key(source, start - source_start, KEY_PARTS, length << np.uint64(2), keys, k)
-        at = (hash_key(keys[k], keys[k + np.uint64(1)]) >> np.uint64(30)) & mask
-        prefetch(front, at)
-        keys[k + np.uint64(2)] = at
+        compute_key(source, start - source_start, stop - start, keys, i, front, mask)
         start = stop
 
 
 @kernel
-def take_from_front(first, stop, scratch, front, n_gaps, n_ids):
-    """The ids of those of the pre-tokens `first` to `stop` that are in front, to `scratch.ids`.
-
-    The others are gaps.
-
-    Returns:
-        (the number of gaps, the number of ids), counted on from those given.
-    """
+def compute_key(source, start, length, keys, i, front, mask):
+    """The key of one pre-token, to row i of `keys`, and a prefetch of its row in `front`."""
     in_line()
-    keys, gaps, gap_places, ids = scratch.keys, scratch.gaps, scratch.gap_places, scratch.ids
-    n = np.uint64(n_gaps)
-    for number in range(first, stop):
-        i = np.uint64(number)
-        k = i << np.uint64(2)
-        at = keys[k + np.uint64(2)]
-        # Always four; those past the number are overwritten by what follows.
-        copy_four_ids(front, at + np.uint64(2), ids, n_ids)
-        # Without a branch, which the processor could only guess.
-        gaps[n] = i
-        gap_places[n] = n_ids
-        is_gap = not same_two_words(front, at, keys, k)
-        n += np.uint64(is_gap)
-        n_found = np.int64(front[at + np.uint64(3)] >> np.uint64(61))
-        n_ids += np.int64(0) if is_gap else n_found
-    return np.int64(n), n_ids
+    part = np.uint64(min(length, np.int64(SHORT + 1))) << np.uint64(2)
+    k = i << np.uint64(2)
+    take_key(source, start, KEY_PARTS, part, keys, k)
+    at = (hash_key(keys[k], keys[k + np.uint64(1)]) >> np.uint64(30)) & mask
+    prefetch(front, at)
+    keys[k + np.uint64(2)] = at
 
 
 @kernel
-def fetch_missing(buffer, n_gaps, scratch, cache):
-    """The bucket of each pre-token that is not in front, and a prefetch of it."""
-    positions, keys = scratch.positions, scratch.keys
-    for number in range(n_gaps):
-        i = scratch.gaps[number]
-        if i >= END_OF_DOCUMENT:
-            continue
-        k = i << np.uint64(2)
+def take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others):
+    """The ids of those of the pre-tokens `first` to `stop` that are tokens, to `scratch.group`.
+
+    The others are put on the list. Returns how many are there now. `buffer`, `tail` and
+    `tail_start` as for `compute_keys`.
+    """
+    in_line()
+    tokens, positions, group = tables.tokens, scratch.positions, scratch.group
+    inside = stop
+    while inside > first and positions[inside - 1] >= tail_start:
+        inside -= 1
+    n_others = tokens_between(tokens, buffer, 0, positions, first, inside, group, n_others)
+    return tokens_between(tokens, tail, tail_start, positions, inside, stop, group, n_others)
+
+
+@kernel
+def tokens_between(tokens, source, source_start, positions, first, stop, group, n_others):
+    """`take_tokens` for some; `source[0]` is byte `source_start` of the text."""
+    apart()
+    most = np.uint64(2**TOKEN_BITS - 1)
+    # Unsigned numbers need no test for places counted from the end.
+    i, n, one = np.uint64(first), np.uint64(n_others), np.uint64(1)
+    start, last = positions[i], positions[np.uint64(stop)]
+    # A loop whose end cannot be counted is not unrolled: registers are just enough.
+    while start != last:
+        end = positions[i + one]
+        length = np.uint64(min(end - start, np.int64(SHORTEST + 1)))
+        hashed = token_hash(load_u64(source, start - source_start) | PADDING[length])
+        differing = tokens[hashed & most] ^ hashed
+        # Without a branch, which the processor could only guess.
+        group[i] = np.uint32(differing)
+        group[n + OTHERS] = np.uint32(i)
+        n += np.uint64(differing > most)
+        i += one
+        start = end
+    return np.int64(n)
+
+
+@kernel
+def keys_of_others(scratch, source, source_start, first, stop, front):
+    """The keys of the others `first` to `stop`; `source[0]` is byte `source_start` of the text."""
+    in_line()
+    group, positions, keys = scratch.group, scratch.positions, scratch.keys
+    mask = np.uint64(front.size - 4)
+    for number in range(first, stop):
+        row = np.uint64(number)
+        other = group[OTHERS + row]
+        if other < END_OF_DOCUMENT:
+            i = np.uint64(other)
+            start = positions[i]
+            length = positions[i + np.uint64(1)] - start
+            compute_key(source, start - source_start, length, keys, row, front, mask)
+        else:
+            # The key of what is long, and of no row.
+            k = row << np.uint64(2)
+            keys[k + np.uint64(1)], keys[k + np.uint64(2)] = LONG, np.uint64(0)
+
+
+@kernel
+def take_from_front(scratch, cache, buffer, tail, tail_start, n_others):
+    """The ids of those of the others that are in front, to `scratch.found`.
+
+    Of those that are not, the bucket and a prefetch of it.
+    """
+    in_line()
+    front, group, keys = cache.front, scratch.group, scratch.keys
+    positions, found = scratch.positions, scratch.found
+    inside = n_others
+    while inside > 0 and (
+        positions[group[OTHERS + np.uint64(inside - 1)] & ~END_OF_DOCUMENT] >= tail_start
+    ):
+        inside -= 1
+    keys_of_others(scratch, buffer, 0, 0, inside, front)
+    keys_of_others(scratch, tail, tail_start, inside, n_others, front)
+    missing, n_missing = scratch.missing, np.uint64(0)
+    for number in range(n_others):
+        row = np.uint64(number)
+        k, to = row << np.uint64(2), row << np.uint64(1)
+        at = keys[k + np.uint64(2)]
+        is_missing = not same_two_words(front, at, keys, k)
+        second_ids = front[at + np.uint64(3)]
+        found[to] = front[at + np.uint64(2)]
+        # Without a branch, which the processor could only guess.
+        found[to + np.uint64(1)] = np.uint64(0) if is_missing else second_ids
+        missing[n_missing] = row
+        n_missing += np.uint64(is_missing)
+    for number in range(n_missing):
+        row = missing[np.uint64(number)]
+        k = row << np.uint64(2)
         low, high = keys[k], keys[k + np.uint64(1)]
         if high != LONG:
             bucket = row_bucket(low, high, cache.rows)
             prefetch(cache.rows, bucket)
+            prefetch(cache.rows, bucket + np.uint64(8))
             keys[k + np.uint64(3)] = bucket
-        else:
+        elif group[OTHERS + row] < END_OF_DOCUMENT:
+            i = np.uint64(group[OTHERS + row])
             start, stop = positions[i], positions[i + np.uint64(1)]
             if stop - start <= LONGEST_CACHED:
                 hashed = hash_bytes(buffer, start, stop)
@@ -1098,11 +1234,41 @@ def fetch_missing(buffer, n_gaps, scratch, cache):
 
 @kernel
 def copy_ids(source, first, stop, ids, n_ids):
-    """Append `source[first:stop]`; up to seven more are written. Returns the number of ids now."""
+    """Append `source[first:stop]`; up to COPIED more are written. Returns the number of ids now."""
     in_line()
-    for at in range(first, stop, 8):
-        copy_eight_ids(source, at, ids, n_ids + at - first)
+    copy_16_ids(source, first, ids, n_ids)
+    for done in range(COPIED, stop - first, COPIED):
+        copy_16_ids(source, first + done, ids, n_ids + done)
     return n_ids + stop - first
+
+
+@kernel
+def put_together(scratch, first, copied, n_others, ids, n_ids):
+    """Append the ids of pre-tokens from `copied` on, until one of the others is not in front.
+
+    Args:
+        first: the first of the others behind `copied`.
+
+    Returns:
+        (which of the others that is, or how many there are; up to which pre-token ids are
+        appended, the number of ids).
+    """
+    in_line()
+    found, group = scratch.found, scratch.group
+    number, n = np.uint64(first), np.uint64(n_others)
+    while number < n:
+        at = number << np.uint64(1)
+        n_found = np.int64(found[at + np.uint64(1)] >> np.uint64(61))
+        if n_found == 0:
+            break
+        i = np.int64(group[OTHERS + number])
+        n_ids = copy_ids(group, copied, i, ids, n_ids)
+        # Always four; those past the number are overwritten by what follows.
+        copy_four_ids(found, at, ids, n_ids)
+        n_ids += n_found
+        copied = i + 1
+        number += np.uint64(1)
+    return np.int64(number), copied, n_ids
 
 
 @kernel
@@ -1168,14 +1334,14 @@ def encode_pretokens(
         buffer, tail, tail_start: see `compute_keys`.
         starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
         cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
-        ids: uint32, with place for one id per byte, those around documents, and 8 more.
+        ids: uint32, with place for one id per byte, those around documents, and COPIED more.
         n_ids: ids already written.
         most: groups after which to come back, so that signals are seen.
 
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
     """
-    positions, gaps, gap_places = scratch.positions, scratch.gaps, scratch.gap_places
+    positions, group = scratch.positions, scratch.group
     document = cursor[2]
     offsets = documents.offsets
     last = offsets.size - 1
@@ -1184,8 +1350,7 @@ def encode_pretokens(
         n_pretokens = take_positions(starts, cursor, positions) - 1
         if n_pretokens <= 0:
             continue
-        compute_keys(buffer, tail, tail_start, n_pretokens, scratch, cache.front)
-        first, n_gaps, n_found, ahead = 0, 0, 0, document
+        first, n_others, ahead = 0, 0, document
         while True:
             # Those of one document.
             stop = n_pretokens
@@ -1194,28 +1359,31 @@ def encode_pretokens(
                 stop = first
                 while positions[stop] < end:
                     stop += 1
-            n_gaps, n_found = take_from_front(first, stop, scratch, cache.front, n_gaps, n_found)
+            n_others = take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others)
             if stop == n_pretokens:
                 break
-            gaps[n_gaps] = END_OF_DOCUMENT | np.uint64(stop)
-            gap_places[n_gaps] = n_found
-            n_gaps += 1
+            group[OTHERS + np.uint64(n_others)] = END_OF_DOCUMENT | np.uint32(stop)
+            n_others += 1
             first = stop
             while ahead < last and offsets[ahead + 1] <= positions[stop]:
                 ahead += 1
-        fetch_missing(buffer, n_gaps, scratch, cache)
-        copied = 0
-        for number in range(n_gaps):
-            place = gap_places[number]
-            n_ids = copy_ids(scratch.ids, copied, place, ids, n_ids)
-            copied = place
-            gap = gaps[number]
-            i = np.int64(gap & ~END_OF_DOCUMENT)
-            if gap >= END_OF_DOCUMENT:
+        take_from_front(scratch, cache, buffer, tail, tail_start, n_others)
+        number, copied = 0, 0
+        while True:
+            number, copied, n_ids = put_together(scratch, number, copied, n_others, ids, n_ids)
+            if number == n_others:
+                break
+            other = group[OTHERS + np.uint64(number)]
+            i = np.int64(other & ~END_OF_DOCUMENT)
+            n_ids = copy_ids(group, copied, i, ids, n_ids)
+            copied = i
+            if other >= END_OF_DOCUMENT:
                 document, n_ids = close_documents(documents, document, positions[i], ids, n_ids)
             else:
-                n_ids = encode_missing(tables, cache, scratch, buffer, i, ids, n_ids)
-        n_ids = copy_ids(scratch.ids, copied, n_found, ids, n_ids)
+                n_ids = encode_missing(tables, cache, scratch, buffer, number, ids, n_ids)
+                copied += 1
+            number += 1
+        n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

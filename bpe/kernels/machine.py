@@ -177,14 +177,14 @@ def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any
     return types.void(source, types.uint64, target, types.int64), generate
 
 
-def _plain_copy_eight_ids(source: Any, i: int, target: Any, j: int) -> None:
-    target[j : j + 8] = source[i : i + 8]
+def _plain_copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
+    target[j : j + 16] = source[i : i + 16]
 
 
 @intrinsic
-def _copy_eight_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
+def _copy_16_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I32, 8)
+        vector = ir.VectorType(_I32, 16)
         from_, to = (
             _at(vector, context, builder, signature, arguments, number) for number in (0, 2)
         )
@@ -356,6 +356,22 @@ def _add(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
+def _plain_rotate(word: int, bits: int) -> np.uint64:
+    return np.uint64((int(word) << int(bits) | int(word) >> 64 - int(bits)) & _MASK64)
+
+
+@intrinsic
+def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # Shifts that are written down, the compiler takes apart: it multiplies twice instead.
+        word, bits = arguments
+        function_type = ir.FunctionType(_I64, [_I64, _I64, _I64])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.fshl.i64")
+        return builder.call(function, [word, word, bits])
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
 def _plain_out_of_line() -> None:
     # Only a hint to the compiler.
     pass
@@ -366,6 +382,20 @@ def _out_of_line(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
         builder.function.attributes.add("cold")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _plain_apart() -> None:
+    # Only a hint to the compiler.
+    pass
+
+
+@intrinsic
+def _apart(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -432,8 +462,8 @@ copy_four_ids = _plain_copy_four_ids if config.DISABLE_JIT else _copy_four_ids
 """`copy_four_ids(source, i, target, j)`: the halves of the words `source[i : i + 2]`, but for the
 three highest bits, to `target[j : j + 4]`, `uint32`."""
 
-copy_eight_ids = _plain_copy_eight_ids if config.DISABLE_JIT else _copy_eight_ids
-"""`copy_eight_ids(source, i, target, j)`: `source[i : i + 8]` to `target[j : j + 8]`, `uint32`; two
+copy_16_ids = _plain_copy_16_ids if config.DISABLE_JIT else _copy_16_ids
+"""`copy_16_ids(source, i, target, j)`: `source[i : i + 16]` to `target[j : j + 16]`, `uint32`; two
 arrays that share no memory."""
 
 store_four_ids = _plain_store_four_ids if config.DISABLE_JIT else _store_four_ids
@@ -470,9 +500,16 @@ multiply_and_fold = _plain_multiply_and_fold if config.DISABLE_JIT else _multipl
 add = _plain_add if config.DISABLE_JIT else _add
 """`add(a, b)`: the sum modulo 2**64 (NumPy's scalars would warn of the overflow)."""
 
+rotate = _plain_rotate if config.DISABLE_JIT else _rotate
+"""`rotate(word, bits)`: the word with its so many upper bits as the lowest ones; 0 < bits < 64."""
+
 out_of_line = _plain_out_of_line if config.DISABLE_JIT else _out_of_line
 """`out_of_line()`: the function that says so is called, never inlined, and seldom: the registers of
 the loop around it are not kept free for it."""
+
+apart = _plain_apart if config.DISABLE_JIT else _apart
+"""`apart()`: the function that says so is called, never inlined: the loop in it has all registers
+for itself."""
 
 in_line = _plain_in_line if config.DISABLE_JIT else _in_line
 """`in_line()`: the function that says so becomes a part of those that call it. A call hands over
