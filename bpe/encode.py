@@ -183,12 +183,13 @@ class EncoderTables:
             whole_ids=whole_ids,
         )
         kernels.fill_pairs(lefts, rights, ranks, merged_ids, self.tables)
-        by_id = list(vocabulary.tokens.values())
+        # Of two with one place in the table the first stays: the lower id, as they mostly stand.
+        all_tokens = list(vocabulary.tokens.values())
         kernels.fill_tokens(
             self.tables,
             group_scratch(),
-            np.frombuffer(b"".join(by_id), np.uint8),
-            np.cumsum([0, *map(len, by_id)], dtype=np.int64),
+            np.frombuffer(b"".join(all_tokens), np.uint8),
+            np.cumsum([0, *map(len, all_tokens)], dtype=np.int64),
         )
         self.seeded: kernels.Cache | None = None
 
@@ -215,7 +216,8 @@ class Encoder:
             return
         self._cache = _empty_cache()
         # Most words of a text are tokens: encoding each token puts those in the cache that are
-        # pre-tokens. The rarest go first, so that a common one is in the first row of its bucket.
+        # pre-tokens and not in the table of tokens. The rarest go first, so that a common one is in
+        # front, and in the first row of its bucket.
         self.encode_view(tables.seed_bytes, tables.seed_offsets)
         # The next encoders of a large vocabulary begin with a copy, in a tenth of the time.
         if len(tables.seed_offsets) - 1 > _MANY_SEEDS:
@@ -235,7 +237,7 @@ class Encoder:
 
         Args:
             buffer: uint8[n_bytes], well-formed UTF-8. What is not has some ids, but no particular
-                ones.
+                ones, and bytes may be missing in them.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
             prefix_id: put before every document, -1 for nothing.

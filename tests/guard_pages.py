@@ -1,5 +1,7 @@
 """Runs every kernel on text between two unreadable pages; a wrong read ends the process.
 
+The ids, too, are written where an unreadable page follows.
+
 Bounds checks do not look inside the machine words that read 8 or 64 bytes at once; this does.
 """
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
+from bpe.kernels.encode import COPIED
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8
 from bpe.vocabulary import Vocabulary
@@ -33,13 +36,14 @@ TEXTS = [
 
 def main() -> None:
     """Try every length at both ends of a readable page."""
-    memory = mmap.mmap(-1, 3 * PAGE)
+    memory = mmap.mmap(-1, 5 * PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc = ctypes.CDLL(None, use_errno=True)
-    for guard in (address, address + 2 * PAGE):
+    for guard in (address, address + 2 * PAGE, address + 4 * PAGE):
         if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
     page = np.frombuffer(memory, np.uint8)[PAGE : 2 * PAGE]
+    ids = np.frombuffer(memory, np.uint32)[: 4 * PAGE // 4]
     pretokenizers = [Pretokenizer(pattern) for pattern in PATTERNS]
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2"))
     counts = PretokenCounts(special_tokens=["<|endoftext|>"])
@@ -55,7 +59,9 @@ def main() -> None:
                     pretokenizer.boundaries(buffer, offsets)
                     for position in range(0, length, 50):
                         pretokenizer.safe_cut(buffer, position, length)
-                encoder.encode(buffer, offsets)
+                # As many ids as there can be, and what copies write behind them.
+                encoder._ids = ids[len(ids) - (length + 2 + COPIED) :]
+                encoder.encode(buffer, offsets, prefix_id=1, suffix_id=2)
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)

@@ -312,10 +312,20 @@ def put(rows: np.ndarray, number: int) -> int:
 
 def test_rows_of_a_bucket() -> None:
     rows = np.zeros(16, np.uint64)
-    assert [put(rows, number) for number in (1, 2, 3, 2, 4, 1, 4)] == [0, 4, 8, 4, 12, 0, 12]
-    # It is full: the next is the first, and the last is lost.
-    assert put(rows, 5) == 0
-    assert rows[2::4].tolist() == [5, 1, 2, 3]
+    # The one put there last stands first; one that is there already leaves its place.
+    for number, expected in (
+        (1, [1, 0, 0, 0]),
+        (2, [2, 1, 0, 0]),
+        (3, [3, 2, 1, 0]),
+        (2, [2, 3, 1, 0]),
+        (4, [4, 2, 3, 1]),
+        (1, [1, 4, 2, 3]),
+        (1, [1, 4, 2, 3]),
+        # It is full: the one put there before all others is lost.
+        (5, [5, 1, 4, 2]),
+    ):
+        assert put(rows, number) == 0
+        assert rows[2::4].tolist() == expected
 
 
 def test_rows_that_move_are_all_there() -> None:
@@ -325,12 +335,15 @@ def test_rows_that_move_are_all_there() -> None:
         put(rows, number)
     before = sorted(row for row in rows.reshape(-1, 4).tolist() if row[1])
     assert 150 < len(before) < 199
+    same_size = np.zeros_like(rows)
+    encode_kernels.move_rows(rows, same_size)
+    assert (same_size == rows).all()
     for times in (1, 4):
         larger = np.zeros(times * len(rows), np.uint64)
         encode_kernels.move_rows(rows, larger)
         assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
         for number in larger[2::4][larger[3::4] == 1].tolist():
-            # To put it in again changes nothing: its row is found.
+            # To put it in again loses nothing: its row is found.
             put(larger, number)
         assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
 
@@ -342,7 +355,8 @@ def test_the_next_encoder_begins_with_a_copy(monkeypatch: pytest.MonkeyPatch) ->
     expected, _ = first.encode(*as_batch(documents()))
     # What the first has seen since is not in it.
     second = Encoder(tables)
-    assert second._cache.used[encode_kernels.ROWS_TAKEN] < 400
+    assert second._cache.used.tolist() == tables.seeded.used.tolist()
+    assert first._cache.used.tolist() != tables.seeded.used.tolist()
     for a in second._cache:
         assert not any(np.shares_memory(a, b) for b in (*first._cache, *tables.seeded))
     for encoder in (second, first, Encoder(tables)):
@@ -394,6 +408,42 @@ def test_table_of_tokens_has_nothing_but_tokens(whole_first: bool) -> None:
     short = {token for token in vocabulary.tokens.values() if len(token) <= 8}
     # Few have the place of another, and what ends with 0xFF is left out.
     assert len(short) - 20 < len(found) < len(short)
+
+
+def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
+    merges = trained()
+    plain = Vocabulary.from_merges(merges)
+    most = 2**encode_kernels.TOKEN_BITS - 1
+    moved = {number + most - 299: token for number, token in plain.tokens.items()}
+    rows = EncoderTables(Vocabulary(moved, merges, {}), "gpt2").tables.tokens.tolist()
+    found = {
+        (row ^ place) % (most + 1): word
+        for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True))
+        if word & 0xFF != 0xFF
+    }
+    assert most in found
+    assert len(found) > 250
+    for token_id, word in found.items():
+        assert word.to_bytes(8, "little") == moved[token_id].ljust(8, b"\xff")
+
+
+def test_longest_pretoken() -> None:
+    chosen = random.Random(5)
+    for _ in range(1000):
+        n_bytes, at = chosen.randrange(1, 9000), 0
+        bits = {0, n_bytes}
+        while at < n_bytes:
+            bits.add(at)
+            at += chosen.choice(
+                [1, 5, 64, 100, 2111, 2112, 2113, 2176, chosen.randrange(1900, 2600)]
+            )
+        starts = np.zeros(n_bytes // 64 + 1, np.uint64)
+        for bit in bits:
+            starts[bit >> 6] |= np.uint64(1 << (bit & 63))
+        ordered = sorted(bits)
+        longest = max(b - a for a, b in pairwise(ordered))
+        expected = max(longest, encode_kernels.SELDOM_LONGER)
+        assert encode_kernels.longest_pretoken(starts) == expected
 
 
 def test_a_token_that_merges_do_not_make_is_not_in_the_table() -> None:

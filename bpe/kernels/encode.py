@@ -147,8 +147,8 @@ class Scratch(NamedTuple):
     # the first of another
     group: NDArray[np.uint32]
     # uint64[8 * (GROUP + 80)], for each of those: the two words of the key, of which the second is
-    # LONG if a pre-token is; its row in front; if it is not there the place of its bucket, or of a
-    # long one the hash.
+    # LONG if a pre-token is, or if it is none; its row in front; if it is not there the place of
+    # its bucket, or of a long one the hash.
     keys: NDArray[np.uint64]
     # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
     found: NDArray[np.uint64]
@@ -871,15 +871,17 @@ def row_bucket(low, high, rows):
 
 @kernel
 def new_row(rows, bucket, low, high):
-    """Where in a bucket a key is to be put.
+    """Where in a bucket a key is to be put: in the first row.
 
-    In its own row, if there is one whose ids are gone; else in the first that is empty. If there is
-    none, the first of all: the others are moved on, and the last is lost.
+    The others are moved on, up to a row of its own, if there is one whose ids are gone, or to one
+    that is empty; else the last is lost, which was put there before all others.
     """
-    for at in range(bucket, bucket + 16, 4):
-        if rows[at + 1] == 0 or (rows[at] == low and rows[at + 1] == high):
-            return at
-    for at in range(bucket + 11, bucket - 1, -1):
+    last = bucket
+    while last < bucket + 12 and (
+        rows[last + 1] != 0 and not (rows[last] == low and rows[last + 1] == high)
+    ):
+        last += 4
+    for at in range(last - 1, bucket - 1, -1):
         rows[at + 4] = rows[at]
     return bucket
 
@@ -1301,7 +1303,8 @@ def is_full(cache):
 @kernel
 def move_rows(rows, larger):
     """Put all that is in `Cache.rows` into an empty table of as many buckets or more."""
-    for at in range(0, rows.size, 4):
+    # The last of a bucket first, so that all stand in the same order again.
+    for at in range(rows.size - 4, -1, -4):
         if rows[at + 1] != 0:
             low, high = rows[at], rows[at + 1]
             row = new_row(larger, np.int64(row_bucket(low, high, larger)), low, high)
