@@ -131,7 +131,7 @@ _UnitSize = Annotated[
     typer.Option(
         metavar="SIZE",
         help="Bytes that a worker takes at a time, as 64KiB; never changes the outputs.",
-        show_default="1MiB",
+        show_default="4MiB",
     ),
 ]
 _Workers = Annotated[

@@ -102,7 +102,7 @@ class ReadSettings(BaseModel):
 
     separator: Text = END_OF_TEXT
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error"
-    unit_size: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 1024 * 1024
+    unit_size: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 4 * 1024 * 1024
     workers: Annotated[int, Field(ge=1)] = Field(default_factory=available_workers)
 
 
