@@ -1,9 +1,10 @@
 """What a run may take of the memory: `--memory-limit`.
 
 Law: a result never depends on it. A limit bounds anonymous memory (RssAnon), which is what the run
-itself takes; pages of files that the system keeps are not part of it. Workers are taken away until
-the others fit, and the units of the last one made smaller; counts of pre-tokens go to files when
-their tables take a quarter of what is left. Merging cannot be done in parts: what it needs is known
+itself takes; pages of files that the system keeps are not part of it. If not all workers fit, units
+are of a megabyte at most, then workers are taken away until the others fit, and the units of the
+last one made smaller; counts of pre-tokens go to files when their tables take a quarter of what is
+left. Merging cannot be done in parts: what it needs is known
 when all is counted, and is refused then; the counts are kept, so a run with a greater limit goes on
 there. Documents that may be cut nowhere (see the patterns) are read whole, whatever the limit.
 """
@@ -21,7 +22,7 @@ from preprocess.config import ReadSettings, SettingsError, TrainSettings
 _BASE = 220_000_000
 _OF_WORKER = 180_000_000
 _OF_UNIT_BYTE = 24
-_LEAST_UNIT = 64 * 1024
+_SMALL_UNIT, _LEAST_UNIT = 1024 * 1024, 64 * 1024
 _OF_ID = 1_000
 # Of what is left to tables of counts: they double, which needs both for a moment, and are copied.
 _TABLES_SHARE = 4
@@ -80,9 +81,13 @@ def fitted(settings: Settings) -> Settings:
     base = _BASE
     if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
         base += _OF_ID * settings.vocab_size
-    workers = (limit - base) // (_OF_WORKER + _OF_UNIT_BYTE * settings.unit_size)
+    for unit_size in (settings.unit_size, min(settings.unit_size, _SMALL_UNIT)):
+        workers = (limit - base) // (_OF_WORKER + _OF_UNIT_BYTE * unit_size)
+        if workers >= settings.workers:
+            break
     if workers >= 1:
-        return settings.model_copy(update={"workers": min(settings.workers, workers)})
+        workers = min(settings.workers, workers)
+        return settings.model_copy(update={"workers": workers, "unit_size": unit_size})
     unit_size = (limit - base - _OF_WORKER) // _OF_UNIT_BYTE
     if unit_size < min(_LEAST_UNIT, settings.unit_size):
         least = base + _OF_WORKER + _OF_UNIT_BYTE * min(_LEAST_UNIT, settings.unit_size)

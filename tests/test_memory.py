@@ -140,7 +140,11 @@ def encoding(limit: str, **more: Any) -> EncodeSettings:
 
 def test_workers_and_units_are_fitted_into_the_limit() -> None:
     assert encoding("100GB").workers == 8
+    assert encoding("100GB").unit_size == EncodeSettings.model_fields["unit_size"].default
+    # Rather smaller units than fewer workers.
+    assert (encoding("2GB").workers, encoding("2GB").unit_size) == (8, 1024 * 1024)
     assert encoding("900MB").workers == 3
+    assert encoding("900MB", unit_size=100_000).unit_size == 100_000
     small = encoding("410MB")
     assert small.workers == 1
     assert 64 * 1024 <= small.unit_size < 1024 * 1024
