@@ -4,9 +4,9 @@ Law: a result never depends on it. A limit bounds anonymous memory (RssAnon), wh
 itself takes; pages of files that the system keeps are not part of it. If not all workers fit, units
 are of a megabyte at most, then workers are taken away until the others fit, and the units of the
 last one made smaller; counts of pre-tokens go to files when their tables take a quarter of what is
-left. Merging cannot be done in parts: what it needs is known
-when all is counted, and is refused then; the counts are kept, so a run with a greater limit goes on
-there. Documents that may be cut nowhere (see the patterns) are read whole, whatever the limit.
+left. Merging cannot be done in parts: what it needs is known when all is counted, and is refused
+then; the counts are kept, so a run with a greater limit goes on there. Documents that may be cut
+nowhere (see the patterns) are read whole, whatever the limit.
 """
 
 from __future__ import annotations

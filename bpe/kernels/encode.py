@@ -55,7 +55,7 @@ from bpe.kernels.machine import (
     trailing_zeros,
 )
 
-SHORTEST = 8  # bytes of the longest token in the table of tokens
+TOKEN_BYTES = 8  # bytes of the longest token in the table of tokens
 TOKEN_BITS = 15  # of the places in that table, and of an id in it: 256 KiB stay near the processor
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
@@ -185,7 +185,7 @@ KEY_PARTS = np.array(
 """Which bits of its 16 bytes are the key of a pre-token of n bytes, and what is put on top of them,
 at 4 * n; at the end for those that are too long."""
 
-PADDING = np.array([2**64 - (1 << 8 * n) for n in range(SHORTEST + 1)] + [2**64 - 1], np.uint64)
+PADDING = np.array([2**64 - (1 << 8 * n) for n in range(TOKEN_BYTES + 1)] + [2**64 - 1], np.uint64)
 """What fills the 8 bytes of a token of n bytes: 0xFF, which no character has. Of what is longer
 nothing is left but that."""
 
@@ -768,7 +768,7 @@ def fill_tokens(tables, scratch, token_bytes, token_offsets):
         tables: see there; all but this is there.
         scratch: see `Scratch`.
         token_bytes, token_offsets: uint8 and int64[n + 1]: the tokens. Left out are those of more
-            than SHORTEST bytes or with an id of more than TOKEN_BITS, and those that are not
+            than TOKEN_BYTES bytes or with an id of more than TOKEN_BITS, and those that are not
             encoded as themselves.
     """
     tokens, ids = tables.tokens, scratch.group
@@ -781,7 +781,7 @@ def fill_tokens(tables, scratch, token_bytes, token_offsets):
     for i in range(token_offsets.size - 1):
         start, stop = token_offsets[i], token_offsets[i + 1]
         # Its end could not be told from what fills it up.
-        if not 0 < stop - start <= SHORTEST or token_bytes[stop - 1] == 0xFF:
+        if not 0 < stop - start <= TOKEN_BYTES or token_bytes[stop - 1] == 0xFF:
             continue
         word = PADDING[stop - start]
         for j in range(stop - start):
@@ -1156,7 +1156,7 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
     # A loop whose end cannot be counted is not unrolled: registers are just enough.
     while start != last:
         end = positions[i + one]
-        length = np.uint64(min(end - start, np.int64(SHORTEST + 1)))
+        length = np.uint64(min(end - start, np.int64(TOKEN_BYTES + 1)))
         hashed = token_hash(load_u64(source, start - source_start) | PADDING[length])
         differing = tokens[hashed & most] ^ hashed
         # Without a branch, which the processor could only guess.
@@ -1223,7 +1223,6 @@ def take_from_front(scratch, cache, buffer, tail, tail_start, n_others):
         if high != LONG:
             bucket = row_bucket(low, high, cache.rows)
             prefetch(cache.rows, bucket)
-            prefetch(cache.rows, bucket + np.uint64(8))
             keys[k + np.uint64(3)] = bucket
         elif group[OTHERS + row] < END_OF_DOCUMENT:
             i = np.uint64(group[OTHERS + row])

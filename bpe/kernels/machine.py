@@ -372,8 +372,8 @@ def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-def _plain_out_of_line() -> None:
-    # Only a hint to the compiler.
+def _plain_hint() -> None:
+    # Only a hint to the compiler: there is nothing to do.
     pass
 
 
@@ -387,11 +387,6 @@ def _out_of_line(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-def _plain_apart() -> None:
-    # Only a hint to the compiler.
-    pass
-
-
 @intrinsic
 def _apart(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -399,11 +394,6 @@ def _apart(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
-
-
-def _plain_in_line() -> None:
-    # Only a hint to the compiler.
-    pass
 
 
 @intrinsic
@@ -503,15 +493,15 @@ add = _plain_add if config.DISABLE_JIT else _add
 rotate = _plain_rotate if config.DISABLE_JIT else _rotate
 """`rotate(word, bits)`: the word with its so many upper bits as the lowest ones; 0 < bits < 64."""
 
-out_of_line = _plain_out_of_line if config.DISABLE_JIT else _out_of_line
+out_of_line = _plain_hint if config.DISABLE_JIT else _out_of_line
 """`out_of_line()`: the function that says so is called, never inlined, and seldom: the registers of
 the loop around it are not kept free for it."""
 
-apart = _plain_apart if config.DISABLE_JIT else _apart
+apart = _plain_hint if config.DISABLE_JIT else _apart
 """`apart()`: the function that says so is called, never inlined: the loop in it has all registers
 for itself."""
 
-in_line = _plain_in_line if config.DISABLE_JIT else _in_line
+in_line = _plain_hint if config.DISABLE_JIT else _in_line
 """`in_line()`: the function that says so becomes a part of those that call it. A call hands over
 every array of the arguments, of seven words each, on the stack: with ours that takes longer than a
 look-up."""
