@@ -11,24 +11,17 @@ after the other.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, documents, side
 
-if TYPE_CHECKING:
-    from bpe import Tokenizer
-    from bpe.encode import Encoder
-
 T = TypeVar("T")
 Ids = NDArray[np.uint32]
 
-_UNIT = 1 << 21
 # Peers on one thread, and those that make lists of lists.
 _SLOW = 100_000_000
 _SLOWEST = 8_000_000
@@ -43,69 +36,22 @@ def _timed(clock: Clock, first: Callable[[], object], work: Callable[[], T]) -> 
     return clock.time("warm", work)
 
 
-def _parts(data: bytes, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
-    """Where documents can be encoded apart: parts of about two megabytes, without separators."""
-    separator = END_OF_TEXT.encode()
-    buffer = np.frombuffer(data, np.uint8)
-    start = 0
-    while start < len(data):
-        end = data.find(separator, start)
-        end = len(data) if end < 0 else end
-        while start < end:
-            target = start + _UNIT
-            stop = tokenizer.safe_cut(buffer, target, end) if target < end else end
-            yield start, stop
-            start = stop
-        start = end + len(separator)
-
-
-def _units(data: bytes, tokenizer: Tokenizer) -> Iterator[list[tuple[int, int]]]:
-    unit, n_bytes = [], 0
-    for start, stop in _parts(data, tokenizer):
-        unit.append((start, stop))
-        n_bytes += stop - start
-        if n_bytes >= _UNIT:
-            yield unit
-            unit, n_bytes = [], 0
-    if unit:
-        yield unit
-
-
 @side("encode", OURS)
 def encode_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours, from bytes with separators to one array: an encoder for each thread."""
+    """Ours, from bytes with separators to one array."""
+    import pyarrow  # noqa: F401 - imports do not count
+
     import bpe.encode  # noqa: F401 - imports do not count
     from bpe import Tokenizer
-    from bpe.gathered import Gathered
 
     data = job.corpus.read_bytes()
     tokenizer = clock.time("load", lambda: Tokenizer.from_file(job.tokenizer))
-    view = memoryview(data)
-    idle: list[Encoder] = []
 
-    def work() -> Ids:
-        while len(idle) < job.threads:
-            idle.append(tokenizer.new_encoder())
-        gathered = Gathered(len(data) // _UNIT + 1)
+    def encode(some: bytes) -> Ids:
+        return tokenizer.encode_separated_to_numpy(some, END_OF_TEXT)[0]
 
-        def encode(number: int, unit: list[tuple[int, int]]) -> None:
-            encoder = idle.pop()
-            text = b"".join([view[start:stop] for start, stop in unit])
-            cuts = np.cumsum([0, *(stop - start for start, stop in unit)])
-            gathered.put(number, *encoder.encode_view(np.frombuffer(text, np.uint8), cuts))
-            idle.append(encoder)
-
-        # Threads begin with the first units while the others are looked for.
-        with ThreadPoolExecutor(job.threads) as pool:
-            list(pool.map(encode, itertools.count(), _units(data, tokenizer)))
-        return gathered.result()[0]
-
-    def first() -> None:
-        encoder = tokenizer.new_encoder()
-        encoder.encode(np.frombuffer(_FEW_WORDS.encode(), np.uint8), np.array([0, len(_FEW_WORDS)]))
-        idle.append(encoder)
-
-    return Result(len(data), digest_of(_timed(clock, first, work)))
+    ids = _timed(clock, lambda: encode(_FEW_WORDS.encode()), lambda: encode(data))
+    return Result(len(data), digest_of(ids))
 
 
 @side("encode", "gigatoken")

@@ -279,8 +279,13 @@ class Encoder:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
+        gaps: bool = False,
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `encode`, without preparation; the ids are there until this encoder is used again."""
+        """As `encode`, without preparation; the ids are there until this encoder is used again.
+
+        With `gaps`, `offsets` has two for each document, where it begins and ends, and what stands
+        between one and the next is left out.
+        """
         n = len(buffer)
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED
@@ -297,7 +302,7 @@ class Encoder:
         documents = kernels.Documents(
             offsets=offsets,
             token_offsets=np.zeros(n_documents + 1, np.int64),
-            around=np.array([prefix_id, suffix_id, continued], np.int64),
+            around=np.array([prefix_id, suffix_id, continued, gaps], np.int64),
         )
         cursor = np.array([0, -1, 0], np.int64)
         n_ids = 0
@@ -322,7 +327,11 @@ class Encoder:
             )
             if cursor[0] < len(starts) and kernels.is_full(self._cache):
                 self._grow()
-        return ids[:n_ids], documents.token_offsets
+        token_offsets = documents.token_offsets
+        if gaps:
+            # A gap ends where it begins.
+            token_offsets = np.append(token_offsets[::2], token_offsets[-1])
+        return ids[:n_ids], token_offsets
 
     def _grow(self) -> None:
         """Make the tables that have reached their limits four times as large."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -50,11 +51,14 @@ from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
 
 if TYPE_CHECKING:
+    import mmap
+
     import tiktoken
     import tokenizers
     from numpy.typing import NDArray
 
     from bpe.encode import Encoder, EncoderTables
+    from bpe.separated import SeparatedPart
 
 END_OF_TEXT: Final = "<|endoftext|>"
 
@@ -557,6 +561,51 @@ class Tokenizer:
         if len(groups) > 1:
             return self._encode_groups(groups, matcher, _usable_cpus())
         return self._encode_joined(*_joined(texts), matcher)
+
+    def encode_separated_to_numpy(
+        self, data: bytes | bytearray | memoryview | mmap.mmap, separator: str = END_OF_TEXT
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Encode the documents of a file that lies in memory or is mapped, on all threads.
+
+        This is `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text, but
+        makes no string of it, nor copies it: what spells a special token is ordinary text.
+
+        Args:
+            data: UTF-8.
+            separator: what stands between two documents; it belongs to none, and has no ids.
+
+        Returns:
+            `uint32[n_tokens]`, the ids of all documents one after the other, and
+            `int64[n_documents + 1]`: document i has the ids from `offsets[i]` to `offsets[i + 1]`.
+
+        Raises:
+            EncodingError: The data is not UTF-8, or the separator has a lone surrogate.
+            ValueError: The separator is empty.
+        """
+        from bpe.separated import check_utf8, separated_parts
+
+        wanted = _utf8(separator)
+        if not wanted:
+            raise ValueError("the separator is empty: expected at least one character")
+        buffer = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+        if self._preparation is not None:
+            check_utf8(buffer, 0)
+            return self._prepared(buffer.tobytes().split(wanted), frozenset())
+        gathered = Gathered(len(buffer) // _PART_BYTES + 1)
+
+        def encode_part(number: int, part: SeparatedPart) -> None:
+            text = buffer[part.start : part.stop]
+            check_utf8(text, part.start)
+            with self._lent_encoder() as encoder:
+                ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
+                gathered.put(number, ids, offsets[:-1] if part.continued else offsets)
+
+        safe_cut = self._encoder_tables().pretokenizer.safe_cut
+        parts = separated_parts(buffer, wanted, _PART_BYTES, safe_cut)
+        # Threads begin with the first parts while the others are looked for.
+        with ThreadPoolExecutor(_usable_cpus()) as pool:
+            deque(pool.map(encode_part, itertools.count(), parts), maxlen=0)
+        return gathered.result()
 
     def encode_iterable(
         self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"

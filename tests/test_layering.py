@@ -20,7 +20,7 @@ LEVELS = [
     "bpe.regex_split",
     "bpe.patterns bpe.reference",
     "bpe.pretokenize",
-    "bpe.vocabulary bpe.normalize",
+    "bpe.vocabulary bpe.normalize bpe.separated",
     "bpe.added_tokens bpe.tokenizer_file",
     "bpe.encode",
     "bpe.count bpe.tokenizer bpe.text_tokenizer",

@@ -6,12 +6,14 @@ import base64
 import copy
 import hashlib
 import json
+import mmap
 import pickle
 import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
 
 import bpe
+import bpe.separated
 import bpe.tokenizer
 from bpe import Tokenizer, reference
 from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
@@ -116,6 +119,64 @@ def test_parts_on_several_threads_give_the_same(
         patch.setattr(bpe.tokenizer, "_usable_cpus", lambda: n_threads)
         assert TOKENIZER.encode_batch(texts) == expected
         assert TOKENIZER.encode("".join(texts)) == whole
+
+
+SEPARATORS = ["<|endoftext|>", "a", "aa", "aba", " ", "\n\n", "é", "中"]
+
+
+@settings(max_examples=200)
+@given(st.data(), st.sampled_from(SEPARATORS), st.sampled_from([1, 7, 64, 500]), st.integers(1, 20))
+def test_separated_documents_are_those_of_split(
+    data: st.DataObject, separator: str, part_bytes: int, look_ahead: int
+) -> None:
+    pieces = st.one_of(special_text, st.just(separator), st.sampled_from("ab1 é中\n"))
+    text = "".join(data.draw(st.lists(pieces, max_size=30)))
+    expected = [TOKENIZER.encode_ordinary(document) for document in text.split(separator)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.tokenizer, "_PART_BYTES", part_bytes)
+        patch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 2)
+        patch.setattr(bpe.separated, "_LOOK_AHEAD", look_ahead)
+        ids, offsets = TOKENIZER.encode_separated_to_numpy(text.encode(), separator)
+    assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+
+
+def test_separated_documents_of_a_mapped_file(tmp_path: Path) -> None:
+    documents = [*trained.documents(), "", "e" * 5_000_000, "the <|end"]
+    (tmp_path / "text").write_text("<|endoftext|>".join(documents), newline="")
+    with (tmp_path / "text").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        ids, offsets = TOKENIZER.encode_separated_to_numpy(mapped)
+        mapped.close()
+    assert len(offsets) == len(documents) + 1
+    assert [TOKENIZER.decode(ids[a:b]) for a, b in pairwise(offsets)] == documents
+
+
+def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    TOKENIZER.save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFC"}}))
+    normalized = Tokenizer.from_file(file)
+    ids, offsets = normalized.encode_separated_to_numpy("e\u0301<|endoftext|>b".encode())
+    assert [normalized.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["é", "b"]
+    with pytest.raises(EncodingError, match="byte 1 is 0xff"):
+        normalized.encode_separated_to_numpy(b"a\xff")
+
+
+def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="the separator is empty: expected at least one character"):
+        TOKENIZER.encode_separated_to_numpy(b"a", "")
+    with pytest.raises(EncodingError, match="lone surrogate"):
+        TOKENIZER.encode_separated_to_numpy(b"a", "\ud800")
+    monkeypatch.setattr(bpe.tokenizer, "_PART_BYTES", 64)
+    expected = (
+        r"byte 2,003 is 0x80.*\(invalid start byte\): expected UTF-8; decode the text as what"
+    )
+    with pytest.raises(EncodingError, match=expected):
+        TOKENIZER.encode_separated_to_numpy(b"the " * 500 + b"abc\x80" + b" the" * 500)
+    # A separator does not mend a character that it stands in.
+    with pytest.raises(EncodingError, match=r"byte 1 is 0xe4.*invalid continuation byte"):
+        TOKENIZER.encode_separated_to_numpy(b"a\xe4 \xb8\xad", " ")
 
 
 def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,11 +130,15 @@ class Cache(NamedTuple):
 
 
 class Documents(NamedTuple):
-    """Which bytes and which ids belong to which document."""
+    """Which bytes and which ids belong to which document.
+
+    Every second of them can be a gap, what stands between two documents: it has no ids.
+    """
 
     offsets: NDArray[np.int64]  # int64[n_documents + 1], of bytes
     token_offsets: NDArray[np.int64]  # int64[n_documents + 1], of ids; replaced
-    # int64[3]: id before and after each (-1: none), 1 if the last one goes on elsewhere
+    # int64[4]: id before and after each (-1: none), 1 if the last one goes on elsewhere, 1 if there
+    # are gaps
     around: NDArray[np.int64]
 
 
@@ -1280,14 +1284,16 @@ def close_documents(documents, document, position, ids, n_ids):
         (the document that is open now, number of ids so far).
     """
     last = documents.offsets.size - 2
+    before, after, continued, gaps = documents.around
     while document <= last and documents.offsets[document + 1] <= position:
-        if documents.around[1] >= 0 and not (document == last and documents.around[2]):
-            ids[n_ids] = documents.around[1]
+        is_gap = document & gaps
+        if after >= 0 and not is_gap and not (document == last and continued):
+            ids[n_ids] = after
             n_ids += 1
         document += 1
         documents.token_offsets[document] = n_ids
-        if document <= last and documents.around[0] >= 0:
-            ids[n_ids] = documents.around[0]
+        if before >= 0 and document <= last and not document & gaps:
+            ids[n_ids] = before
             n_ids += 1
     return document, n_ids
 
@@ -1345,7 +1351,7 @@ def encode_pretokens(
     """
     positions, group = scratch.positions, scratch.group
     document = cursor[2]
-    offsets = documents.offsets
+    offsets, gaps = documents.offsets, documents.around[3]
     last = offsets.size - 1
     while most > 0 and cursor[0] < starts.size and not is_full(cache):
         most -= 1
@@ -1361,7 +1367,10 @@ def encode_pretokens(
                 stop = first
                 while positions[stop] < end:
                     stop += 1
-            n_others = take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others)
+            if not ahead & gaps:
+                n_others = take_tokens(
+                    tables, scratch, buffer, tail, tail_start, first, stop, n_others
+                )
             if stop == n_pretokens:
                 break
             group[OTHERS + np.uint64(n_others)] = END_OF_DOCUMENT | np.uint32(stop)
@@ -1377,7 +1386,8 @@ def encode_pretokens(
                 break
             other = group[OTHERS + np.uint64(number)]
             i = np.int64(other & ~END_OF_DOCUMENT)
-            n_ids = copy_ids(group, copied, i, ids, n_ids)
+            if not document & gaps:
+                n_ids = copy_ids(group, copied, i, ids, n_ids)
             copied = i
             if other >= END_OF_DOCUMENT:
                 document, n_ids = close_documents(documents, document, positions[i], ids, n_ids)
@@ -1385,7 +1395,8 @@ def encode_pretokens(
                 n_ids = encode_missing(tables, cache, scratch, buffer, number, ids, n_ids)
                 copied += 1
             number += 1
-        n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
+        if not document & gaps:
+            n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

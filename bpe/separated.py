@@ -1,0 +1,97 @@
+"""Documents that lie in one buffer, with a separator between them.
+
+Law: the documents are those of `bytes.split`, and encoded apart, the parts have their ids. Nothing
+is copied: a part says where its documents begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import EncodingError
+from bpe.pretokenize import find_all, is_utf8
+
+Bytes = NDArray[np.uint8]
+
+# So far behind its size the end of a part is looked for at first.
+_LOOK_AHEAD = 1 << 14
+
+
+class SeparatedPart(NamedTuple):
+    """Some documents, of which the first may have begun in the part before."""
+
+    start: int  # of the buffer: the text is `buffer[start:stop]`
+    stop: int
+    bounds: NDArray[np.int64]  # int64[2 * n_documents]: where each begins and ends, from `start` on
+    continued: bool  # the last document goes on in the next part
+
+
+def separated_parts(
+    buffer: Bytes, separator: bytes, size: int, safe_cut: Callable[[Bytes, int, int], int]
+) -> Iterator[SeparatedPart]:
+    """Cut a buffer into parts that can be encoded apart; those at the front before all is seen.
+
+    Args:
+        buffer: uint8[n_bytes].
+        separator: what stands between two documents, at least one byte.
+        size: bytes of a part; the last one has fewer, and one without a place to cut has more.
+        safe_cut: as `Pretokenizer.safe_cut`.
+    """
+    n, m, start = len(buffer), len(separator), 0
+    while True:
+        target = min(start + size, n)
+        # Those that begin before the target; one of them may end behind it.
+        found = start + find_all(buffer[start : target + m - 1], separator)
+        opened = int(found[-1]) + m if len(found) else start
+        stop, following, continued = n, n, False
+        if target < n:
+            # At the beginning of a document the place would depend on what stands before it.
+            begin = max(target, opened)
+            end, ends_there = _end_of_document(buffer, separator, begin, _LOOK_AHEAD)
+            cut = safe_cut(buffer, max(begin, opened + 1), end)
+            while cut == end < n and not ends_there:
+                end, ends_there = _end_of_document(buffer, separator, begin, 2 * (end - begin))
+                cut = safe_cut(buffer, max(begin, opened + 1), end)
+            if cut < end:
+                stop, following, continued = cut, cut, True
+            elif ends_there:
+                stop, following = end, end + m
+        bounds = np.empty(2 * len(found) + 2, np.int64)
+        bounds[0], bounds[1:-1:2], bounds[2::2], bounds[-1] = start, found, found + m, stop
+        yield SeparatedPart(start, stop, bounds - start, continued)
+        if following == stop == n:
+            return
+        start = following
+
+
+def _end_of_document(buffer: Bytes, separator: bytes, begin: int, size: int) -> tuple[int, bool]:
+    """(where the next separator is, True), or (`size` further on or at the end, False)."""
+    limit = min(begin + size, len(buffer))
+    found = find_all(buffer[begin : limit + len(separator) - 1], separator)
+    return (begin + int(found[0]), True) if len(found) else (limit, False)
+
+
+def check_utf8(part: Bytes, start: int) -> None:
+    """Refuse what no encoder takes.
+
+    Args:
+        part: uint8[n_bytes].
+        start: where it begins, for the message.
+
+    Raises:
+        EncodingError: It is not UTF-8.
+    """
+    if is_utf8(part):
+        return
+    try:
+        part.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise EncodingError(
+            f"byte {start + error.start:,} is 0x{part[error.start]:02x}, which is not valid UTF-8"
+            f" there ({error.reason}): expected UTF-8; decode the text as what it is, and encode it"
+        ) from error
+    raise AssertionError("Arrow and Python disagree about UTF-8")
