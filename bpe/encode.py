@@ -3,13 +3,14 @@
 Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that
 was encoded before changes them. Special tokens play no part here: text that spells one is text.
 
-    EncoderTables   what a vocabulary and a pattern are to the kernels; made once, shared by all
-    threads
-    Encoder         the tables and a private cache of words; one for each thread
+    EncoderTables   what a vocabulary and a pattern are to the kernels, and the words that were
+                    merged before; made once, shared by all threads
+    Encoder         the tables and the words that it has seen last; one for each thread
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from bpe.errors import VocabularyError
 from bpe.huge_pages import zeros
 from bpe.kernels import encode as kernels
+from bpe.kernels import words as word_kernels
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only
 
@@ -27,54 +29,86 @@ if TYPE_CHECKING:
 
 MAX_ID = 2**kernels.ID_BITS - 2
 
-# Words of 8 bytes in the cache of each encoder. Memory is resident when it is first written to, and
-# hashes write all over a table: those behind the front are small as long as there are few words.
+# Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
+# all over a table: those of all threads are small as long as there are few words.
 _FRONT = 2**19
 _ROWS, _MOST_ROWS = 2**17, 2**23
 _LONG_ROWS, _MOST_LONG_ROWS = 2**14, 2**21
 _ARENA = 2**23
-_MANY_SEEDS = 2**13  # tokens; to encode fewer takes no longer than a copy of the cache
-# After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen.
-_GROUPS_PER_CALL = 512
+# After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen; after few
+# if another thread makes room at that moment.
+_GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
 # Scratch for ids that is larger than this is not kept for the next call.
 _KEPT_IDS = 2**24
 
 
-def _empty_cache() -> kernels.Cache:
-    """A cache of the size that all begin with."""
-    cache = kernels.Cache(
-        front=zeros(_FRONT, np.uint64),
+class SharedWords:
+    """What the encoders of one tokenizer have merged so far.
+
+    `current` may be used by any number of threads at the same time, and goes on to be valid when it
+    is replaced: what is added to it then is merged again another time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.current = _no_words()
+
+    def make_room(self, full: word_kernels.Words) -> bool:
+        """Replace words that are full, if nobody has yet. False: another thread is at it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self.current is full:
+                self.current = _with_room(full)
+        finally:
+            self._lock.release()
+        return True
+
+
+def _no_words() -> word_kernels.Words:
+    words = word_kernels.Words(
         rows=zeros(_ROWS, np.uint64),
         long_rows=zeros(_LONG_ROWS, np.uint64),
         arena=zeros(_ARENA, np.uint64),
         used=np.zeros(5, np.int64),
+        own=np.zeros(0, np.int64),  # each encoder has one
     )
-    _set_limits(cache)
-    return cache
+    _set_limits(words)
+    return words
 
 
-def _copy(cache: kernels.Cache) -> kernels.Cache:
-    """The same cache in memory of its own; of the arena only what is in use is touched."""
-    used = int(cache.used[kernels.ARENA_USED])
-    arena = zeros(len(cache.arena), np.uint64)
-    arena[:used] = cache.arena[:used]
-    front, rows, long_rows = (
-        zeros(len(words), np.uint64) for words in (cache.front, cache.rows, cache.long_rows)
-    )
-    front[:], rows[:], long_rows[:] = cache.front, cache.rows, cache.long_rows
-    return kernels.Cache(front, rows, long_rows, arena, cache.used.copy())
+def _with_room(words: word_kernels.Words) -> word_kernels.Words:
+    """The same words in larger tables; none if they have grown as far as they may."""
+    used, rows, long_rows = words.used, words.rows, words.long_rows
+    rows_are_full = used[word_kernels.ROWS_TAKEN] > used[word_kernels.ROWS_LIMIT]
+    long_rows_are_full = used[word_kernels.LONG_TAKEN] > used[word_kernels.LONG_LIMIT]
+    if (
+        used[word_kernels.ARENA_USED] > len(words.arena)
+        or (rows_are_full and len(rows) >= _MOST_ROWS)
+        or (long_rows_are_full and len(long_rows) >= _MOST_LONG_ROWS)
+    ):
+        return _no_words()
+    # What is moved is counted already.
+    larger = words._replace(own=np.zeros(4, np.int64))
+    if rows_are_full:
+        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
+        word_kernels.move_rows(rows, larger)
+    if long_rows_are_full:
+        n = min(4 * len(long_rows), _MOST_LONG_ROWS)
+        larger = larger._replace(long_rows=zeros(n, np.uint64))
+        word_kernels.move_long_rows(long_rows, larger)
+    _set_limits(larger)
+    return larger
 
 
-def _set_limits(cache: kernels.Cache) -> None:
-    """Have a table grow when half as many words were put into it as it has rows.
-
-    At its largest it forgets instead.
-    """
-    never = 2**62
+def _set_limits(words: word_kernels.Words) -> None:
+    """Half of all rows can be taken, and more of tables that cannot grow any further."""
     # A row has four numbers, one of `long_rows` two.
-    n_rows, n_long = len(cache.rows), len(cache.long_rows)
-    cache.used[kernels.ROWS_LIMIT] = n_rows // 8 if n_rows < _MOST_ROWS else never
-    cache.used[kernels.LONG_LIMIT] = n_long // 4 if n_long < _MOST_LONG_ROWS else never
+    for name, n_rows, most in (
+        (word_kernels.ROWS_LIMIT, len(words.rows) // 4, _MOST_ROWS // 4),
+        (word_kernels.LONG_LIMIT, len(words.long_rows) // 2, _MOST_LONG_ROWS // 2),
+    ):
+        words.used[name] = n_rows // 2 if n_rows < most else n_rows // 4 * 3
 
 
 def _power_of_two_above(n: int) -> int:
@@ -102,6 +136,7 @@ def group_scratch() -> kernels.Scratch:
         keys=np.empty(8 * n, np.uint64),
         found=np.empty(4 * n, np.uint64),
         missing=np.empty(2 * n, np.uint64),
+        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
         symbols=np.empty(kernels.FEW, np.uint32),
         packed=np.empty(kernels.BLOCKED, np.uint32),
         least=np.empty(kernels.BLOCKED // 16, np.uint32),
@@ -151,7 +186,11 @@ class EncoderTables:
         # As many bits as the largest id needs: two words hold more of them than of 32 bits each.
         bits = max(16, (vocabulary.size - 1).bit_length())
         n_first = 64 // bits
-        packing = np.array([bits, n_first, n_first + 61 // bits], np.int64)
+        shift = merged_ids - ranks
+        same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
+        packing = np.array(
+            [bits, n_first, n_first + 61 // bits, shift[0] if same else -1], np.int64
+        )
         whole = np.empty(0, np.uint64)
         whole_bytes = np.empty(0, np.uint8)
         whole_offsets = np.zeros(1, np.int64)
@@ -163,12 +202,6 @@ class EncoderTables:
             whole_ids = np.fromiter(tokens, np.int32, len(tokens))
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
-        # Only scanners take what is not UTF-8, as many tokens are.
-        has_scanner = self.pretokenizer.pattern in PATTERNS
-        seeds = reversed(vocabulary.tokens.values()) if has_scanner else ()
-        words = [token for token in seeds if len(token) <= kernels.SHORT]
-        self.seed_bytes = np.frombuffer(b"".join(words), np.uint8)
-        self.seed_offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
         self.tables = kernels.Tables(
             byte_ids=byte_ids,
             byte_pairs=np.empty(65536, np.uint32),
@@ -191,11 +224,20 @@ class EncoderTables:
             np.frombuffer(b"".join(all_tokens), np.uint8),
             np.cumsum([0, *map(len, all_tokens)], dtype=np.int64),
         )
-        self.seeded: kernels.Cache | None = None
+        self.words = SharedWords()
+        # Only scanners take what is not UTF-8, as many tokens are.
+        if self.pretokenizer.pattern in PATTERNS:
+            # Most words of a text are tokens: to encode each token puts those among the words that
+            # are pre-tokens and not in the table of tokens.
+            short = [token for token in all_tokens if len(token) <= kernels.SHORT]
+            Encoder(self).encode_view(
+                np.frombuffer(b"".join(short), np.uint8),
+                np.cumsum([0, *map(len, short)], dtype=np.int64),
+            )
 
 
 class Encoder:
-    """Encodes documents; keeps a bounded cache of words it has seen.
+    """Encodes documents; what it merges, all encoders of the tables know then.
 
     An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between
     kernels, so that several encoders on several threads run side by side.
@@ -209,19 +251,11 @@ class Encoder:
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
+        self._shared = tables.words
+        self._current = self._words = self._shared.current._replace(own=np.zeros(4, np.int64))
+        self._front = zeros(_FRONT, np.uint64)
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
-        if tables.seeded is not None:
-            self._cache = _copy(tables.seeded)
-            return
-        self._cache = _empty_cache()
-        # Most words of a text are tokens: encoding each token puts those in the cache that are
-        # pre-tokens and not in the table of tokens. The rarest go first, so that a common one is in
-        # front, and in the first row of its bucket.
-        self.encode_view(tables.seed_bytes, tables.seed_offsets)
-        # The next encoders of a large vocabulary begin with a copy, in a tenth of the time.
-        if len(tables.seed_offsets) - 1 > _MANY_SEEDS:
-            tables.seeded = _copy(self._cache)
 
     def encode(
         self,
@@ -310,10 +344,13 @@ class Encoder:
             ids[0] = prefix_id
             n_ids = 1
         source = read_only(buffer)
+        in_the_way = False
         while cursor[0] < len(starts):
+            words = self._take_words()
             n_ids = kernels.encode_pretokens(
                 self._tables,
-                self._cache,
+                self._front,
+                words,
                 scratch,
                 documents,
                 source,
@@ -323,24 +360,24 @@ class Encoder:
                 cursor,
                 ids,
                 n_ids,
-                _GROUPS_PER_CALL,
+                _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL,
+                in_the_way,
             )
-            if cursor[0] < len(starts) and kernels.is_full(self._cache):
-                self._grow()
+            if cursor[0] < len(starts) and word_kernels.is_full(words):
+                in_the_way = not self._shared.make_room(self._current)
+            else:
+                in_the_way = False
         token_offsets = documents.token_offsets
         if gaps:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
         return ids[:n_ids], token_offsets
 
-    def _grow(self) -> None:
-        """Make the tables that have reached their limits four times as large."""
-        used, rows, long_rows = self._cache.used, self._cache.rows, self._cache.long_rows
-        if used[kernels.ROWS_TAKEN] > used[kernels.ROWS_LIMIT]:
-            rows = zeros(min(4 * len(rows), _MOST_ROWS), np.uint64)
-            kernels.move_rows(self._cache.rows, rows)
-        if used[kernels.LONG_TAKEN] > used[kernels.LONG_LIMIT]:
-            long_rows = zeros(min(4 * len(long_rows), _MOST_LONG_ROWS), np.uint64)
-            kernels.move_long_rows(self._cache.long_rows, long_rows)
-        self._cache = self._cache._replace(rows=rows, long_rows=long_rows)
-        _set_limits(self._cache)
+    def _take_words(self) -> word_kernels.Words:
+        """What all have merged until now, and what this encoder has of its own in it."""
+        current = self._shared.current
+        if current is not self._current:
+            same_arena = current.arena is self._words.arena
+            own = self._words.own if same_arena else np.zeros(4, np.int64)
+            self._current, self._words = current, current._replace(own=own)
+        return self._words

@@ -17,10 +17,12 @@ from typing import TypeVar
 from bpe.errors import TokenbinError
 from preprocess.config import ReadSettings, SettingsError, TrainSettings
 
-# Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; a worker's caches;
-# text, boundaries and ids of its unit and of those that wait.
+# Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; the words that all
+# workers have merged; what each has of its own; text, boundaries and ids of its unit and of those
+# that wait.
 _BASE = 220_000_000
-_OF_WORKER = 180_000_000
+_WORDS = 150_000_000
+_OF_WORKER = 30_000_000
 _OF_UNIT_BYTE = 24
 _SMALL_UNIT, _LEAST_UNIT = 1024 * 1024, 64 * 1024
 _OF_ID = 1_000
@@ -48,7 +50,7 @@ class MemoryLimit:
         """What tables of counts may take before they go to files."""
         if self.n_bytes is None:
             return float("inf")
-        # Counting needs no caches of encoders.
+        # Counting needs no words of encoders.
         rest = self.n_bytes - _BASE - workers * _OF_UNIT_BYTE * unit_size
         return max(rest, 0) / _TABLES_SHARE
 
@@ -78,7 +80,7 @@ def fitted(settings: Settings) -> Settings:
     limit: int | None = getattr(settings, "memory_limit", None)
     if limit is None:
         return settings
-    base = _BASE
+    base = _BASE + _WORDS
     if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
         base += _OF_ID * settings.vocab_size
     for unit_size in (settings.unit_size, min(settings.unit_size, _SMALL_UNIT)):

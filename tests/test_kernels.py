@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from bpe.encode import Encoder, EncoderTables
 from bpe.errors import VocabularyError
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
+from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import kernel
 from bpe.kernels.split import sure_letters
 from bpe.patterns import PATTERNS
@@ -234,6 +236,21 @@ def test_windows_that_do_not_meet() -> None:
     assert ids[:n].tolist() == expected
 
 
+def test_gaps_have_no_ids() -> None:
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
+    chosen, texts = random.Random(8), documents()
+    for _ in range(30):
+        # Also nothing between two, and documents of which nothing is left.
+        some = chosen.choices([*texts, "", "a"], k=9)
+        gaps = [*chosen.choices(["", "<|endoftext|>", " ", "the" * 700, "é"], k=8), ""]
+        pieces = [piece for both in zip(some, gaps, strict=True) for piece in both][:-1]
+        for around in ({}, {"prefix_id": 7, "suffix_id": 8, "continues": True, "continued": True}):
+            expected, places = encoder.encode(*as_batch(some), **around)
+            ids, found = encoder.encode_view(*as_batch(pieces), gaps=True, **around)
+            assert ids.tolist() == expected.tolist()
+            assert found.tolist() == places.tolist()
+
+
 @pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("continued", [False, True])
 def test_ids_around_documents(continues: bool, continued: bool) -> None:
@@ -258,28 +275,37 @@ def test_no_documents() -> None:
     assert offsets.tolist() == [0]
 
 
-@pytest.mark.parametrize("written", [0, encode_kernels.LAST_PLACE - 4096])
-def test_the_arena_is_written_over(monkeypatch: pytest.MonkeyPatch, written: int) -> None:
-    # Words too long for a row, and more of them than the tables and the arena hold; near the end of
-    # all numbers of places everything is forgotten, and nothing mistaken.
-    for name, n in {"_ARENA": 1024, "_LONG_ROWS": 16, "_ROWS": 16, "_FRONT": 8}.items():
-        monkeypatch.setattr(f"bpe.encode.{name}", n)
-        monkeypatch.setattr(f"bpe.encode._MOST{name}", n, raising=False)
+def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Tables of so many words of 8 bytes; those with a limit do not grow unless that is given."""
+    for name, n in sizes.items():
+        monkeypatch.setattr(f"bpe.encode._{name}", n)
+        if name in ("ROWS", "LONG_ROWS"):
+            monkeypatch.setattr(f"bpe.encode._MOST_{name}", sizes.get(f"MOST_{name}", n))
+
+
+@pytest.mark.parametrize("small", ["ARENA", "LONG_ROWS", "ROWS"])
+def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of each kind more than there is room for: short ones, short ones of many ids, long ones.
+    roomy = {"FRONT": 8, "ROWS": 2**12, "LONG_ROWS": 2**10, "ARENA": 2**12}
+    with_small_tables(monkeypatch, **(roomy | {small: 128}))
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
-    encoder._cache.used[0] = written
-    words = [chr(97 + i % 26) * (5 + i) for i in range(60)] * 2
-    text = " ".join(words)
-    for _ in range(3):
+    words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
+    seen = []
+    for first in range(0, 400, 10):
+        text = " ".join((words * 2)[first : first + 10])
         ids, _ = encoder.encode(*as_batch([text]))
         assert bytes(ids.astype(np.uint8)) == text.encode()
-    assert 1024 < encoder._cache.used[0] <= encode_kernels.LAST_PLACE
-    assert (encoder._cache.used[0] < written) == (written > 0)
+        current = encoder._shared.current
+        if not any(current is words for words in seen):
+            seen.append(current)
+        assert len(current.rows) == encode._ROWS
+    assert len(seen) > 2
 
 
 def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"_ROWS": 2**8, "_MOST_ROWS": 2**12, "_LONG_ROWS": 2**6, "_MOST_LONG_ROWS": 2**11}
-    for name, n in (sizes | {"_FRONT": 8}).items():
-        monkeypatch.setattr(f"bpe.encode.{name}", n)
+    with_small_tables(
+        monkeypatch, FRONT=8, ROWS=2**8, MOST_ROWS=2**12, LONG_ROWS=2**6, MOST_LONG_ROWS=2**11
+    )
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
     words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
     words = sorted(set(words), key=words.index)
@@ -292,76 +318,154 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
             assert ids.tolist() == [
                 256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
             ]
-        cache = encoder._cache
-        taken.append(cache.used[[encode_kernels.ROWS_TAKEN, encode_kernels.LONG_TAKEN]])
-    assert (len(cache.rows), len(cache.long_rows)) == (2**12, 2**10)
-    # Words were moved along: but for some that met too many in a bucket, none is put in anew.
-    first, second = np.array(taken[0]), np.array(taken[1])
-    assert (first >= 60).all()
-    assert (second - first < first / 10).all()
+        current = encoder._shared.current
+        taken.append(
+            (
+                np.count_nonzero(current.rows[1::4]),
+                np.count_nonzero(current.long_rows[1::2]),
+                int(current.used[word_kernels.ARENA_USED]),
+            )
+        )
+    assert len(current.rows) == 2**12
+    assert len(current.long_rows) >= 2**9
+    # Words were moved along: none is put in anew.
+    assert min(taken[0]) >= 60
+    assert taken[0] == taken[1]
 
 
-def put(rows: np.ndarray, number: int) -> int:
-    """Put a row of its own for a number into a table; the place is returned."""
+def words_of(n_rows: int, n_long_rows: int) -> word_kernels.Words:
+    """Empty tables."""
+    return word_kernels.Words(
+        rows=np.zeros(4 * n_rows, np.uint64),
+        long_rows=np.zeros(2 * n_long_rows, np.uint64),
+        arena=np.zeros(256, np.uint64),
+        used=np.array([0, 0, n_rows, 0, n_long_rows]),
+        own=np.zeros(4, np.int64),
+    )
+
+
+def find(words: word_kernels.Words, number: int) -> int:
+    """Where `put` has put the row of a number, or -1."""
     low, high = np.uint64(number * 7919), np.uint64(8 << 56)
-    bucket = np.int64(encode_kernels.row_bucket(low, high, rows))
-    row = int(encode_kernels.new_row(rows, bucket, low, high))
-    rows[row : row + 4] = low, high, number, 1
-    return row - int(bucket)
+    bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
+    return int(word_kernels.find_row(words.rows, bucket, low, high))
 
 
-def test_rows_of_a_bucket() -> None:
-    rows = np.zeros(16, np.uint64)
-    # The one put there last stands first; one that is there already leaves its place.
-    for number, expected in (
-        (1, [1, 0, 0, 0]),
-        (2, [2, 1, 0, 0]),
-        (3, [3, 2, 1, 0]),
-        (2, [2, 3, 1, 0]),
-        (4, [4, 2, 3, 1]),
-        (1, [1, 4, 2, 3]),
-        (1, [1, 4, 2, 3]),
-        # It is full: the one put there before all others is lost.
-        (5, [5, 1, 4, 2]),
-    ):
-        assert put(rows, number) == 0
-        assert rows[2::4].tolist() == expected
+def put(words: word_kernels.Words, number: int) -> int:
+    """Add a row of its own for a number; its place is returned."""
+    low, high = np.uint64(number * 7919), np.uint64(8 << 56)
+    return int(word_kernels.add_row(words, low, high, np.uint64(number), np.uint64(1)))
+
+
+@pytest.mark.parametrize("n_rows", [4, 8, 32, 64])
+def test_rows_are_found_until_there_is_no_room(n_rows: int) -> None:
+    words = words_of(n_rows, 4)
+    places: dict[int, int] = {}
+    for number in range(1, 100):
+        assert find(words, number) == -1
+        place = put(words, number)
+        if place >= 0:
+            assert words.rows[place : place + 4].tolist() == [number * 7919, 8 << 56, number, 1]
+            assert put(words, number) == place  # not a second time
+            places[number] = place
+        assert [find(words, known) for known in places] == list(places.values())
+    # A row that finds room in none of its buckets is left out; of 8 buckets each finds any.
+    assert n_rows * 3 // 4 <= len(places) == len(set(places.values())) <= n_rows
+    assert len(places) == n_rows or n_rows > 32
+    assert words.own[word_kernels.ROWS_ADDED] == len(places)
+
+
+def test_a_row_that_somebody_fills_is_none_yet() -> None:
+    words = words_of(4, 4)
+    words.rows[1] = word_kernels._CLAIMED
+    assert put(words, 5) == 4
+    assert (find(words, 5), find(words, 6)) == (4, -1)
+    larger = words_of(16, 4)
+    word_kernels.move_rows(words.rows, larger)
+    assert np.count_nonzero(larger.rows[1::4]) == 1
+    assert larger.rows[find(larger, 5) + 2] == 5
+    words.long_rows[1] = word_kernels._CLAIMED
+    text = np.frombuffer(b"0123456789abcdefghi", np.uint8)
+    text.flags.writeable = False
+    hashed = word_kernels.hash_bytes(text, 0, len(text))
+    assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == -1
+    ids = np.arange(3, dtype=np.uint32)
+    place = word_kernels.remember(words, ids, 2, text, 0, len(text))
+    entry = np.uint64(int(place) << 22 | 2 << 11 | len(text))
+    assert word_kernels.add_long_row(words, hashed, entry) == 2
+    assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == 2
+    # The hash alone is not believed.
+    other = np.frombuffer(b"0123456789abcdefghj", np.uint8)
+    assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -1
+    larger = words_of(4, 16)._replace(arena=words.arena)
+    word_kernels.move_long_rows(words.long_rows, larger)
+    assert np.count_nonzero(larger.long_rows[1::2]) == 1
+    at = int(word_kernels.find_long_row(larger, hashed, text, 0, len(text)))
+    assert larger.long_rows[at + 1] == entry
 
 
 def test_rows_that_move_are_all_there() -> None:
     # Some buckets are full and some are not; then a table of as many buckets, and one of more.
-    rows = np.zeros(16 * 64, np.uint64)
+    words = words_of(4 * 64, 4)
     for number in range(1, 200):
-        put(rows, number)
-    before = sorted(row for row in rows.reshape(-1, 4).tolist() if row[1])
-    assert 150 < len(before) < 199
-    same_size = np.zeros_like(rows)
-    encode_kernels.move_rows(rows, same_size)
-    assert (same_size == rows).all()
+        assert put(words, number) >= 0
     for times in (1, 4):
-        larger = np.zeros(times * len(rows), np.uint64)
-        encode_kernels.move_rows(rows, larger)
-        assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
-        for number in larger[2::4][larger[3::4] == 1].tolist():
-            # To put it in again loses nothing: its row is found.
-            put(larger, number)
-        assert sorted(row for row in larger.reshape(-1, 4).tolist() if row[1]) == before
+        larger = words_of(4 * 64 * times, 4)
+        word_kernels.move_rows(words.rows, larger)
+        assert sorted(larger.rows[2::4].tolist())[-199:] == list(range(1, 200))
+        assert all(larger.rows[find(larger, number) + 2] == number for number in range(1, 200))
 
 
-def test_the_next_encoder_begins_with_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpe.encode._MANY_SEEDS", 0)
+def test_a_word_is_merged_for_all_encoders_once() -> None:
     tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
-    first = Encoder(tables)
+    first, second = Encoder(tables), Encoder(tables)
     expected, _ = first.encode(*as_batch(documents()))
-    # What the first has seen since is not in it.
-    second = Encoder(tables)
-    assert second._cache.used.tolist() == tables.seeded.used.tolist()
-    assert first._cache.used.tolist() != tables.seeded.used.tolist()
-    for a in second._cache:
-        assert not any(np.shares_memory(a, b) for b in (*first._cache, *tables.seeded))
-    for encoder in (second, first, Encoder(tables)):
-        ids, _ = encoder.encode(*as_batch(documents()))
-        assert (ids == expected).all()
+    before = [array.copy() for array in tables.words.current]
+    assert before[0].any()
+    ids, _ = second.encode(*as_batch(documents()))
+    assert (ids == expected).all()
+    for array, other in zip(tables.words.current, before, strict=True):
+        assert (array == other).all()
+
+
+def test_while_another_thread_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Full tables are gone on with; what finds no place in them is merged all the same.
+    with_small_tables(monkeypatch, FRONT=8, ROWS=64, MOST_ROWS=2**12, LONG_ROWS=16, ARENA=128)
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    encoder = Encoder(tables)
+    expected, _ = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2")).encode(
+        *as_batch(documents())
+    )
+    before = tables.words.current
+    with tables.words._lock:
+        for _ in range(2):
+            ids, _ = encoder.encode(*as_batch(documents()))
+            assert (ids == expected).all()
+            assert tables.words.current is before
+    encoder.encode(*as_batch(documents()))
+    assert tables.words.current is not before
+
+
+def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Small tables, so that they meet at the same rows, and replace what others use.
+    with_small_tables(
+        monkeypatch, FRONT=64, ROWS=2**8, MOST_ROWS=2**11, LONG_ROWS=2**7, ARENA=2**11
+    )
+    monkeypatch.setattr("bpe.encode._GROUPS_PER_CALL", 1)
+    texts = documents()[::3]
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    alone = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
+    expected = [alone.encode(*as_batch([text]))[0] for text in texts]
+
+    def encode_all(seed: int) -> None:
+        encoder, order = Encoder(tables), list(range(len(texts)))
+        random.Random(seed).shuffle(order)
+        for i in order:
+            ids, _ = encoder.encode(*as_batch([texts[i]]))
+            assert (ids == expected[i]).all()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(encode_all, range(3)))
 
 
 @pytest.mark.parametrize("bits", range(15, 22))
@@ -574,6 +678,22 @@ def test_safe_cuts_change_no_pretoken(pattern: str) -> None:
             assert pretokenizer.split(data[:place]) + pretokenizer.split(data[place:]) == whole
 
 
+def test_what_threads_share_equals_its_plain_twin() -> None:
+    words, counts = np.array([0, 5, 0], np.uint64), np.array([3, -2])
+    plain_words, plain_counts = words.copy(), counts.copy()
+    for i, value in ((0, 7), (0, 8), (1, 9), (2, 2**64 - 1)):
+        expected = (
+            machine._plain_claim(plain_words, i, np.uint64(value)),
+            machine._plain_load_acquire(plain_words, i),
+            machine._plain_add_atomically(plain_counts, i & 1, i - 5),
+        )
+        assert _share(words, counts, i, np.uint64(value)) == expected
+        machine._plain_store_release(plain_words, 1, np.uint64(value))
+        assert words.tolist() == plain_words.tolist()
+        assert counts.tolist() == plain_counts.tolist()
+    assert words.tolist() == [7, 2**64 - 1, 2**64 - 1]
+
+
 def test_machine_words_equal_their_plain_twins() -> None:
     random_source = np.random.default_rng(3)
     data = random_source.integers(0, 256, 200, np.uint8)
@@ -690,6 +810,15 @@ def _rotate(word, bits):
 @kernel
 def _take_key(source, i, parts, j, target, k):
     machine.take_key(source, i, parts, j, target, k)
+
+
+@kernel
+def _share(words, counts, i, value):
+    claimed = machine.claim(words, i, value)
+    found = machine.load_acquire(words, i)
+    before = machine.add_atomically(counts, i & 1, i - 5)
+    machine.store_release(words, 1, value)
+    return claimed, found, before
 
 
 @kernel

@@ -142,9 +142,9 @@ def test_workers_and_units_are_fitted_into_the_limit() -> None:
     assert encoding("100GB").workers == 8
     assert encoding("100GB").unit_size == EncodeSettings.model_fields["unit_size"].default
     # Rather smaller units than fewer workers.
-    assert (encoding("2GB").workers, encoding("2GB").unit_size) == (8, 1024 * 1024)
-    assert encoding("900MB").workers == 3
-    assert encoding("900MB", unit_size=100_000).unit_size == 100_000
+    assert (encoding("1GB").workers, encoding("1GB").unit_size) == (8, 1024 * 1024)
+    assert encoding("550MB").workers == 3
+    assert encoding("550MB", unit_size=100_000).unit_size == 100_000
     small = encoding("410MB")
     assert small.workers == 1
     assert 64 * 1024 <= small.unit_size < 1024 * 1024
@@ -171,6 +171,7 @@ def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(
     build(out=tmp_path / "whole", **options)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "_BASE", 0)
+        patch.setattr(memory, "_WORDS", 0)
         patch.setattr(memory, "_OF_WORKER", 0)
         with pytest.raises(MemoryLimitError, match=r"merging \d+ different .* --memory-limit 51MB"):
             build(out=tmp_path / "out", memory_limit="40MB", **options)

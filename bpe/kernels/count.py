@@ -13,17 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode import (
-    GROUP,
-    LONG,
-    compute_keys,
-    hash_bytes,
-    hash_key,
-    long_bucket,
-    same_bytes,
-    take_positions,
-)
+from bpe.kernels.encode import GROUP, LONG, compute_keys, take_positions
 from bpe.kernels.jit import kernel
+from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4

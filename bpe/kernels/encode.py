@@ -1,24 +1,21 @@
-"""Pre-tokens -> token ids: look-up in a cache of words, and merging where it misses.
+"""Pre-tokens -> token ids: look-up of what is known, and merging of what is not.
 
-Law: the ids are those of `reference.encode` for every pre-token; a cache changes the time, never
-the result. The cache is bounded: what it has room for is what was seen last.
+Law: the ids are those of `reference.encode` for every pre-token; what is remembered changes the
+time, never the result.
 
 Most pre-tokens are one token of up to eight bytes. A table of such tokens, the same for all threads
 and never changed, has 8 bytes for each: a hash that can be undone, of which the place says the
 lower bits, and the id. So it is small enough to stay near the processor.
 
-The others go through a cache. Of up to 15 bytes, a pre-token is its own key: 16 bytes, of which the
-last is the length. A row of the cache is 32 bytes: the key, ids, and their number. There are two
-tables. The front has one row for each hash, of up to four ids that need only be copied, and is
-small: the processor's table of pages reaches no further than a few megabytes. What is not in front
-is looked up behind it, among all words seen: in buckets of four rows, two cache lines, of up to
-seven ids in as few bits as the vocabulary needs. Behind an empty row of a bucket there are only
-empty ones.
+The others are looked for in the front, which each thread has for itself: one row for each hash, of
+a key of 16 bytes and up to four ids that need only be copied. It is small: the processor's table of
+pages reaches no further than a few megabytes. What is not there is looked up among all words that
+any thread has merged (`bpe.kernels.words`), or merged.
 
 Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: the ids of
 those that are tokens, and a list of the others; their keys, with a prefetch of the rows in front;
-the ids of those that are in front, and a prefetch of the buckets behind of those that are not; then
-all ids in order. A single pass waited for memory at every word and was three times slower.
+the ids of those that are in front, and a prefetch of the buckets of those that are not; then all
+ids in order. A single pass waited for memory at every word and was three times slower.
 
 Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
 for nearly all of them; only the others are looked up in the table of pairs.
@@ -44,7 +41,6 @@ from bpe.kernels.machine import (
     minimum_of_16,
     minimum_of_others,
     multiply,
-    multiply_and_fold,
     ones,
     out_of_line,
     prefetch,
@@ -53,6 +49,22 @@ from bpe.kernels.machine import (
     store_four_ids,
     take_key,
     trailing_zeros,
+)
+from bpe.kernels.words import (
+    MOST_LONG,
+    add_long_row,
+    add_row,
+    find_long_row,
+    find_row,
+    hash_bytes,
+    hash_key,
+    is_full,
+    long_bucket,
+    recall,
+    remember,
+    row_bucket,
+    same_bytes,
+    say_what_was_added,
 )
 
 TOKEN_BYTES = 8  # bytes of the longest token in the table of tokens
@@ -68,10 +80,6 @@ OVERLAP = 1024  # the next window begins at a token that begins in so many of th
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 COPIED = 16  # ids that are copied at once
-LAST_PLACE = 2**42  # of the arena; a place and two numbers up to LONGEST_CACHED fit into a word
-
-ARENA_USED, ROWS_TAKEN, ROWS_LIMIT, LONG_TAKEN, LONG_LIMIT = 0, 1, 2, 3, 4
-"""Places in `Cache.used`."""
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_RANK = np.uint32(0xFFFFFFFF)
@@ -98,35 +106,14 @@ class Tables(NamedTuple):
     pair_filter: NDArray[np.uint64]
     merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
     tokens: NDArray[np.uint64]  # uint64[2**TOKEN_BITS], see `token_hash`
-    # int64[3]: bits of an id in a row of the cache, ids in its first word, ids in both
+    # int64[4]: bits of an id in `Words.rows`, ids in the first word there, ids in both; what an
+    # id is more than the rank of the merge that makes it, -1 if that differs
     packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
     whole: NDArray[np.uint64]
     whole_bytes: NDArray[np.uint8]  # uint8, the bytes of the tokens of `whole`, one after the other
     whole_offsets: NDArray[np.int64]  # int64[n + 1]
     whole_ids: NDArray[np.int32]  # int32[n]
-
-
-class Cache(NamedTuple):
-    """What one thread remembers; every array is modified in place.
-
-    The arena is a ring: a place is the number of words that were written before, and what was
-    written a whole arena ago is gone.
-    """
-
-    # uint64[4 * n]: key, key, two ids of 32 bits, two ids with their number in the top three bits
-    front: NDArray[np.uint64]
-    # uint64[16 * n_buckets]: key, key, ids, ids with their number in the top three bits.  Number 0:
-    # they are in the arena, and the first word of ids is their place << 16 | number
-    rows: NDArray[np.uint64]
-    # uint64[8 * n]: four times hash, then place in the arena << 22 | number of ids << 11 | length;
-    # all zero: nothing
-    long_rows: NDArray[np.uint64]
-    # uint64[power of two]: ids, two to a word, and the bytes of long pre-tokens
-    arena: NDArray[np.uint64]
-    # int64[5]: words written to the arena so far; how many pre-tokens were put into `rows`, and
-    # after how many it is to grow; the same for `long_rows`
-    used: NDArray[np.int64]
 
 
 class Documents(NamedTuple):
@@ -151,12 +138,13 @@ class Scratch(NamedTuple):
     # the first of another
     group: NDArray[np.uint32]
     # uint64[8 * (GROUP + 80)], for each of those: the two words of the key, of which the second is
-    # LONG if a pre-token is, or if it is none; its row in front; if it is not there the place of
-    # its bucket, or of a long one the hash.
+    # LONG if a pre-token is, of which the hash is the first, or if it is none; its row in front; if
+    # it is not there its row among the words, or _NONE: it has none.
     keys: NDArray[np.uint64]
     # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
     found: NDArray[np.uint64]
     missing: NDArray[np.uint64]  # uint64[2 * (GROUP + 80)], which of the others are not there
+    new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
@@ -195,54 +183,6 @@ nothing is left but that."""
 
 
 @kernel
-def hash_key(low, high):
-    """A hash of a 16-byte key; all of its bits are good ones."""
-    return multiply_and_fold(
-        low ^ np.uint64(0x9E3779B97F4A7C15), high ^ np.uint64(0xC2B2AE3D27D4EB4F)
-    )
-
-
-@kernel
-def hash_word(mixed, word):
-    """One more word of what is hashed."""
-    mixed = multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
-    return mixed ^ (mixed >> np.uint64(29))
-
-
-@kernel
-def hash_bytes(data, start, stop):
-    """A hash of `data[start:stop]`, at least one byte; never the number that marks a free place."""
-    length = stop - start
-    mixed = np.uint64(length)
-    if length >= 8:
-        for at in range(start, stop - 8, 8):
-            mixed = hash_word(mixed, load_u64(data, at))
-        # The last eight, of which some were there before.
-        mixed = hash_word(mixed, load_u64(data, stop - 8))
-    else:
-        for at in range(start, stop):
-            mixed = hash_word(mixed, np.uint64(data[at]))
-    mixed = multiply(mixed, np.uint64(0xD6E8FEB86659FD93))
-    mixed ^= mixed >> np.uint64(32)
-    return min(mixed, _NONE - np.uint64(1))
-
-
-@kernel
-def same_bytes(a, a_start, b, b_start, length):
-    """Whether two stretches of bytes are equal."""
-    at = 0
-    while at + 8 <= length:
-        if load_u64(a, a_start + at) != load_u64(b, b_start + at):
-            return False
-        at += 8
-    while at < length:
-        if a[a_start + at] != b[b_start + at]:
-            return False
-        at += 1
-    return True
-
-
-@kernel
 def pair_key(left, right):
     """Both ids of a pair in the low bits of one word."""
     return (np.uint64(left) << np.uint64(ID_BITS)) | np.uint64(right)
@@ -266,10 +206,11 @@ def pair_rank(tables, left, right):
     key = pair_key(left, right)
     hashed = hash_pair(key)
     bit = filter_bit(hashed, tables.pair_filter)
-    if (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1) == 0:
-        return _NO_RANK
     mask = np.uint64(tables.pairs.size - 1)
     at = (hashed >> np.uint64(40)) & mask
+    prefetch(tables.pairs, at)
+    if (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1) == 0:
+        return _NO_RANK
     while True:
         found = tables.pairs[at]
         if found >> np.uint64(ID_BITS) == key:
@@ -277,6 +218,15 @@ def pair_rank(tables, left, right):
         if found == _NONE:
             return _NO_RANK
         at = (at + np.uint64(1)) & mask
+
+
+@kernel
+def merged_id(tables, rank):
+    """The id that the merge of a rank makes, uint32."""
+    in_line()
+    if tables.packing[3] >= 0:
+        return rank + np.uint32(tables.packing[3])
+    return tables.merged[np.uint64(rank)]
 
 
 @kernel
@@ -387,7 +337,7 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     while best != _NO_RANK:
         # The leftmost of the lowest rank.
         at = np.uint64(best & np.uint32(63))
-        symbol = tables.merged[np.uint64(best >> np.uint32(6))]
+        symbol = merged_id(tables, best >> np.uint32(6))
         after = (left >> at) >> one
         joined = at + one + np.uint64(trailing_zeros(after))
         before = left & ((one << at) - one)
@@ -443,7 +393,7 @@ def merge_at(tables, rows, n, at):
     """
     row = 4 * at
     right = np.int64(rows[row + _FOLLOWING])
-    symbol = tables.merged[rows[row + _RANK]]
+    symbol = merged_id(tables, rows[row + _RANK])
     rows[row + _SYMBOL] = symbol
     rows[4 * right + _RANK] = _NO_RANK
     after = np.int64(rows[4 * right + _FOLLOWING])
@@ -722,7 +672,7 @@ def _pop(heap, size):
 
 @kernel
 def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
-    """The ids of one pre-token, without any cache. Returns the number of ids after it."""
+    """The ids of one pre-token, merged. Returns the number of ids after it."""
     in_line()
     known = whole_token(tables, buffer, start, stop)
     if known >= 0:
@@ -800,227 +750,120 @@ def fill_tokens(tables, scratch, token_bytes, token_offsets):
 
 
 @kernel
-def remember(cache, ids, first, n, buffer, start, length):
-    """Keep `ids[first : first + n]`, and bytes behind them, in the arena.
+def merge_new(tables, words, scratch, buffer, n_new):
+    """Merge those of the others that `scratch.missing` says are new, and put them among the words.
 
-    Returns their place there.
+    A call for each would take longer than to look it up: it hands over some thirty arrays.
     """
-    arena = cache.arena
-    mask = arena.size - 1
-    n_words = (n + 1) // 2
-    needed = n_words + (length + 7) // 8
-    if cache.used[ARENA_USED] > LAST_PLACE - 2 * arena.size:
-        # Numbers are used up: as if nothing had been seen.
-        cache.front[:] = np.uint64(0)
-        cache.rows[:] = np.uint64(0)
-        cache.long_rows[:] = np.uint64(0)
-        cache.used[ARENA_USED] = cache.used[ROWS_TAKEN] = cache.used[LONG_TAKEN] = 0
-    if (cache.used[ARENA_USED] & mask) + needed > arena.size:
-        # In one piece: the rest of the round is left out.
-        cache.used[ARENA_USED] = (cache.used[ARENA_USED] | mask) + 1
-    place = cache.used[ARENA_USED]
-    at = place & mask
-    for i in range(n_words):
-        # What stands behind the last id is written over, before it is read.
-        arena[at + i] = np.uint64(ids[first + 2 * i]) | (
-            np.uint64(ids[first + 2 * i + 1]) << np.uint64(32)
-        )
-    at += n_words
-    for i in range(start, start + length - 7, 8):
-        arena[at] = load_u64(buffer, i)
-        at += 1
-    if length & 7:
-        arena[at] = last_bytes(buffer, start + length, length)
-    cache.used[ARENA_USED] = place + needed
-    return place
+    out_of_line()
+    for number in range(n_new):
+        row = scratch.missing[np.uint64(number)]
+        # It may stand in this group twice.
+        place = find_missing(words, scratch, buffer, row)
+        if place < 0:
+            if scratch.keys[row << np.uint64(2) | np.uint64(1)] == LONG:
+                place = merge_new_long(tables, words, scratch, buffer, row)
+            else:
+                place = merge_new_short(tables, words, scratch, buffer, row)
+        scratch.keys[row << np.uint64(2) | np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
 
 
 @kernel
-def is_there(cache, place):
-    """Whether what was put at a place of the arena has not been written over."""
-    return cache.used[ARENA_USED] <= place + cache.arena.size
-
-
-@kernel
-def last_bytes(buffer, stop, length):
-    """The last `length & 7` bytes before `stop`, not none; there are eight at least."""
-    return load_u64(buffer, stop - 8) >> np.uint64(64 - 8 * (length & 7))
-
-
-@kernel
-def recall(arena, at, n, ids, n_ids):
-    """Copy n ids from word `at` of the arena; one more may be written. Returns the number now."""
-    for i in range((n + 1) // 2):
-        word = arena[at + i]
-        ids[n_ids + 2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))
-        ids[n_ids + 2 * i + 1] = np.uint32(word >> np.uint64(32))
-    return n_ids + n
-
-
-@kernel
-def is_remembered(arena, at, buffer, start, length):
-    """Whether the arena has the bytes `buffer[start : start + length]` from word `at` on."""
-    for i in range(start, start + length - 7, 8):
-        if arena[at] != load_u64(buffer, i):
-            return False
-        at += 1
-    return length & 7 == 0 or arena[at] == last_bytes(buffer, start + length, length)
-
-
-@kernel
-def row_bucket(low, high, rows):
-    """Where in `rows` a key has its four rows."""
-    return ((hash_key(low, high) >> np.uint64(32)) & np.uint64(rows.size // 16 - 1)) << np.uint64(4)
-
-
-@kernel
-def new_row(rows, bucket, low, high):
-    """Where in a bucket a key is to be put: in the first row.
-
-    The others are moved on, up to a row of its own, if there is one whose ids are gone, or to one
-    that is empty; else the last is lost, which was put there before all others.
-    """
-    last = bucket
-    while last < bucket + 12 and (
-        rows[last + 1] != 0 and not (rows[last] == low and rows[last + 1] == high)
-    ):
-        last += 4
-    for at in range(last - 1, bucket - 1, -1):
-        rows[at + 4] = rows[at]
-    return bucket
-
-
-@kernel
-def long_bucket(hashed, long_rows):
-    """Where in `long_rows` a long pre-token has its four places."""
-    return ((hashed >> np.uint64(20)) & np.uint64(long_rows.size // 8 - 1)) << np.uint64(3)
-
-
-@kernel
-def encode_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids):
-    """The ids of a pre-token of more than SHORT bytes, through a table of its own.
-
-    Returns the number of ids after it.
-    """
+def find_missing(words, scratch, buffer, row):
+    """The row that one of the others has among the words, or -1."""
     in_line()
-    length = stop - start
-    if length > LONGEST_CACHED:
-        return encode_longest(tables, scratch, buffer, start, stop, ids, n_ids)
-    rows, mask = cache.long_rows, cache.arena.size - 1
-    bucket = np.int64(long_bucket(hashed, rows))
-    for at in range(bucket, bucket + 8, 2):
-        if rows[at] == hashed and np.int64(rows[at + 1] & np.uint64(0x7FF)) == length:
-            place = np.int64(rows[at + 1] >> np.uint64(22))
-            n = np.int64((rows[at + 1] >> np.uint64(11)) & np.uint64(0x7FF))
-            if is_there(cache, place) and is_remembered(
-                cache.arena, (place & mask) + (n + 1) // 2, buffer, start, length
-            ):
-                return recall(cache.arena, place & mask, n, ids, n_ids)
-    return encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids)
+    k = row << np.uint64(2)
+    low, high = scratch.keys[k], scratch.keys[k + np.uint64(1)]
+    if high != LONG:
+        return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
+    i = np.uint64(scratch.group[OTHERS + row])
+    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
+    return find_long_row(words, low, buffer, start, stop - start)
 
 
 @kernel
-def encode_longest(tables, scratch, buffer, start, stop, ids, n_ids):
-    """`encode_long` for one that is in no table."""
-    out_of_line()
-    return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-
-
-@kernel
-def encode_new_long(tables, cache, scratch, buffer, hashed, start, stop, ids, n_ids):
-    """`encode_long` for one that is not in its table and is put there."""
-    out_of_line()
-    length = stop - start
-    rows = cache.long_rows
-    bucket = np.int64(long_bucket(hashed, rows))
-    after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-    n = after - n_ids
-    place = remember(cache, ids, n_ids, n, buffer, start, length)
-    # It goes into the first row; the others move on, and the last is lost.
-    for at in range(bucket + 7, bucket + 1, -1):
-        rows[at] = rows[at - 2]
-    rows[bucket] = hashed
-    rows[bucket + 1] = np.uint64(place << 22 | n << 11 | length)
-    cache.used[LONG_TAKEN] += 1
-    return after
-
-
-@kernel
-def encode_new(tables, cache, scratch, buffer, bucket, number, ids, n_ids):
-    """The ids of a short one of the others, which is in no table and is put into `bucket`.
-
-    Returns the number of ids after it.
-    """
-    out_of_line()
-    rows = cache.rows
-    i = np.int64(scratch.group[OTHERS + np.uint64(number)])
-    start, stop = scratch.positions[i], scratch.positions[i + 1]
-    after = merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
-    n = after - n_ids
+def merge_new_short(tables, words, scratch, buffer, row):
+    """`merge_new` for one that has a key. Returns its row in `Words.rows`, or -1."""
+    in_line()
+    i = np.uint64(scratch.group[OTHERS + row])
+    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
+    ids = scratch.new_ids
+    n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
     first_ids, second_ids = np.uint64(0), np.uint64(0)
     bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
     if n <= tables.packing[2]:
         for j in range(min(n, n_first)):
-            first_ids |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j))
+            first_ids |= np.uint64(ids[j]) << (bits * np.uint64(j))
         second_ids = np.uint64(n) << np.uint64(61)
         for j in range(n_first, n):
-            second_ids |= np.uint64(ids[n_ids + j]) << (bits * np.uint64(j - n_first))
+            second_ids |= np.uint64(ids[j]) << (bits * np.uint64(j - n_first))
     else:
-        place = remember(cache, ids, n_ids, n, buffer, start, 0)
+        place = remember(words, ids, n, buffer, start, 0)
+        if place < 0:
+            return np.int64(-1)
         first_ids = np.uint64(place << 16 | n)
-    low, high = scratch.keys[4 * number], scratch.keys[4 * number + 1]
-    row = new_row(rows, bucket, low, high)
-    rows[row] = low
-    rows[row + 1] = high
-    rows[row + 2] = first_ids
-    rows[row + 3] = second_ids
-    cache.used[ROWS_TAKEN] += 1
-    return after
+    k = row << np.uint64(2)
+    low, high = scratch.keys[k], scratch.keys[k + np.uint64(1)]
+    return add_row(words, low, high, first_ids, second_ids)
 
 
 @kernel
-def encode_missing(tables, cache, scratch, buffer, number, ids, n_ids):
+def merge_new_long(tables, words, scratch, buffer, row):
+    """`merge_new` for one of more than SHORT bytes. Returns its row in `Words.long_rows`, or -1."""
+    in_line()
+    i = np.uint64(scratch.group[OTHERS + row])
+    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
+    n = merge_pretoken(tables, scratch, buffer, start, stop, scratch.new_ids, 0)
+    place = remember(words, scratch.new_ids, n, buffer, start, stop - start)
+    if place < 0:
+        return np.int64(-1)
+    entry = np.uint64(place << 22 | n << 11 | (stop - start))
+    return add_long_row(words, scratch.keys[row << np.uint64(2)], entry)
+
+
+@kernel
+def encode_unkept(tables, scratch, buffer, number, ids, n_ids):
+    """`encode_missing` for one that is too long to be kept, or found no room."""
+    out_of_line()
+    i = np.int64(scratch.group[OTHERS + np.uint64(number)])
+    start, stop = scratch.positions[i], scratch.positions[i + 1]
+    return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
+
+
+@kernel
+def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
     """The ids of one of the others that is not in front and is put there.
 
     Returns the number of ids after it.
     """
     in_line()
     k = 4 * number
-    low, high, behind = scratch.keys[k], scratch.keys[k + 1], scratch.keys[k + 3]
+    low, high = scratch.keys[k], scratch.keys[k + 1]
+    if scratch.keys[k + 3] == _NONE:
+        return encode_unkept(tables, scratch, buffer, number, ids, n_ids)
+    at = np.int64(scratch.keys[k + 3])
     if high == LONG:
-        i = np.int64(scratch.group[OTHERS + np.uint64(number)])
-        start, stop = scratch.positions[i], scratch.positions[i + 1]
-        return encode_long(tables, cache, scratch, buffer, behind, start, stop, ids, n_ids)
-    rows = cache.rows
-    bucket = np.int64(behind)
-    after = n_ids
-    for at in range(bucket, bucket + 16, 4):
-        if (rows[at] ^ low) | (rows[at + 1] ^ high) == 0:
-            first_ids, second_ids = rows[at + 2], rows[at + 3]
-            if second_ids != 0:
-                bits, n_first = tables.packing[0], tables.packing[1]
-                store_four_ids(ids, n_ids, first_ids, bits)
-                store_four_ids(ids, n_ids + n_first, second_ids, bits)
-                after = n_ids + np.int64(second_ids >> np.uint64(61))
-            else:
-                place = np.int64(first_ids >> np.uint64(16))
-                if is_there(cache, place):
-                    n = np.int64(first_ids & np.uint64(0xFFFF))
-                    after = recall(cache.arena, place & (cache.arena.size - 1), n, ids, n_ids)
-            break
-        if rows[at + 1] == 0:
-            break
-    if after == n_ids:
-        after = encode_new(tables, cache, scratch, buffer, bucket, number, ids, n_ids)
+        entry = words.long_rows[at + 1]
+        place, n = np.int64(entry >> np.uint64(22)), np.int64((entry >> np.uint64(11)) & MOST_LONG)
+        return recall(words.arena, place, n, ids, n_ids)
+    first_ids, second_ids = words.rows[at + 2], words.rows[at + 3]
+    if second_ids != 0:
+        bits, n_first = tables.packing[0], tables.packing[1]
+        store_four_ids(ids, n_ids, first_ids, bits)
+        store_four_ids(ids, n_ids + n_first, second_ids, bits)
+        after = n_ids + np.int64(second_ids >> np.uint64(61))
+    else:
+        place, n = np.int64(first_ids >> np.uint64(16)), np.int64(first_ids & np.uint64(0xFFFF))
+        after = recall(words.arena, place, n, ids, n_ids)
     n = after - n_ids
     if n <= 4:
         row = np.int64(scratch.keys[k + 2])
-        cache.front[row] = low
-        cache.front[row + 1] = high
-        cache.front[row + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
+        front[row] = low
+        front[row + 1] = high
+        front[row + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
         # What is behind the last id means nothing, but must leave the bits of the number free.
         third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
-        cache.front[row + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
+        front[row + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
     return after
 
 
@@ -1193,13 +1036,13 @@ def keys_of_others(scratch, source, source_start, first, stop, front):
 
 
 @kernel
-def take_from_front(scratch, cache, buffer, tail, tail_start, n_others):
+def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others):
     """The ids of those of the others that are in front, to `scratch.found`.
 
-    Of those that are not, the bucket and a prefetch of it.
+    Those that are not are found among the words, or merged: `scratch.keys` has their rows.
     """
     in_line()
-    front, group, keys = cache.front, scratch.group, scratch.keys
+    group, keys = scratch.group, scratch.keys
     positions, found = scratch.positions, scratch.found
     inside = n_others
     while inside > 0 and (
@@ -1224,17 +1067,30 @@ def take_from_front(scratch, cache, buffer, tail, tail_start, n_others):
         row = missing[np.uint64(number)]
         k = row << np.uint64(2)
         low, high = keys[k], keys[k + np.uint64(1)]
+        keys[k + np.uint64(3)] = np.uint64(0)
         if high != LONG:
-            bucket = row_bucket(low, high, cache.rows)
-            prefetch(cache.rows, bucket)
-            keys[k + np.uint64(3)] = bucket
-        elif group[OTHERS + row] < END_OF_DOCUMENT:
+            prefetch(words.rows, row_bucket(low, high, words.rows))
+        elif group[OTHERS + row] >= END_OF_DOCUMENT:
+            keys[k + np.uint64(3)] = _NONE
+        else:
             i = np.uint64(group[OTHERS + row])
             start, stop = positions[i], positions[i + np.uint64(1)]
-            if stop - start <= LONGEST_CACHED:
-                hashed = hash_bytes(buffer, start, stop)
-                prefetch(cache.long_rows, long_bucket(hashed, cache.long_rows))
-                keys[k + np.uint64(3)] = hashed
+            if stop - start > LONGEST_CACHED:
+                keys[k + np.uint64(3)] = _NONE
+            else:
+                keys[k] = hash_bytes(buffer, start, stop)
+                prefetch(words.long_rows, long_bucket(keys[k], words.long_rows))
+    n_new = np.uint64(0)
+    for number in range(n_missing):
+        row = missing[np.uint64(number)]
+        k = row << np.uint64(2)
+        if keys[k + np.uint64(3)] != _NONE:
+            place = find_missing(words, scratch, buffer, row)
+            keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
+            missing[n_new] = row
+            n_new += np.uint64(place < 0)
+    if n_new:
+        merge_new(tables, words, scratch, buffer, np.int64(n_new))
 
 
 @kernel
@@ -1299,52 +1155,37 @@ def close_documents(documents, document, position, ids, n_ids):
 
 
 @kernel
-def is_full(cache):
-    """Whether one of the tables behind the front is to grow."""
-    used = cache.used
-    return used[ROWS_TAKEN] > used[ROWS_LIMIT] or used[LONG_TAKEN] > used[LONG_LIMIT]
-
-
-@kernel
-def move_rows(rows, larger):
-    """Put all that is in `Cache.rows` into an empty table of as many buckets or more."""
-    # The last of a bucket first, so that all stand in the same order again.
-    for at in range(rows.size - 4, -1, -4):
-        if rows[at + 1] != 0:
-            low, high = rows[at], rows[at + 1]
-            row = new_row(larger, np.int64(row_bucket(low, high, larger)), low, high)
-            for j in range(4):
-                larger[row + j] = rows[at + j]
-
-
-@kernel
-def move_long_rows(rows, larger):
-    """The same for `Cache.long_rows`."""
-    for at in range(rows.size - 2, -1, -2):
-        if rows[at + 1] != 0:
-            bucket = np.int64(long_bucket(rows[at], larger))
-            for j in range(bucket + 7, bucket + 1, -1):
-                larger[j] = larger[j - 2]
-            larger[bucket] = rows[at]
-            larger[bucket + 1] = rows[at + 1]
-
-
-@kernel
 def encode_pretokens(
-    tables, cache, scratch, documents, buffer, tail, tail_start, starts, cursor, ids, n_ids, most
+    tables,
+    front,
+    words,
+    scratch,
+    documents,
+    buffer,
+    tail,
+    tail_start,
+    starts,
+    cursor,
+    ids,
+    n_ids,
+    most,
+    though_full,
 ):
-    """Encode pre-tokens until the text or `most` groups are done, or a table is to grow.
+    """Encode pre-tokens until the text or `most` groups are done, or `words` are full.
 
     It begins where `cursor` stands.
 
     Args:
-        tables, cache, scratch, documents: see there.
+        tables, words, scratch, documents: see there.
+        front: uint64[4 * power of two], what one thread has seen last: key, key, two ids of 32
+            bits, two ids with their number in the top three bits. Modified in place.
         buffer, tail, tail_start: see `compute_keys`.
         starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
         cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
         ids: uint32, with place for one id per byte, those around documents, and COPIED more.
         n_ids: ids already written.
         most: groups after which to come back, so that signals are seen.
+        though_full: go on with `words` that are full.
 
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
@@ -1353,7 +1194,7 @@ def encode_pretokens(
     document = cursor[2]
     offsets, gaps = documents.offsets, documents.around[3]
     last = offsets.size - 1
-    while most > 0 and cursor[0] < starts.size and not is_full(cache):
+    while most > 0 and cursor[0] < starts.size and (though_full or not is_full(words)):
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
         if n_pretokens <= 0:
@@ -1378,7 +1219,7 @@ def encode_pretokens(
             first = stop
             while ahead < last and offsets[ahead + 1] <= positions[stop]:
                 ahead += 1
-        take_from_front(scratch, cache, buffer, tail, tail_start, n_others)
+        take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others)
         number, copied = 0, 0
         while True:
             number, copied, n_ids = put_together(scratch, number, copied, n_others, ids, n_ids)
@@ -1392,11 +1233,12 @@ def encode_pretokens(
             if other >= END_OF_DOCUMENT:
                 document, n_ids = close_documents(documents, document, positions[i], ids, n_ids)
             else:
-                n_ids = encode_missing(tables, cache, scratch, buffer, number, ids, n_ids)
+                n_ids = encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids)
                 copied += 1
             number += 1
         if not document & gaps:
             n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
+        say_what_was_added(words)
     if cursor[0] == starts.size:
         document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
     cursor[2] = document

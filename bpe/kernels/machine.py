@@ -115,6 +115,66 @@ def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     return types.uint64(array, types.int64), generate
 
 
+def _plain_load_acquire(array: Any, i: int) -> np.uint64:
+    return np.uint64(array[i])
+
+
+@intrinsic
+def _load_acquire(typing_context: Any, array: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.uint64(array, types.int64), generate
+
+
+def _plain_store_release(array: Any, i: int, value: int) -> None:
+    array[i] = value
+
+
+@intrinsic
+def _store_release(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        builder.store_atomic(arguments[2], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), generate
+
+
+def _plain_claim(array: Any, i: int, value: int) -> bool:
+    free = array[i] == 0
+    if free:
+        array[i] = value
+    return bool(free)
+
+
+@intrinsic
+def _claim(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        nothing = ir.Constant(_I64, 0)
+        found = builder.cmpxchg(pointer, nothing, arguments[2], "acq_rel", "acquire")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(array, types.int64, types.uint64), generate
+
+
+def _plain_add_atomically(array: Any, i: int, value: int) -> np.int64:
+    before = np.int64(array[i])
+    array[i] += value
+    return before
+
+
+@intrinsic
+def _add_atomically(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        return builder.atomic_rmw("add", pointer, arguments[2], "monotonic")
+
+    return types.int64(array, types.int64, types.int64), generate
+
+
 def _plain_take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> None:
     for word in range(2):
         found = int(_plain_load_u64(source, i + 8 * word)) & int(parts[j + word])
@@ -440,6 +500,21 @@ Reads `array[i : i + 64]` of a `uint8` array.
 
 load_u64 = _plain_load_u64 if config.DISABLE_JIT else _load_u64
 """`load_u64(array, i)`: the 8 bytes from `array[i]` of a `uint8` array as one word."""
+
+load_acquire = _plain_load_acquire if config.DISABLE_JIT else _load_acquire
+"""`load_acquire(array, i)`: `array[i]`, `uint64`, read before all that is read after it."""
+
+store_release = _plain_store_release if config.DISABLE_JIT else _store_release
+"""`store_release(array, i, value)`: to `array[i]`, `uint64`, after all that was written before it:
+who reads it by `load_acquire` finds that, too."""
+
+claim = _plain_claim if config.DISABLE_JIT else _claim
+"""`claim(array, i, value)`: put it there if `array[i]`, `uint64`, is 0. Returns whether it was: of
+threads that try at the same time for one only."""
+
+add_atomically = _plain_add_atomically if config.DISABLE_JIT else _add_atomically
+"""`add_atomically(array, i, value)`: add to `array[i]`, `int64`; what other threads add at the same
+time is not lost. Returns what was there before."""
 
 take_key = _plain_take_key if config.DISABLE_JIT else _take_key
 """`take_key(source, i, parts, j, target, k)`: the 16 bytes from `source[i]`, but for the bits that
