@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 MAX_ID = 2**kernels.ID_BITS - 2
 
 # Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
-# all over a table: those of all threads are small as long as there are few words.
+# all over a table: those of all threads have room for those of 100 MB of text in one language.
 _FRONT = 2**19
-_ROWS, _MOST_ROWS = 2**17, 2**23
-_LONG_ROWS, _MOST_LONG_ROWS = 2**14, 2**21
+_ROWS, _MOST_ROWS = 2**21, 2**23
+_LONG_ROWS, _MOST_LONG_ROWS = 2**17, 2**21
 _ARENA = 2**23
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen; after few
 # if another thread makes room at that moment.
@@ -79,11 +79,10 @@ def _no_words() -> word_kernels.Words:
 
 def _with_room(words: word_kernels.Words) -> word_kernels.Words:
     """The same words in larger tables; none if they have grown as far as they may."""
-    used, rows, long_rows = words.used, words.rows, words.long_rows
-    rows_are_full = used[word_kernels.ROWS_TAKEN] > used[word_kernels.ROWS_LIMIT]
-    long_rows_are_full = used[word_kernels.LONG_TAKEN] > used[word_kernels.LONG_LIMIT]
+    rows, long_rows = words.rows, words.long_rows
+    rows_are_full, long_rows_are_full, arena_is_full = _full(words)
     if (
-        used[word_kernels.ARENA_USED] > len(words.arena)
+        arena_is_full
         or (rows_are_full and len(rows) >= _MOST_ROWS)
         or (long_rows_are_full and len(long_rows) >= _MOST_LONG_ROWS)
     ):
@@ -99,6 +98,16 @@ def _with_room(words: word_kernels.Words) -> word_kernels.Words:
         word_kernels.move_long_rows(long_rows, larger)
     _set_limits(larger)
     return larger
+
+
+def _full(words: word_kernels.Words) -> tuple[bool, bool, bool]:
+    """Which are to be replaced: the rows, the long rows, all of it because of the arena."""
+    used = words.used.tolist()
+    return (
+        used[word_kernels.ROWS_TAKEN] > used[word_kernels.ROWS_LIMIT],
+        used[word_kernels.LONG_TAKEN] > used[word_kernels.LONG_LIMIT],
+        used[word_kernels.ARENA_USED] > len(words.arena),
+    )
 
 
 def _set_limits(words: word_kernels.Words) -> None:
@@ -363,7 +372,7 @@ class Encoder:
                 _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL,
                 in_the_way,
             )
-            if cursor[0] < len(starts) and word_kernels.is_full(words):
+            if cursor[0] < len(starts) and any(_full(words)):
                 in_the_way = not self._shared.make_room(self._current)
             else:
                 in_the_way = False
