@@ -313,11 +313,12 @@ class _Counting:
             for future in pending:
                 future.result()
 
-    def total(self) -> PretokenCounts:
+    def total(self) -> FrozenCounts:
+        """All counts; the tables are gone then, as merging needs the memory."""
         total = self._idle.pop() if self._idle else self._new()
-        for counts in self._idle:
-            total.merge(counts)
-        return total
+        while self._idle:
+            total.merge(self._idle.pop())
+        return FrozenCounts(self._pattern, self._special_tokens, *total.arrays())
 
 
 class _Part(NamedTuple):
