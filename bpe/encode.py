@@ -51,15 +51,18 @@ class SharedWords:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.current = _no_words()
+        # Which arena it is, and the words: as long as that is the same, pieces of it are good.
+        self.current = 0, _no_words()
 
     def make_room(self, full: word_kernels.Words) -> bool:
         """Replace words that are full, if nobody has yet. False: another thread is at it."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self.current is full:
-                self.current = _with_room(full)
+            number, words = self.current
+            if words is full:
+                words = _with_room(full)
+                self.current = number + (words.arena is not full.arena), words
         finally:
             self._lock.release()
         return True
@@ -261,7 +264,8 @@ class Encoder:
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
         self._shared = tables.words
-        self._current = self._words = self._shared.current._replace(own=np.zeros(4, np.int64))
+        # No words, which others may replace: who is idle would keep them in memory.
+        self._arena_number, self._own = -1, np.zeros(4, np.int64)
         self._front = zeros(_FRONT, np.uint64)
         self._scratch = group_scratch()
         self._ids = np.empty(1024, np.uint32)
@@ -355,11 +359,13 @@ class Encoder:
         source = read_only(buffer)
         in_the_way = False
         while cursor[0] < len(starts):
-            words = self._take_words()
+            number, words = self._shared.current
+            if number != self._arena_number:
+                self._arena_number, self._own = number, np.zeros(4, np.int64)
             n_ids = kernels.encode_pretokens(
                 self._tables,
                 self._front,
-                words,
+                words._replace(own=self._own),
                 scratch,
                 documents,
                 source,
@@ -373,7 +379,7 @@ class Encoder:
                 in_the_way,
             )
             if cursor[0] < len(starts) and any(_full(words)):
-                in_the_way = not self._shared.make_room(self._current)
+                in_the_way = not self._shared.make_room(words)
             else:
                 in_the_way = False
         token_offsets = documents.token_offsets
@@ -381,12 +387,3 @@ class Encoder:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
         return ids[:n_ids], token_offsets
-
-    def _take_words(self) -> word_kernels.Words:
-        """What all have merged until now, and what this encoder has of its own in it."""
-        current = self._shared.current
-        if current is not self._current:
-            same_arena = current.arena is self._words.arena
-            own = self._words.own if same_arena else np.zeros(4, np.int64)
-            self._current, self._words = current, current._replace(own=own)
-        return self._words

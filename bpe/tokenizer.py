@@ -45,7 +45,7 @@ from bpe.errors import (
     VocabularyError,
 )
 from bpe.gathered import Gathered
-from bpe.patterns import TIKTOKEN, pattern_name, to_tiktoken
+from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
@@ -588,9 +588,16 @@ class Tokenizer:
         if not wanted:
             raise ValueError("the separator is empty: expected at least one character")
         buffer = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
-        if self._preparation is not None:
+        if self._preparation is not None or self.pattern not in PATTERNS:
+            # What stands between documents must not meet a normalizer, nor a regex that may refuse
+            # it.
             check_utf8(buffer, 0)
-            return self._prepared(buffer.tobytes().split(wanted), frozenset())
+            documents = buffer.tobytes().split(wanted)
+            if self._preparation is not None:
+                return self._prepared(documents, frozenset())
+            offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+            joined = np.frombuffer(b"".join(documents), np.uint8)
+            return self._encode_documents(joined, offsets)
         gathered = Gathered(len(buffer) // _PART_BYTES + 1)
 
         def encode_part(number: int, part: SeparatedPart) -> None:
@@ -823,9 +830,9 @@ class Tokenizer:
 
     @contextmanager
     def _lent_encoder(self) -> Iterator[Encoder]:
-        """An encoder without preparation, for one thread, with what its cache holds already.
+        """An encoder without preparation, for one thread, with what it has seen last.
 
-        Encoders are lent, not bound to a thread: threads come and go, what is cached stays.
+        Encoders are lent, not bound to a thread: threads come and go, what was seen stays.
         """
         from bpe.encode import Encoder
 

@@ -6,7 +6,7 @@ at most `workers + 2` of them are under way or waiting to be taken, so memory do
 corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started and
 what runs is waited for: units are short.
 
-Work is a callable that keeps what it needs (an encoder and its cache, counts) and is used by one
+Work is a callable that keeps what it needs (an encoder, counts) and is used by one
 thread at a time. An executor of another kind (processes, a cluster) would offer `run_in_order` with
 the same promises.
 """
@@ -65,7 +65,7 @@ def _run_on_threads(
     idle: deque[Callable[[Unit], Result]] = deque()
 
     def work_on(unit: Unit) -> Result:
-        # The one put back last has the warmest cache. As many exist as threads ran at the same
+        # The one put back last has seen what is nearby. As many exist as threads ran at the same
         # time.
         try:
             work = idle.pop()

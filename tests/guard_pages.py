@@ -62,6 +62,9 @@ def main() -> None:
                 # As many ids as there can be, and what copies write behind them.
                 encoder._ids = ids[len(ids) - (length + 2 + COPIED) :]
                 encoder.encode(buffer, offsets, prefix_id=1, suffix_id=2)
+                encoder._ids = ids[len(ids) - (length + 6 + COPIED) :]
+                apart = np.array([0, length // 3, length // 2, length])
+                encoder.encode_view(buffer, apart, prefix_id=1, suffix_id=2, gaps=True)
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
+from numba import config, njit
 
 from bpe import encode, reference, train
 from bpe.count import PretokenCounts
@@ -295,7 +297,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
         text = " ".join((words * 2)[first : first + 10])
         ids, _ = encoder.encode(*as_batch([text]))
         assert bytes(ids.astype(np.uint8)) == text.encode()
-        current = encoder._shared.current
+        _, current = encoder._shared.current
         if not any(current is words for words in seen):
             seen.append(current)
         assert len(current.rows) == encode._ROWS
@@ -318,7 +320,7 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
             assert ids.tolist() == [
                 256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
             ]
-        current = encoder._shared.current
+        _, current = encoder._shared.current
         taken.append(
             (
                 np.count_nonzero(current.rows[1::4]),
@@ -416,15 +418,68 @@ def test_rows_that_move_are_all_there() -> None:
         assert all(larger.rows[find(larger, number) + 2] == number for number in range(1, 200))
 
 
+@kernel
+def _add_and_check(words, n):
+    """Add rows whose ids follow from the key. Returns how many are found with others."""
+    wrong = 0
+    for i in range(n):
+        low, high = np.uint64(i * 40503), np.uint64(8 << 56)
+        bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
+        at = word_kernels.find_row(words.rows, bucket, low, high)
+        if at < 0:
+            at = word_kernels.add_row(words, low, high, np.uint64(i), low ^ high)
+        if at >= 0 and (words.rows[at + 2] != np.uint64(i) or words.rows[at + 3] != low ^ high):
+            wrong += 1
+    return wrong
+
+
+def test_who_finds_a_row_finds_all_of_it() -> None:
+    n = 200 if config.DISABLE_JIT else 100_000
+    for _ in range(2 if config.DISABLE_JIT else 20):
+        words = words_of(2**18, 4)
+        with ThreadPoolExecutor(4) as pool:
+            # One after the other in the same rows, as closely as threads come.
+            each = [words._replace(own=np.zeros(4, np.int64)) for _ in range(4)]
+            assert list(pool.map(_add_and_check, each, [n] * 4)) == [0] * 4
+        assert np.count_nonzero(words.rows[1::4] == np.uint64(8 << 56)) >= n
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
+def test_rows_are_published_in_order_on_every_processor() -> None:
+    # A processor that keeps the order of all stores would not notice if it were not asked for.
+    share = njit(_share.py_func)
+    share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
+    (code,) = share.inspect_llvm().values()
+    for expected in (
+        r"load atomic i64, .* acquire",
+        r"store atomic i64 .* release",
+        r"cmpxchg .* acq_rel acquire",
+        r"atomicrmw add .* monotonic",
+    ):
+        assert re.search(expected, code)
+
+
+def test_idle_encoders_keep_no_words_that_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_small_tables(monkeypatch, FRONT=8, ROWS=64, LONG_ROWS=64, ARENA=256)
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    idle = Encoder(tables)
+    idle.encode(*as_batch(["a few words"]))
+    before = weakref.ref(tables.words.current[1].rows)
+    Encoder(tables).encode(*as_batch(documents()))
+    assert tables.words.current[0] > 0
+    assert before() is None
+    idle.encode(*as_batch(["a few words"]))
+
+
 def test_a_word_is_merged_for_all_encoders_once() -> None:
     tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
     first, second = Encoder(tables), Encoder(tables)
     expected, _ = first.encode(*as_batch(documents()))
-    before = [array.copy() for array in tables.words.current]
+    before = [array.copy() for array in tables.words.current[1]]
     assert before[0].any()
     ids, _ = second.encode(*as_batch(documents()))
     assert (ids == expected).all()
-    for array, other in zip(tables.words.current, before, strict=True):
+    for array, other in zip(tables.words.current[1], before, strict=True):
         assert (array == other).all()
 
 

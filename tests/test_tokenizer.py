@@ -163,6 +163,13 @@ def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) ->
         normalized.encode_separated_to_numpy(b"a\xff")
 
 
+def test_separated_documents_of_a_pattern_that_would_refuse_the_separator() -> None:
+    vocabulary = TOKENIZER.vocabulary
+    letters = Tokenizer.from_vocabulary(vocabulary, pattern=r"tiktoken:[a-z]+|\s+")
+    ids, offsets = letters.encode_separated_to_numpy(b"abc def<|endoftext|>ghi<|endoftext|>")
+    assert [letters.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["abc def", "ghi", ""]
+
+
 def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="the separator is empty: expected at least one character"):
         TOKENIZER.encode_separated_to_numpy(b"a", "")

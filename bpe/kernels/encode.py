@@ -143,7 +143,8 @@ class Scratch(NamedTuple):
     keys: NDArray[np.uint64]
     # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
     found: NDArray[np.uint64]
-    missing: NDArray[np.uint64]  # uint64[2 * (GROUP + 80)], which of the others are not there
+    # uint64[2 * (GROUP + 80)], which of the others are not there; then which of these are new
+    missing: NDArray[np.uint64]
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`

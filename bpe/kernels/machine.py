@@ -10,6 +10,7 @@ All integers are `uint64`; bit j of a mask speaks of byte `i + j`. Words are lit
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numba.extending import intrinsic
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _MASK64 = (1 << 64) - 1
+_ONE_AT_A_TIME = threading.Lock()  # for the twins of what is one step to all threads
 
 
 def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -143,9 +145,10 @@ def _store_release(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
 
 
 def _plain_claim(array: Any, i: int, value: int) -> bool:
-    free = array[i] == 0
-    if free:
-        array[i] = value
+    with _ONE_AT_A_TIME:
+        free = array[i] == 0
+        if free:
+            array[i] = value
     return bool(free)
 
 
@@ -161,8 +164,9 @@ def _claim(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
 
 
 def _plain_add_atomically(array: Any, i: int, value: int) -> np.int64:
-    before = np.int64(array[i])
-    array[i] += value
+    with _ONE_AT_A_TIME:
+        before = np.int64(array[i])
+        array[i] += value
     return before
 
 

@@ -64,7 +64,8 @@ class Words(NamedTuple):
     # uint64[n]: ids, two to a word, and the bytes of long pre-tokens
     arena: NDArray[np.uint64]
     # int64[5]: words of the arena that are used, or were asked for; rows that are taken, and after
-    # how many they are to be replaced; the same for `long_rows`
+    # how many they are to be replaced; the same for `long_rows`.  Larger tables have it in common
+    # with those that they replace: rows that were added to these meanwhile are counted, too
     used: NDArray[np.int64]
     # int64[4], of one thread: where a piece of the arena that it took is free, and where it ends;
     # what it put into `rows` and `long_rows` and has not added to `used` yet
