@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bpe
+from bpe.kernels import jit
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +25,11 @@ print(find_all(np.frombuffer(b"a-a" + b"-" * 100, np.uint8), b"a").tolist())
 SPLIT = """
 from bpe.pretokenize import Pretokenizer
 print(Pretokenizer("gpt2").split("né".encode()))
+"""
+FAMILY = """
+from bpe.pretokenize import Pretokenizer
+text = "HelloWorld 1234567's /\\n\\n".encode()
+print([Pretokenizer(pattern).split(text) for pattern in ("llama3", "qwen2")])
 """
 DIE_BEFORE_THE_DATA = """
 import os
@@ -247,3 +254,25 @@ def test_numba_settings_are_left_alone() -> None:
 
     assert bpe.kernels.search.find_all is not None
     assert os.environ.get("NUMBA_CACHE_DIR", "") == numba.config.CACHE_DIR
+
+
+def test_scanners_of_one_source_are_compiled_once_and_told_apart(package: Path) -> None:
+    # They are made by one function, and close over their flags and over one another.
+    first = execute(package, FAMILY)
+    second = execute(package, FAMILY)
+    assert "compiling kernels" in first.stderr
+    assert "compiling kernels" not in second.stderr
+    llama3, qwen2 = ast.literal_eval(second.stdout)
+    assert first.stdout == second.stdout
+    assert llama3[1:4] == [b" ", b"123", b"456"]
+    assert qwen2[1:4] == [b" ", b"1", b"2"]
+
+
+def test_a_kernel_that_closes_over_something_else_is_refused() -> None:
+    names = ["a", "b"]
+
+    def look() -> int:
+        return len(names)
+
+    with pytest.raises(TypeError, match="look closes over list; kernels may close over numbers"):
+        jit._what_it_is(look)

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 import llvmlite
 import numba
+import numpy as np
 import platformdirs
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -174,7 +175,32 @@ class _Cache(FunctionCache):
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         # NUMBA_BOUNDSCHECK makes other code, of which numba's own key says nothing. It is read anew
         # whenever something is compiled, so it cannot be said by the name of the directory.
-        return (*super()._index_key(sig, codegen), numba.config.BOUNDSCHECK)
+        signature, target, _ = super()._index_key(sig, codegen)
+        return signature, target, _what_it_is(self._py_func), numba.config.BOUNDSCHECK
+
+
+def _what_it_is(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """A kernel's name, place, and what it closes over; of its source the directory has a digest.
+
+    Numba would pickle what it closes over; kernels have another number in each process then, and
+    a scanner was compiled anew in every one.
+
+    Raises:
+        TypeError: It closes over something else than numbers and kernels.
+    """
+    values: list[Any] = []
+    for cell in function.__closure__ or ():
+        value = cell.cell_contents
+        if isinstance(value, _Dispatcher):
+            values.append(_what_it_is(value.py_func))
+        elif isinstance(value, int | np.generic):
+            values.append((type(value).__name__, repr(value)))
+        else:
+            raise TypeError(
+                f"{function.__qualname__} closes over {type(value).__name__}; kernels may close"
+                " over numbers and kernels"
+            )
+    return function.__code__.co_firstlineno, function.__qualname__, *values
 
 
 class _Dispatcher(CPUDispatcher):
