@@ -104,7 +104,10 @@ def _with_room(words: word_kernels.Words) -> word_kernels.Words:
 
 
 def _full(words: word_kernels.Words) -> tuple[bool, bool, bool]:
-    """Which are to be replaced: the rows, the long rows, all of it because of the arena."""
+    """Which are to be replaced: the rows, the long rows, all of it because of the arena.
+
+    As the kernel `is_full`, of which to load the machine code would take some milliseconds.
+    """
     used = words.used.tolist()
     return (
         used[word_kernels.ROWS_TAKEN] > used[word_kernels.ROWS_LIMIT],
@@ -198,6 +201,7 @@ class EncoderTables:
         # As many bits as the largest id needs: two words hold more of them than of 32 bits each.
         bits = max(16, (vocabulary.size - 1).bit_length())
         n_first = 64 // bits
+        # Mostly the id of a merge is its rank and one number, and need not be looked up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
         packing = np.array(

@@ -568,10 +568,11 @@ class Tokenizer:
         """Encode the documents of a file that lies in memory or is mapped, on all threads.
 
         This is `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text, but
-        makes no string of it, nor copies it: what spells a special token is ordinary text.
+        makes no string of it: what spells a special token is ordinary text. Nor is it copied, unless
+        the tokenizer has a normalizer, or a pattern without a scanner.
 
         Args:
-            data: UTF-8.
+            data: UTF-8, any number of bytes.
             separator: what stands between two documents; it belongs to none, and has no ids.
 
         Returns:
@@ -579,7 +580,8 @@ class Tokenizer:
             `int64[n_documents + 1]`: document i has the ids from `offsets[i]` to `offsets[i + 1]`.
 
         Raises:
-            EncodingError: The data is not UTF-8, or the separator has a lone surrogate.
+            EncodingError: The data is not UTF-8, the separator has a lone surrogate, or the pattern
+                was written for tiktoken, which would lose some of the text.
             ValueError: The separator is empty.
         """
         from bpe.separated import check_utf8, separated_parts
