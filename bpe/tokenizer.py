@@ -568,7 +568,7 @@ class Tokenizer:
         """Encode the documents of a file that lies in memory or is mapped, on all threads.
 
         This is `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text, but
-        makes no string of it: what spells a special token is ordinary text. Nor is it copied, unless
+        makes no string of it: what spells a special token is ordinary text. It is copied only if
         the tokenizer has a normalizer, or a pattern without a scanner.
 
         Args:

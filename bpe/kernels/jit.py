@@ -180,7 +180,7 @@ class _Cache(FunctionCache):
 
 
 def _what_it_is(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """A kernel's name, place, and what it closes over; of its source the directory has a digest.
+    """A kernel's name, place, code, and what it closes over.
 
     Numba would pickle what it closes over; kernels have another number in each process then, and
     a scanner was compiled anew in every one.
@@ -200,7 +200,9 @@ def _what_it_is(function: Callable[..., Any]) -> tuple[Any, ...]:
                 f"{function.__qualname__} closes over {type(value).__name__}; kernels may close"
                 " over numbers and kernels"
             )
-    return function.__code__.co_firstlineno, function.__qualname__, *values
+    code = function.__code__
+    digest = hashlib.sha256(code.co_code).hexdigest()
+    return code.co_firstlineno, function.__qualname__, digest, *values
 
 
 class _Dispatcher(CPUDispatcher):
