@@ -174,35 +174,39 @@ class _Cache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         # NUMBA_BOUNDSCHECK makes other code, of which numba's own key says nothing. It is read anew
-        # whenever something is compiled, so it cannot be said by the name of the directory.
-        signature, target, _ = super()._index_key(sig, codegen)
-        return signature, target, _what_it_is(self._py_func), numba.config.BOUNDSCHECK
+        # whenever something is compiled, so it cannot be said by the name of the directory. What a
+        # kernel closes over is said by its name, which the name of its file has in it.
+        code = hashlib.sha256(self._py_func.__code__.co_code).hexdigest()
+        return sig, codegen.magic_tuple(), code, numba.config.BOUNDSCHECK
 
 
-def _what_it_is(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """A kernel's name, place, code, and what it closes over.
+def _own_name(function: Callable[..., Any]) -> str:
+    """The qualified name of a kernel, and a digest of what it closes over.
 
-    Numba would pickle what it closes over; kernels have another number in each process then, and
-    a scanner was compiled anew in every one.
+    Machine code of several processes comes together in one, from the cache, and there names decide
+    what calls what: two kernels of one name that close over different numbers must not meet. Numba
+    puts a number behind the names, but each process counts for itself.
 
     Raises:
         TypeError: It closes over something else than numbers and kernels.
     """
-    values: list[Any] = []
+    values: list[str] = []
     for cell in function.__closure__ or ():
         value = cell.cell_contents
         if isinstance(value, _Dispatcher):
-            values.append(_what_it_is(value.py_func))
+            values.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
         elif isinstance(value, int | np.generic):
-            values.append((type(value).__name__, repr(value)))
+            values.append(f"{type(value).__name__} {value!r}")
         else:
             raise TypeError(
                 f"{function.__qualname__} closes over {type(value).__name__}; kernels may close"
                 " over numbers and kernels"
             )
-    code = function.__code__
-    digest = hashlib.sha256(code.co_code).hexdigest()
-    return code.co_firstlineno, function.__qualname__, digest, *values
+    if not values:
+        return function.__qualname__
+    values.append(str(function.__code__.co_firstlineno))
+    digest = hashlib.sha256("\0".join(values).encode()).hexdigest()
+    return f"{function.__qualname__}_{digest[:16]}"
 
 
 class _Dispatcher(CPUDispatcher):
@@ -238,6 +242,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     """
     if numba.config.DISABLE_JIT:
         return function
+    function.__qualname__ = _own_name(function)
     options = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
     compiled = _Dispatcher(function, targetoptions=options)
     if CACHE_DIRECTORY is not None:
