@@ -283,7 +283,8 @@ class Encoder:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        dtype: np.dtype[Any] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
 
         Args:
@@ -295,9 +296,10 @@ class Encoder:
             suffix_id: put after every document, -1 for nothing.
             continues: the first document began in an earlier call: no prefix for it.
             continued: the last document goes on in a later call: no suffix for it.
+            dtype: of the ids, uint32 if None; every id has to fit.
 
         Returns:
-            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
+            dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
         """
         if self._preparation is None:
@@ -309,8 +311,8 @@ class Encoder:
                 continues=continues,
                 continued=continued,
             )
-            return ids.copy(), token_offsets
-        return self._preparation.encode(
+            return ids.astype(np.uint32 if dtype is None else dtype), token_offsets
+        ids, token_offsets = self._preparation.encode(
             self.encode_view,
             buffer,
             offsets,
@@ -320,6 +322,7 @@ class Encoder:
             continues=continues,
             continued=continued,
         )
+        return ids.astype(np.uint32 if dtype is None else dtype, copy=False), token_offsets
 
     def encode_view(
         self,

@@ -12,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bpe.errors import EncodingError, VocabularyError
 from bpe.vocabulary import unknown_id_message
@@ -34,7 +34,8 @@ class AnyEncoder(Protocol):
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        dtype: np.dtype[Any] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `bpe.encode.Encoder.encode`."""
 
 
@@ -266,7 +267,8 @@ class TextEncoder:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        dtype: np.dtype[Any] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
 
         Args:
@@ -276,9 +278,10 @@ class TextEncoder:
             suffix_id: put after every document, -1 for nothing.
             continues: never true, for a document is not cut.
             continued: never true.
+            dtype: of the ids, uint32 if None; every id has to fit.
 
         Returns:
-            uint32[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
+            dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
         """
         assert not continues, "the document was cut, and this tokenizer allows no cut"
@@ -286,15 +289,18 @@ class TextEncoder:
         texts = [buffer[start:stop].tobytes().decode() for start, stop in pairwise(offsets)]
         before = [prefix_id] if prefix_id >= 0 else []
         behind = [suffix_id] if suffix_id >= 0 else []
-        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)])
+        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)], dtype)
 
 
-def _flat(encoded: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def _flat(
+    encoded: list[list[int]], dtype: np.dtype[Any] | None = None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     import numpy as np
 
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
-    ids = np.fromiter((token_id for ids in encoded for token_id in ids), np.uint32, offsets[-1])
+    every_id = (token_id for ids in encoded for token_id in ids)
+    ids = np.fromiter(every_id, np.uint32 if dtype is None else dtype, offsets[-1])
     return ids, offsets
 
 

@@ -47,6 +47,7 @@ from preprocess.token_file import (
     StreamState,
     TokenFileWriter,
     saved_manifest,
+    token_dtype,
 )
 
 if TYPE_CHECKING:
@@ -373,7 +374,7 @@ def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> 
 class Part:
     """What a unit gives to one output: ids, the ends of documents among them, bytes of text."""
 
-    ids: NDArray[np.uint32]
+    ids: NDArray[np.unsignedinteger[Any]]
     document_ends: NDArray[np.int64]
     n_bytes: int
 
@@ -675,6 +676,7 @@ def _encoding(
 
     def make_work() -> Callable[[WorkUnit], _Encoded]:
         encoder = tokenizer.new_encoder()
+        dtype = token_dtype(tokenizer.vocab_size)
 
         def work(unit: WorkUnit) -> _Encoded:
             batch = unit.read()
@@ -685,6 +687,7 @@ def _encoding(
                 suffix_id=ids.end_of_text,
                 continues=batch.continues,
                 continued=batch.continued,
+                dtype=dtype,
             )
             parts = _divided(batch, encoded, offsets)
             return _Encoded(batch.without_text(), parts, look_alikes.count(batch))
@@ -753,7 +756,7 @@ class _SourceDigests:
 
 
 def _divided(
-    batch: DocumentBatch, ids: NDArray[np.uint32], offsets: NDArray[np.int64]
+    batch: DocumentBatch, ids: NDArray[np.unsignedinteger[Any]], offsets: NDArray[np.int64]
 ) -> list[Part]:
     """What each output gets of a batch: [all], or [train, validation] if documents are divided."""
     n_ended = batch.n_ended

@@ -32,6 +32,9 @@ JOURNAL_FILE = "journal.jsonl"
 _PARTIAL = ".partial"
 # The name of a repair; no run has a name that begins with a dot.
 REPAIR = ".repair"
+# For a longer write the system may look for memory in pieces as long as that: 2 MiB took up to 17
+# times as long as these (docs/performance.md).
+_WRITTEN_AT_ONCE = 256 * 1024
 # Errors that end when somebody has made space.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -146,8 +149,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):  # one call writes at most 2 GiB
-        data = data[os.write(descriptor, data) :]
+    while len(data):
+        data = data[os.write(descriptor, data[:_WRITTEN_AT_ONCE]) :]
 
 
 def _sync_directory(directory: Path) -> None:

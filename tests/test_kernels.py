@@ -270,6 +270,16 @@ def test_ids_around_documents(continues: bool, continued: bool) -> None:
     assert offsets.tolist() == [0, len(first), len(first) + 2, len(ids)]
 
 
+def test_ids_of_another_type() -> None:
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
+    batch = as_batch(documents())
+    expected, places = encoder.encode(*batch, suffix_id=2**16 - 1)
+    ids, found = encoder.encode(*batch, suffix_id=2**16 - 1, dtype=np.dtype(np.uint16))
+    assert (expected.dtype, ids.dtype) == (np.uint32, np.uint16)
+    assert ids.tolist() == expected.tolist()
+    assert found.tolist() == places.tolist()
+
+
 def test_no_documents() -> None:
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
     ids, offsets = encoder.encode(*as_batch([]), prefix_id=1, suffix_id=2)

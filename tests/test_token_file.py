@@ -100,6 +100,13 @@ def edit(manifest_path: Path, **changes: Any) -> None:
     manifest_path.write_text(json.dumps(data))
 
 
+def test_more_ids_than_one_write_takes(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(301, size=400_000)
+    file = write(tmp_path, ids, [ids.size])
+    assert (tmp_path / "train.bin").read_bytes() == ids.astype("<u2").tobytes()
+    assert file.n_tokens == ids.size
+
+
 # The format.
 
 

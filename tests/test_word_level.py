@@ -139,10 +139,13 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
     data = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
     buffer = np.frombuffer(b"".join(data), np.uint8)
-    ids, ends = tokenizer.new_encoder().encode(buffer, offsets, prefix_id=7, suffix_id=9)
     expected = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
-    assert ids.tolist() == list(chain.from_iterable(expected))
-    assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    encoder = tokenizer.new_encoder()
+    for dtype, found in ((None, np.uint32), (np.dtype(np.uint16), np.uint16)):
+        ids, ends = encoder.encode(buffer, offsets, prefix_id=7, suffix_id=9, dtype=dtype)
+        assert ids.dtype == found
+        assert ids.tolist() == list(chain.from_iterable(expected))
+        assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
 
 
 @given(text=word_texts)
