@@ -56,9 +56,17 @@ def _write_gigatoken(job: Job, path: Path) -> None:
 
 @side("to-bin", OURS, whole=True)
 def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours: what `tokenbin encode` does; it checks, digests and brings to the disk, too."""
+    """Ours: `tokenbin encode`; it checks, digests and brings to the disk, too."""
+    from preprocess.cli import main
+
     path = job.directory / "ours.bin"
-    _build(job, path)
+    workers = ["--workers", str(job.threads)]
+    files = [str(job.corpus), "--tokenizer", str(job.tokenizer), "--out", str(path)]
+    try:
+        main(["encode", *files, *workers, "--overwrite"])
+    except SystemExit as end:
+        if end.code:
+            raise
     return Result(job.corpus.stat().st_size, None, path)
 
 
