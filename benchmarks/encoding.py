@@ -39,8 +39,6 @@ def _timed(clock: Clock, first: Callable[[], object], work: Callable[[], T]) -> 
 @side("encode", OURS)
 def encode_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours, from bytes with separators to one array."""
-    import pyarrow  # noqa: F401 - imports do not count
-
     import bpe.encode  # noqa: F401 - imports do not count
     from bpe import Tokenizer
 
@@ -69,8 +67,6 @@ def encode_gigatoken(job: Job, clock: Clock) -> Result:
 
 
 def _encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
-    import pyarrow  # noqa: F401 - imports do not count
-
     import bpe.encode  # noqa: F401 - imports do not count
     from bpe import Tokenizer
 

@@ -22,7 +22,7 @@ from benchmarks.rounds import Comparison
 from benchmarks.studies import Table
 
 _PACKAGES = (
-    "numpy", "numba", "llvmlite", "pyarrow", "regex", "gigatoken", "tokenizers", "tiktoken",
+    "numpy", "numba", "llvmlite", "regex", "gigatoken", "tokenizers", "tiktoken",
     "rustbpe", "bpeasy", "ffbpe",
 )  # fmt: skip
 _COLUMNS = [

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels import search, split, split_cl100k
+from bpe.kernels import search, split, split_cl100k, utf8
 from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
@@ -68,19 +68,23 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
 
 
 def is_utf8(buffer: Bytes) -> bool:
-    """Whether `uint8[n_bytes]` is well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong).
+    """Whether `uint8[n_bytes]` is well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong)."""
+    whole = len(buffer) // 64 * 64
+    tail = np.zeros(64, np.uint8)
+    tail[: len(buffer) - whole] = buffer[whole:]
+    state = np.zeros(utf8.STATE_WORDS, np.uint64)
+    return bool(utf8.is_utf8(read_only(buffer), read_only(tail), state))
 
-    Arrow checks it at gigabytes per second and without the interpreter lock.
-    """
-    import pyarrow as pa
 
-    offsets = pa.py_buffer(np.array([0, len(buffer)], np.int64))
-    text = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(buffer))
+def invalid_utf8(buffer: Bytes) -> tuple[int, str] | None:
+    """Where `uint8[n_bytes]` is no UTF-8 first, and what is wrong there; None: it is UTF-8."""
+    if is_utf8(buffer):
+        return None
     try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        buffer.tobytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start, f"0x{buffer[error.start]:02x}: {error.reason}"
+    raise AssertionError("the kernel and Python disagree about UTF-8")
 
 
 def stands_across(buffer: Bytes, place: int, needle: bytes) -> bool:

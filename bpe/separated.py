@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
-from bpe.pretokenize import find_all, is_utf8
+from bpe.pretokenize import find_all, invalid_utf8
 
 Bytes = NDArray[np.uint8]
 
@@ -85,13 +85,9 @@ def check_utf8(part: Bytes, start: int) -> None:
     Raises:
         EncodingError: It is not UTF-8.
     """
-    if is_utf8(part):
-        return
-    try:
-        part.tobytes().decode()
-    except UnicodeDecodeError as error:
+    if found := invalid_utf8(part):
+        place, what = found
         raise EncodingError(
-            f"byte {start + error.start:,} is 0x{part[error.start]:02x}, which is not valid UTF-8"
-            f" there ({error.reason}): expected UTF-8; decode the text as what it is, and encode it"
-        ) from error
-    raise AssertionError("Arrow and Python disagree about UTF-8")
+            f"byte {start + place:,} is not valid UTF-8 ({what}): expected UTF-8; decode the text"
+            " as what it is, and encode it"
+        )

@@ -27,7 +27,7 @@ from preprocess.storage import LocalStorage, OutputError, unfinished, writing
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_PACKAGES = ("tokenbin", "numpy", "numba", "pyarrow", "xxhash", "torch", "tokenizers")
+_PACKAGES = ("tokenbin", "numpy", "numba", "xxhash", "torch", "tokenizers")
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _MEMORY_INFO = Path("/proc/meminfo")
 _GROUPS = Path("/proc/self/cgroup")

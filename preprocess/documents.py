@@ -214,17 +214,22 @@ def prepare(
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
     """
-    from bpe.pretokenize import is_utf8
+    from bpe.pretokenize import invalid_utf8
 
     not_empty = ends > starts
     n_empty = len(starts) - int(not_empty.sum())
     if n_empty:
         starts, ends = starts[not_empty], ends[not_empty]
     n_skipped = n_replaced = 0
-    if is_utf8(buffer):
+    invalid = invalid_utf8(buffer)
+    if invalid is None:
         buffer, offsets = gather(buffer, starts, ends)
     elif reading.on_invalid_utf8 == "error":
-        raise _invalid_utf8(buffer, where)
+        place, what = invalid
+        raise CorpusError(
+            f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
+            " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
+        )
     else:
         buffer, offsets, n_skipped, n_replaced = _without_invalid(buffer, starts, ends, reading)
     decided = None
@@ -236,19 +241,6 @@ def prepare(
     return DocumentBatch(
         buffer, offsets, continues, continued, decided, n_empty, n_skipped, n_replaced
     )
-
-
-def _invalid_utf8(buffer: Bytes, where: Callable[[int], str]) -> CorpusError:
-    """Say where the first sequence is that is not UTF-8."""
-    try:
-        buffer.tobytes().decode()
-    except UnicodeDecodeError as error:
-        return CorpusError(
-            f"{where(error.start)}: not valid UTF-8 (0x{buffer[error.start]:02x}: {error.reason});"
-            " convert the text to UTF-8, or choose --on-invalid-utf8 replace (puts U+FFFD there) or"
-            " skip (leaves the document out)"
-        )
-    raise AssertionError("Arrow and Python disagree about UTF-8")
 
 
 def _without_invalid(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -45,12 +47,44 @@ _bytes = st.one_of(
 @example(data=b"\xc0\x80")
 @example(data=b"\xf4\x90\x80\x80")
 def test_valid_utf8_is_what_python_decodes(data: bytes) -> None:
+    assert is_utf8(buffer_of(data)) is is_decoded(data)
+
+
+# First and second bytes on both sides of every limit.
+EDGES = bytes.fromhex(
+    "00 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 f7 f8 ff"
+)
+
+
+def is_decoded(data: bytes) -> bool:
     try:
         data.decode()
-        expected = True
     except UnicodeDecodeError:
-        expected = False
-    assert is_utf8(buffer_of(data)) is expected
+        return False
+    return True
+
+
+@pytest.mark.parametrize("behind", [b"", b"\x80", b"\x80\x80", b"a" * 64])
+def test_first_and_second_bytes_at_the_edge_of_a_block(behind: bytes) -> None:
+    for first, second in itertools.product(EDGES, repeat=2):
+        for n_before in (0, 61, 62, 63, 64, 125):
+            data = b"a" * n_before + bytes([first, second]) + behind
+            assert is_utf8(buffer_of(data)) == is_decoded(data), data
+
+
+@given(
+    text=st.text(max_size=200),
+    n_before=st.integers(0, 70),
+    changes=st.lists(st.tuples(st.integers(0, 800), st.sampled_from(EDGES)), max_size=2),
+)
+def test_blocks_of_which_a_byte_was_changed(
+    text: str, n_before: int, changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(b"a" * n_before + text.encode())
+    for place, byte in changes:
+        if data:
+            data[place % len(data)] = byte
+    assert is_utf8(buffer_of(bytes(data))) == is_decoded(bytes(data))
 
 
 @given(data=_bytes)

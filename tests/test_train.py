@@ -224,7 +224,7 @@ def test_texts_that_name_files_are_refused(corpus: Path) -> None:
 def test_invalid_utf8_is_located(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"abc def\n" * 1_000_000 + b"ab\xffc")
-    with pytest.raises(EncodingError, match=r"corpus\.txt: not UTF-8 at byte 8,000,002 .*0xFF"):
+    with pytest.raises(EncodingError, match=r"corpus\.txt: not UTF-8 at byte 8,000,002 .*0xff"):
         train_bpe(path, 300)
 
 
