@@ -93,14 +93,14 @@ def _with_room(words: word_kernels.Words) -> word_kernels.Words:
     # What is moved is counted already.
     larger = words._replace(own=np.zeros(4, np.int64))
     if rows_are_full:
-        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
+        larger = larger._replace(rows=zeros(2 * len(rows), np.uint64))
         word_kernels.move_rows(rows, larger)
     if long_rows_are_full:
         n = min(4 * len(long_rows), _MOST_LONG_ROWS)
         larger = larger._replace(long_rows=zeros(n, np.uint64))
         word_kernels.move_long_rows(long_rows, larger)
     _set_limits(larger)
-    return larger
+    return larger._replace(own=words.own)
 
 
 def _full(words: word_kernels.Words) -> tuple[bool, bool, bool]:
@@ -117,13 +117,10 @@ def _full(words: word_kernels.Words) -> tuple[bool, bool, bool]:
 
 
 def _set_limits(words: word_kernels.Words) -> None:
-    """Half of all rows can be taken, and more of tables that cannot grow any further."""
+    """Three quarters of all rows can be taken."""
     # A row has four numbers, one of `long_rows` two.
-    for name, n_rows, most in (
-        (word_kernels.ROWS_LIMIT, len(words.rows) // 4, _MOST_ROWS // 4),
-        (word_kernels.LONG_LIMIT, len(words.long_rows) // 2, _MOST_LONG_ROWS // 2),
-    ):
-        words.used[name] = n_rows // 2 if n_rows < most else n_rows // 4 * 3
+    words.used[word_kernels.ROWS_LIMIT] = len(words.rows) // 4 * 3 // 4
+    words.used[word_kernels.LONG_LIMIT] = len(words.long_rows) // 2 * 3 // 4
 
 
 def _power_of_two_above(n: int) -> int:

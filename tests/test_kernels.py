@@ -316,7 +316,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     with_small_tables(
-        monkeypatch, FRONT=8, ROWS=2**8, MOST_ROWS=2**12, LONG_ROWS=2**6, MOST_LONG_ROWS=2**11
+        monkeypatch, FRONT=8, ROWS=2**8, MOST_ROWS=2**12, LONG_ROWS=2**5, MOST_LONG_ROWS=2**11
     )
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
     words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
@@ -338,8 +338,8 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
                 int(current.used[word_kernels.ARENA_USED]),
             )
         )
-    assert len(current.rows) == 2**12
-    assert len(current.long_rows) >= 2**9
+    assert len(current.rows) >= 2**10
+    assert len(current.long_rows) >= 2**7
     # Words were moved along: none is put in anew.
     assert min(taken[0]) >= 60
     assert taken[0] == taken[1]
@@ -356,16 +356,20 @@ def words_of(n_rows: int, n_long_rows: int) -> word_kernels.Words:
     )
 
 
+def key_of(number: int) -> tuple[np.uint64, np.uint64]:
+    return np.uint64(number * 0x9E3779B97F4A7C15 % 2**64), np.uint64(8 << 56)
+
+
 def find(words: word_kernels.Words, number: int) -> int:
     """Where `put` has put the row of a number, or -1."""
-    low, high = np.uint64(number * 7919), np.uint64(8 << 56)
+    low, high = key_of(number)
     bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
     return int(word_kernels.find_row(words.rows, bucket, low, high))
 
 
 def put(words: word_kernels.Words, number: int) -> int:
     """Add a row of its own for a number; its place is returned."""
-    low, high = np.uint64(number * 7919), np.uint64(8 << 56)
+    low, high = key_of(number)
     return int(word_kernels.add_row(words, low, high, np.uint64(number), np.uint64(1)))
 
 
@@ -377,7 +381,7 @@ def test_rows_are_found_until_there_is_no_room(n_rows: int) -> None:
         assert find(words, number) == -1
         place = put(words, number)
         if place >= 0:
-            assert words.rows[place : place + 4].tolist() == [number * 7919, 8 << 56, number, 1]
+            assert words.rows[place : place + 4].tolist() == [*key_of(number), number, 1]
             assert put(words, number) == place  # not a second time
             places[number] = place
         assert [find(words, known) for known in places] == list(places.values())

@@ -1070,7 +1070,9 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
         low, high = keys[k], keys[k + np.uint64(1)]
         keys[k + np.uint64(3)] = np.uint64(0)
         if high != LONG:
-            prefetch(words.rows, row_bucket(low, high, words.rows))
+            bucket = row_bucket(low, high, words.rows)
+            prefetch(words.rows, bucket)
+            prefetch(words.rows, bucket + np.uint64(8))
         elif group[OTHERS + row] >= END_OF_DOCUMENT:
             keys[k + np.uint64(3)] = _NONE
         else:

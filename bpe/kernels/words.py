@@ -23,6 +23,7 @@ from bpe.kernels.machine import (
     add_atomically,
     claim,
     in_line,
+    leading_zeros,
     load_acquire,
     load_u64,
     multiply,
@@ -143,8 +144,14 @@ def say_what_was_added(words):
 
 @kernel
 def row_bucket(low, high, rows):
-    """Where in `rows` the bucket of a key begins."""
-    return ((hash_key(low, high) >> np.uint64(32)) & np.uint64(rows.size // 16 - 1)) << np.uint64(4)
+    """Where in `rows` the bucket of a key begins.
+
+    The highest bits of the hash say it: what is moved to a larger table in the order of its places
+    goes there in the same order.
+    """
+    # In two steps, because nothing can be shifted by 64 places, as a single bucket would need.
+    unused = np.uint64(leading_zeros(np.uint64(rows.size)) + 4)
+    return ((hash_key(low, high) >> np.uint64(1)) >> unused) << np.uint64(4)
 
 
 @kernel
@@ -195,8 +202,9 @@ def move_rows(rows, larger):
 
 @kernel
 def long_bucket(hashed, long_rows):
-    """Where in `long_rows` a long pre-token has its four places."""
-    return ((hashed >> np.uint64(20)) & np.uint64(long_rows.size // 8 - 1)) << np.uint64(3)
+    """Where in `long_rows` a long pre-token has its four places, as `row_bucket` says it."""
+    unused = np.uint64(leading_zeros(np.uint64(long_rows.size)) + 3)
+    return ((hashed >> np.uint64(1)) >> unused) << np.uint64(3)
 
 
 @kernel
