@@ -217,7 +217,7 @@ class EncoderTables:
             kernels.fill_whole(whole_bytes, whole_offsets, whole)
         self.tables = kernels.Tables(
             byte_ids=byte_ids,
-            byte_pairs=np.empty(65536, np.uint32),
+            byte_pairs=np.empty(65536, np.uint64),
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
@@ -228,15 +228,19 @@ class EncoderTables:
             whole_offsets=whole_offsets,
             whole_ids=whole_ids,
         )
-        kernels.fill_pairs(lefts, rights, ranks, merged_ids, self.tables)
-        # Of two with one place in the table the first stays: the lower id, as they mostly stand.
         all_tokens = list(vocabulary.tokens.values())
-        kernels.fill_tokens(
-            self.tables,
-            group_scratch(),
-            np.frombuffer(b"".join(all_tokens), np.uint8),
-            np.cumsum([0, *map(len, all_tokens)], dtype=np.int64),
+        token_bytes = np.frombuffer(b"".join(all_tokens), np.uint8)
+        token_offsets = np.cumsum([0, *map(len, all_tokens)], dtype=np.int64)
+        first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
+        token_ids = np.fromiter(vocabulary.tokens, np.int64, len(all_tokens))
+        first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
+        last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
+        lowest = np.empty(vocabulary.size, np.uint64)
+        kernels.fill_pairs(
+            lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )
+        # Of two with one place in the table the first stays: the lower id, as they mostly stand.
+        kernels.fill_tokens(self.tables, group_scratch(), token_bytes, token_offsets)
         self.words = SharedWords()
         # Only scanners take what is not UTF-8, as many tokens are.
         if self.pretokenizer.pattern in PATTERNS:

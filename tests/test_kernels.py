@@ -205,6 +205,48 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     assert (early > 10) == (kind == "ranks")
 
 
+def shuffled_merges(chosen: random.Random, alphabet: bytes) -> list[tuple[bytes, bytes]]:
+    """Merges in any order: a token may be merged before it is made, and made in several ways."""
+    tokens = [bytes([byte]) for byte in alphabet]
+    merges = []
+    for _ in range(chosen.choice([4, 10, 30, 60])):
+        left, right = chosen.choice(tokens), chosen.choice(tokens)
+        if len(left + right) <= 8 and (left, right) not in merges:
+            merges.append((left, right))
+            tokens += [left + right] if left + right not in tokens else []
+    chosen.shuffle(merges)
+    return merges
+
+
+def test_pairs_that_are_merged_before_all_others() -> None:
+    """Those that can be are, in whatever order a vocabulary merges."""
+    chosen = random.Random(3)
+    marked = before_all = 0
+    for _ in range(6 if config.DISABLE_JIT else 300):
+        alphabet = chosen.choice([b"ab", b"ab ", b"abcdef"])
+        if chosen.random() < 0.3:
+            merges = reference.train(["".join(chosen.choices("ab ", k=300))], 256 + 40)
+        else:
+            merges = shuffled_merges(chosen, alphabet)
+        made = dict.fromkeys(left + right for left, right in merges)
+        tokens = [*(bytes([byte]) for byte in range(256)), *made]
+        vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
+        rank = reference.rank_by_merges(merges)
+        tables, scratch = EncoderTables(vocabulary, "gpt2").tables, encode.group_scratch()
+        marked += int((tables.byte_pairs >> np.uint64(63)).sum())
+        for length in (1, 2, 3, 4, 9, 16, 17, 33, 64):
+            text = bytes(chosen.choices(alphabet, k=length))
+            expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
+            buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
+            first = encode_kernels.lay_out_few(tables, scratch, buffer, 1, length)
+            before_all += int(first).bit_count()
+            ids = np.zeros(length + 3, np.uint32)
+            n = encode_kernels.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            assert ids[2:n].tolist() == expected
+    assert marked > 0
+    assert before_all > 50
+
+
 def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # Several merges may make one token, so there can be more of them than ids.
     parts = [b"a" * n for n in range(1, 40)]

@@ -94,12 +94,19 @@ IDS = _NONE >> np.uint64(3)
 ID_BITS = 21
 """Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
 
+# In `Tables.byte_pairs`.
+_UNRANKED = np.uint64((1 << ID_BITS) - 1)
+_NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
+
 
 class Tables(NamedTuple):
     """What one vocabulary is to the kernels; shared by all threads, never changed."""
 
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
-    byte_pairs: NDArray[np.uint32]  # uint32[65536], rank of the pair of bytes (a, b) at a << 8 | b
+    # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, _UNRANKED for none: their
+    # rank; the lowest rank that b has behind what ends with a; the lowest that a has before what
+    # begins with b; on top 1 if what they become is merged with something at no higher rank
+    byte_pairs: NDArray[np.uint64]
     # uint64[capacity], open addressing: left id, right id and rank, ID_BITS each
     pairs: NDArray[np.uint64]
     # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
@@ -231,12 +238,14 @@ def merged_id(tables, rank):
 
 
 @kernel
-def fill_pairs(lefts, rights, ranks, merged_ids, tables):
+def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, tables):
     """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
 
     Args:
         lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
             counts.
+        first_bytes, last_bytes: uint8[n_ids], of each token.
+        lowest: uint64[n_ids]; replaced by the lowest rank that each is merged at.
         tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
             and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
@@ -254,11 +263,42 @@ def fill_pairs(lefts, rights, ranks, merged_ids, tables):
         if tables.pairs[at] == _NONE:
             tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
             tables.merged[ranks[i]] = np.uint32(merged_ids[i])
+    byte_pairs = tables.byte_pairs
     for a in range(256):
         for b in range(256):
-            tables.byte_pairs[a << 8 | b] = pair_rank(
-                tables, tables.byte_ids[a], tables.byte_ids[b]
-            )
+            rank = np.uint64(pair_rank(tables, tables.byte_ids[a], tables.byte_ids[b]))
+            byte_pairs[a << 8 | b] = _NO_LIMITS | min(rank, _UNRANKED)
+    fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables)
+    lowest[:] = _UNRANKED
+    for i in range(lefts.size):
+        for part in (lefts[i], rights[i]):
+            lowest[part] = min(lowest[part], np.uint64(ranks[i]))
+    for i in range(byte_pairs.size):
+        rank = byte_pairs[i] & _UNRANKED
+        if rank != _UNRANKED and lowest[tables.merged[rank]] <= rank:
+            byte_pairs[i] |= np.uint64(1 << 63)
+
+
+@kernel
+def fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables):
+    """The second and the third number of `byte_pairs`; see `fill_pairs`."""
+    byte_ids, byte_pairs = tables.byte_ids, tables.byte_pairs
+    for i in range(lefts.size):
+        left, right, rank = lefts[i], rights[i], np.uint64(ranks[i])
+        a, b = np.int64(last_bytes[left]), np.int64(first_bytes[right])
+        if byte_ids[b] == right:
+            lower_limit(byte_pairs, a << 8 | b, ID_BITS, rank)
+        a = np.int64(first_bytes[left])
+        if byte_ids[a] == left:
+            lower_limit(byte_pairs, a << 8 | b, 2 * ID_BITS, rank)
+
+
+@kernel
+def lower_limit(byte_pairs, at, shift, rank):
+    """Make the number of an entry that begins at bit `shift` a rank, if that is lower."""
+    if (byte_pairs[at] >> np.uint64(shift)) & _UNRANKED > rank:
+        byte_pairs[at] &= ~(_UNRANKED << np.uint64(shift))
+        byte_pairs[at] |= rank << np.uint64(shift)
 
 
 @kernel
@@ -307,6 +347,77 @@ def pack(rank, at, most):
 
 
 @kernel
+def byte_rank(entry):
+    """The rank of a pair of bytes, as `pair_rank` gives it, from its entry in `byte_pairs`."""
+    rank = entry & _UNRANKED
+    return _NO_RANK if rank == _UNRANKED else np.uint32(rank)
+
+
+@kernel
+def lay_out_few(tables, scratch, buffer, start, n):
+    """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
+
+    Returns:
+        The places of pairs that can be merged before all others: of whatever may become of what is
+        around them, nothing is merged with a byte of theirs at their rank or a lower one, nor with
+        what they become. So they are merged in the end, and nothing else asks when.
+    """
+    in_line()
+    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    symbols, packed = scratch.symbols, scratch.packed
+    here = np.uint64(start)
+    byte = np.uint64(buffer[here])
+    first = np.uint64(0)
+    # Of the pair before, the rank if nothing on its left can be sooner; and at which rank its
+    # second byte may be merged with something on the left.
+    waiting = limit = _UNRANKED
+    for i in range(n - 1):
+        place = np.uint64(i)
+        symbols[place] = np.uint32(tables.byte_ids[byte])
+        following = np.uint64(buffer[here + place + one])
+        entry = tables.byte_pairs[byte << np.uint64(8) | following]
+        packed[place] = pack(byte_rank(entry), place, FEW)
+        first |= np.uint64(waiting < (entry >> bits >> bits) & _UNRANKED) << place
+        # A rank that is marked on top is larger than any limit.
+        rank = entry & (_UNRANKED | np.uint64(1 << 63))
+        waiting = rank if rank < limit else _UNRANKED
+        limit = (entry >> bits) & _UNRANKED
+        byte = following
+    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
+    for i in range(n - 1, (n + 15) & ~15):
+        packed[np.uint64(i)] = _NO_RANK
+    first |= np.uint64(waiting < _UNRANKED) << np.uint64(n - 1)
+    return first >> one
+
+
+@kernel
+def merge_first(tables, symbols, packed, first, left):
+    """Merge the pairs at the places `first` of `left`. Returns the places that are left then."""
+    in_line()
+    one = np.uint64(1)
+    left ^= first << one
+    places = first
+    while places != 0:
+        at = np.uint64(trailing_zeros(places))
+        places &= places - one
+        symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
+        packed[at + one] = _NO_RANK
+    # The pairs before them have changed, too.
+    before = first >> one
+    places = first | (before & left) | ((before & ~left) >> one)
+    while places != 0:
+        at = np.uint64(trailing_zeros(places))
+        places &= places - one
+        after = (left >> at) >> one
+        new = _NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, FEW)
+        packed[at] = new
+    return left
+
+
+@kernel
 def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     """Merge a pre-token of at most FEW bytes, by looking at every pair for the smallest rank.
 
@@ -320,21 +431,13 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     symbols, packed = scratch.symbols, scratch.packed
     n = stop - start
     n_places = (n + 15) & ~15
-    best = _NO_RANK
-    here = np.uint64(start)
-    byte = np.uint64(buffer[here])
-    for i in range(n - 1):
-        place = np.uint64(i)
-        symbols[place] = np.uint32(tables.byte_ids[byte])
-        following = np.uint64(buffer[here + place + one])
-        new = pack(tables.byte_pairs[byte << np.uint64(8) | following], place, FEW)
-        packed[place] = new
-        best = min(best, new)
-        byte = following
-    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
-    for i in range(n - 1, n_places):
-        packed[np.uint64(i)] = _NO_RANK
     left = _NONE >> np.uint64(64 - n)
+    first = lay_out_few(tables, scratch, buffer, start, n)
+    if first != 0:
+        left = merge_first(tables, symbols, packed, first, left)
+    best = minimum_of_16(packed, 0)
+    for i in range(16, n_places, 16):
+        best = min(best, minimum_of_16(packed, i))
     while best != _NO_RANK:
         # The leftmost of the lowest rank.
         at = np.uint64(best & np.uint32(63))
@@ -376,7 +479,9 @@ def lay_out(tables, rows, buffer, start, n):
         byte = buffer[start + i]
         rank = _NO_RANK
         if i + 1 < n:
-            rank = tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
+            rank = byte_rank(
+                tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
+            )
         rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
         rows[row + _RANK] = rank
         rows[row + _FOLLOWING] = np.uint32(i + 1)
