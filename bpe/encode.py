@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import VocabularyError
+from bpe.errors import EncodingError, VocabularyError
 from bpe.huge_pages import zeros
 from bpe.kernels import encode as kernels
 from bpe.kernels import words as word_kernels
@@ -297,12 +297,20 @@ class Encoder:
             suffix_id: put after every document, -1 for nothing.
             continues: the first document began in an earlier call: no prefix for it.
             continued: the last document goes on in a later call: no suffix for it.
-            dtype: of the ids, uint32 if None; every id has to fit.
+            dtype: of the ids, uint32 if None; every id of the vocabulary has to fit.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
+
+        Raises:
+            EncodingError: Not every id fits into `dtype`.
         """
+        largest = max(prefix_id, suffix_id, (1 << int(self._tables.packing[0])) - 1)
+        if dtype is not None and largest > np.iinfo(dtype).max:
+            raise EncodingError(
+                f"ids up to {largest:,} do not fit into {dtype}: take a larger type"
+            )
         if self._preparation is None:
             ids, token_offsets = self.encode_view(
                 buffer,

@@ -300,7 +300,10 @@ def _flat(
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
     every_id = (token_id for ids in encoded for token_id in ids)
-    ids = np.fromiter(every_id, np.uint32 if dtype is None else dtype, offsets[-1])
+    try:
+        ids = np.fromiter(every_id, np.uint32 if dtype is None else dtype, offsets[-1])
+    except OverflowError as error:
+        raise EncodingError(f"an id does not fit into {dtype}: {error}") from error
     return ids, offsets
 
 

@@ -214,18 +214,17 @@ def prepare(
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
     """
-    from bpe.pretokenize import invalid_utf8
+    from bpe.pretokenize import invalid_utf8, is_utf8
 
     not_empty = ends > starts
     n_empty = len(starts) - int(not_empty.sum())
     if n_empty:
         starts, ends = starts[not_empty], ends[not_empty]
     n_skipped = n_replaced = 0
-    invalid = invalid_utf8(buffer)
-    if invalid is None:
+    if is_utf8(buffer):
         buffer, offsets = gather(buffer, starts, ends)
-    elif reading.on_invalid_utf8 == "error":
-        place, what = invalid
+    elif reading.on_invalid_utf8 == "error" and (found := invalid_utf8(buffer)):
+        place, what = found
         raise CorpusError(
             f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
             " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"

@@ -75,11 +75,12 @@ class Origin:
         """Where the tokens of each source begin, and where the last end."""
         return starts_of(self.manifest, "tokens")
 
-    def pieces(self, first: int, last: int) -> Iterator[tuple[int, NDArray[np.uint32], Any]]:
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, NDArray[Any], Any]]:
         """Sources [first, last) once more.
 
         Yields:
-            the number of a source; uint32[t], ids; int64[k], the ends of documents among them.
+            the number of a source; ids, as a .bin has them; int64[k], the ends of documents among
+            them.
         """
         for index in range(first, last):
             source = self.sources[index]

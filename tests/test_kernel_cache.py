@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import bpe
@@ -284,5 +285,38 @@ def test_a_kernel_that_closes_over_something_else_is_refused() -> None:
     def look() -> int:
         return len(names)
 
-    with pytest.raises(TypeError, match="look closes over list; kernels may close over numbers"):
+    with pytest.raises(TypeError, match="look closes over names, list; kernels may close over num"):
         jit._own_name(look)
+
+    def first() -> int:
+        return second()
+
+    with pytest.raises(TypeError, match=r"first closes over second, NoneType; .* made before them"):
+        jit._own_name(first)
+
+    def second() -> int:
+        return first()
+
+
+def test_kernels_that_one_function_makes_in_two_ways_have_two_names() -> None:
+    def names(flag: bool, number: int = 1) -> list[str]:
+        if flag:
+
+            @jit.kernel
+            def inner(x, k=number):
+                return x + k
+        else:
+
+            @jit.kernel
+            def inner(x, k=number):
+                return x - k
+
+        @jit.kernel
+        def outer(x):
+            return inner(inner(x))
+
+        return [getattr(kernel, "py_func", kernel).__qualname__ for kernel in (inner, outer)]
+
+    assert names(True) == names(True)
+    for some in zip(names(True), names(False), names(True, 2), strict=True):
+        assert len(set(some)) == (1 if numba.config.DISABLE_JIT else 3)

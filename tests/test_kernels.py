@@ -20,7 +20,7 @@ from numba import config, njit
 from bpe import encode, reference, train
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
-from bpe.errors import VocabularyError
+from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
 from bpe.kernels import words as word_kernels
@@ -320,6 +320,10 @@ def test_ids_of_another_type() -> None:
     assert (expected.dtype, ids.dtype) == (np.uint32, np.uint16)
     assert ids.tolist() == expected.tolist()
     assert found.tolist() == places.tolist()
+    with pytest.raises(EncodingError, match="ids up to 65,536 do not fit into uint16"):
+        encoder.encode(*batch, suffix_id=2**16, dtype=np.dtype(np.uint16))
+    with pytest.raises(EncodingError, match="ids up to 65,535 do not fit into uint8"):
+        encoder.encode(*batch, dtype=np.dtype(np.uint8))
 
 
 def test_no_documents() -> None:

@@ -148,6 +148,13 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
         assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
 
 
+def test_ids_that_do_not_fit() -> None:
+    encoder = WordLevelTokenizer(create_vocabulary(["a"])).new_encoder()
+    buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([0, 1])
+    with pytest.raises(EncodingError, match=r"an id does not fit into uint16: .*65536"):
+        encoder.encode(buffer, offsets, suffix_id=2**16, dtype=np.dtype(np.uint16))
+
+
 @given(text=word_texts)
 def test_what_is_decoded_encodes_to_the_same_ids(text: str) -> None:
     tokenizer = WordLevelTokenizer(create_vocabulary([text]))

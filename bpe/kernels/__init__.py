@@ -8,9 +8,11 @@ a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation s
     machine   single instructions that Python has no word for
     split     bytes -> boundaries of pre-tokens
     search    where a byte string occurs
+    utf8      whether bytes are well-formed
     count     pre-tokens -> counts
     merge     counts -> merges
     encode    pre-tokens -> token ids
+    words     what pre-tokens became, for all threads
 
 This package imports numba, which takes half a second; nothing imports it before there is work to
 do.

@@ -402,9 +402,8 @@ def merge_first(tables, symbols, packed, first, left):
         places &= places - one
         symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
         packed[at + one] = _NO_RANK
-    # The pairs before them have changed, too.
-    before = first >> one
-    places = first | (before & left) | ((before & ~left) >> one)
+    # The pairs before them have changed, too; what is no place any more belongs to another of them.
+    places = first | ((first >> one) & left)
     while places != 0:
         at = np.uint64(trailing_zeros(places))
         places &= places - one

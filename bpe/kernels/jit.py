@@ -181,32 +181,37 @@ class _Cache(FunctionCache):
 
 
 def _own_name(function: Callable[..., Any]) -> str:
-    """The qualified name of a kernel, and a digest of what it closes over.
+    """The qualified name of a kernel; of one made inside a function with a digest of what it is.
 
     Machine code of several processes comes together in one, from the cache, and there names decide
-    what calls what: two kernels of one name that close over different numbers must not meet. Numba
-    puts a number behind the names, but each process counts for itself.
+    what calls what: two kernels of one name that close over different numbers, or that one function
+    makes in two ways, must not meet. Numba puts a number behind the names, but each process counts
+    for itself.
 
     Raises:
-        TypeError: It closes over something else than numbers and kernels.
+        TypeError: It closes over something else than numbers and kernels that are there already.
     """
-    values: list[str] = []
-    for cell in function.__closure__ or ():
-        value = cell.cell_contents
+    name = function.__qualname__
+    if "<locals>" not in name:
+        return name
+    code = function.__code__
+    constants = [each for each in code.co_consts if not hasattr(each, "co_code")]
+    what = [code.co_firstlineno, code.co_code.hex(), constants, function.__defaults__]
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # what Python says of one that is made further down
+            value = None
         if isinstance(value, _Dispatcher):
-            values.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
+            what.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
         elif isinstance(value, int | np.generic):
-            values.append(f"{type(value).__name__} {value!r}")
+            what.append(f"{type(value).__name__} {value!r}")
         else:
             raise TypeError(
-                f"{function.__qualname__} closes over {type(value).__name__}; kernels may close"
-                " over numbers and kernels"
+                f"{name} closes over {variable}, {type(value).__name__}; kernels may close over"
+                " numbers, and over kernels that are made before them"
             )
-    if not values:
-        return function.__qualname__
-    values.append(str(function.__code__.co_firstlineno))
-    digest = hashlib.sha256("\0".join(values).encode()).hexdigest()
-    return f"{function.__qualname__}_{digest[:16]}"
+    return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
 
 
 class _Dispatcher(CPUDispatcher):
