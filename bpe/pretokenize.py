@@ -76,10 +76,8 @@ def is_utf8(buffer: Bytes) -> bool:
     return bool(utf8.is_utf8(read_only(buffer), read_only(tail), state))
 
 
-def invalid_utf8(buffer: Bytes) -> tuple[int, str] | None:
-    """Where `uint8[n_bytes]` is no UTF-8 first, and what is wrong there; None: it is UTF-8."""
-    if is_utf8(buffer):
-        return None
+def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
+    """Of `uint8[n_bytes]` that `is_utf8` refuses: the first byte that is wrong, and what it is."""
     try:
         buffer.tobytes().decode()
     except UnicodeDecodeError as error:

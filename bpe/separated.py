@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
-from bpe.pretokenize import find_all, invalid_utf8
+from bpe.pretokenize import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 
@@ -85,8 +85,8 @@ def check_utf8(part: Bytes, start: int) -> None:
     Raises:
         EncodingError: It is not UTF-8.
     """
-    if found := invalid_utf8(part):
-        place, what = found
+    if not is_utf8(part):
+        place, what = invalid_utf8(part)
         raise EncodingError(
             f"byte {start + place:,} is not valid UTF-8 ({what}): expected UTF-8; decode the text"
             " as what it is, and encode it"

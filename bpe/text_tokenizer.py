@@ -283,6 +283,9 @@ class TextEncoder:
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
+
+        Raises:
+            EncodingError: An id does not fit into `dtype`.
         """
         assert not continues, "the document was cut, and this tokenizer allows no cut"
         assert not continued, "the document was cut, and this tokenizer allows no cut"
@@ -300,10 +303,13 @@ def _flat(
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
     every_id = (token_id for ids in encoded for token_id in ids)
+    wanted = np.dtype(np.uint32) if dtype is None else dtype
     try:
-        ids = np.fromiter(every_id, np.uint32 if dtype is None else dtype, offsets[-1])
+        ids = np.fromiter(every_id, wanted, offsets[-1])
     except OverflowError as error:
-        raise EncodingError(f"an id does not fit into {dtype}: {error}") from error
+        raise EncodingError(
+            f"an id does not fit into {wanted}: {error}; take a larger type"
+        ) from error
     return ids, offsets
 
 

@@ -23,7 +23,7 @@ from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import merge as kernels
 from bpe.patterns import pattern_name
-from bpe.pretokenize import Pretokenizer, invalid_utf8, stands_across
+from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8, stands_across
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
 from bpe.tokenizer import Tokenizer
 from bpe.vocabulary import Vocabulary
@@ -402,8 +402,8 @@ def _parts_of_file(
 
 
 def _check_utf8(part: NDArray[np.uint8], path: Path, start: int) -> None:
-    if found := invalid_utf8(part):
-        place, what = found
+    if not is_utf8(part):
+        place, what = invalid_utf8(part)
         raise EncodingError(
             f"{path}: not UTF-8 at byte {start + place:,} (found {what}); convert the file to UTF-8"
         )

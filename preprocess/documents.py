@@ -223,8 +223,8 @@ def prepare(
     n_skipped = n_replaced = 0
     if is_utf8(buffer):
         buffer, offsets = gather(buffer, starts, ends)
-    elif reading.on_invalid_utf8 == "error" and (found := invalid_utf8(buffer)):
-        place, what = found
+    elif reading.on_invalid_utf8 == "error":
+        place, what = invalid_utf8(buffer)
         raise CorpusError(
             f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
             " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
