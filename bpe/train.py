@@ -37,6 +37,8 @@ _PLACES_PER_CALL = 1 << 21
 _PAIRS = 2**17  # that there is room for at first
 # Positions are 32 bits; the first 256 are the bytes themselves.
 _MAX_POSITIONS = 2**31 - 1
+# Of counts of pre-tokens, by `_least_merged`.
+_MOST_TOLD_APART = 2**16
 
 
 def train_from_counts(
@@ -92,8 +94,8 @@ def memory_of_merging(n_bytes: int, n_words: int) -> int:
         n_bytes: bytes of the unique pre-tokens.
         n_words: how many they are.
     """
-    # See `_learn`: the text twice, rows, places; offsets and counts; pairs.
-    return (2 + 16 + 12) * n_bytes + 40 * n_words + 50_000_000
+    # See `_learn`: the text twice, rows, places; offsets twice and counts; pairs.
+    return (2 + 8 + 12) * n_bytes + 40 * n_words + 50_000_000
 
 
 def _check_arguments(
@@ -111,6 +113,10 @@ def _check_arguments(
         raise TrainingError(f"special token {twice[0]!r} is given twice; give each one once")
     if "" in special_tokens:
         raise TrainingError("a special token is empty; it would be found everywhere: leave it out")
+    if vocab_size > kernels.BEGINS:
+        raise TrainingError(
+            f"vocab_size {vocab_size:,} is too large: at most {kernels.BEGINS:,} are possible"
+        )
     least = 256 + len(special_tokens)
     if vocab_size < least:
         raise TrainingError(
@@ -137,31 +143,35 @@ def _learn(
     if n_positions > _MAX_POSITIONS:
         raise TrainingError(
             f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
-            f" {n_positions * 28 / 2**30:,.0f} GiB; at most {_MAX_POSITIONS:,} bytes are possible:"
-            " train on a sample of the text"
+            f" {memory_of_merging(len(buffer), len(word_counts)) / 2**30:,.0f} GiB; at most"
+            f" {_MAX_POSITIONS:,} bytes are possible: train on a sample of the text"
         )
     text = zeros(n_positions, np.uint8)
     text[:256], text[256:] = np.arange(256), buffer
-    words = kernels.Words(text, offsets + 256, word_counts)
+    offsets = offsets + 256
+    # A merge leaves at least one symbol less.
+    n_symbols = 256 + min(n_wanted, n_positions)
+    symbol_bits = (n_symbols - 1).bit_length()
+    frequent = np.flatnonzero(word_counts >= kernels.BEGINS >> symbol_bits)
+    words = kernels.Words(text, offsets, word_counts, offsets[frequent], word_counts[frequent])
     del buffer, offsets
-    least = max(min_frequency, 1)
     longest = 2**31 - 1 if max_token_length is None else max_token_length
+    least = max(min_frequency, 1, _least_merged(words, n_wanted, longest))
 
-    n_symbols = 256 + n_wanted
     symbols = kernels.Symbols(
         lengths=np.ones(n_symbols, np.int32),
         places=np.full(n_symbols, -1, np.int64),
         order=_order(n_symbols, by_bytes),
         pair_before=np.full(n_symbols, -1, np.int32),
         pair_after=np.full(n_symbols, -1, np.int32),
-        merges=np.zeros(2 * n_wanted, np.int32),
+        merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
     symbols.places[:256] = np.arange(256)
 
     code_counts, occurrences = np.zeros(65536, np.int64), np.zeros(65536, np.int64)
     kernels.count_byte_pairs(words, code_counts, occurrences)
     codes = np.flatnonzero((code_counts >= least) & (longest >= 2))
-    pair_of_code = np.full(65536, -1, np.int32)
+    pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
     pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
     pairs = _pairs(max(_PAIRS, 2 * len(codes)))
     pairs.left[: len(codes)] = codes >> 8
@@ -172,13 +182,13 @@ def _learn(
     most_places = 2 * int(occurrences[codes].max(initial=0)) + 1
     state = kernels.MergeState(
         # One more: the row behind the last pair is fetched, if there is one or not.
-        rows=zeros(4 * (n_positions + 1), np.int32),
+        rows=zeros(2 * (n_positions + 1), np.int32),
+        symbol_bits=symbol_bits,
         places=zeros(3 * n_positions, np.int32),
         new_pairs=zeros(most_places, np.int32),
         new_places=zeros(most_places, np.int32),
         used=np.array([len(codes), 0, 0, places_of_codes[-1]], np.int64),
     )
-    state.rows[kernels.WORD : 4 * 256 : 4] = -1
     kernels.fill_rows(words, symbols, pairs, state, pair_of_code)
     while True:
         status = kernels.merge_steps(
@@ -192,6 +202,20 @@ def _learn(
         if status == kernels.GROW_PAIRS:
             pairs = _grown(pairs)
     return symbols.merges[: 2 * n_merges].reshape(-1, 2)
+
+
+def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
+    """A count below which no pair is merged, because `n_wanted` others come before it; or 0.
+
+    While a pre-token of count n is in pieces, it has pairs of a count of at least n. When there are
+    no such pairs any more, each pre-token of at least that count has become a symbol of its own; so
+    if there are `n_wanted` of them, there were as many merges. And the counts of merges never rise:
+    what a merge makes occurs at most as often as what it merges.
+    """
+    of_count = np.zeros(_MOST_TOLD_APART + 1, np.int64)
+    kernels.words_of_counts(words, longest, of_count)
+    enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
+    return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
 
 
 def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -60,6 +62,58 @@ def test_merges_equal_the_reference(
     }
     tokenizer = train_from_counts(counted(documents), 256 + n_merges, **chosen)
     assert tokenizer.merges == reference.train(documents, 256 + n_merges, **chosen)
+
+
+# Around what fits beside a symbol in the merge loop: 20 or 21 bits where there are few symbols.
+_COUNTS = st.sampled_from(
+    [1, 2, 3, 7, 2**20 - 1, 2**20, 2**20 + 1, 2**21 - 1, 2**21, 2**21 + 1, 2**50]
+)
+
+
+@settings(max_examples=300)
+@given(
+    words=st.dictionaries(
+        st.text("ab c", min_size=1, max_size=7), _COUNTS, min_size=1, max_size=40
+    ),
+    n_merges=st.integers(0, 60),
+    tie_break=st.sampled_from(reference.TIE_BREAKS),
+    min_frequency=st.sampled_from([0, 2, 3, 2**22]),
+    max_token_length=st.none() | st.integers(1, 6),
+)
+def test_counts_of_every_size(
+    words: dict[str, int],
+    n_merges: int,
+    tie_break: str,
+    min_frequency: int,
+    max_token_length: int | None,
+) -> None:
+    counts = {word.encode(): count for word, count in words.items()}
+    ours = PretokenCounts.from_arrays(
+        "gpt2",
+        [],
+        np.frombuffer(b"".join(counts), np.uint8),
+        np.cumsum([0, *map(len, counts)]),
+        np.array(list(counts.values())),
+    )
+    chosen = {
+        "tie_break": tie_break,
+        "min_frequency": min_frequency,
+        "max_token_length": max_token_length,
+    }
+    for n in (n_merges, 400):
+        expected = reference.train_from_counts(Counter(counts), 256 + n, **chosen)
+        assert train_from_counts(ours, 256 + n, **chosen).merges == expected
+
+
+def test_frequent_words_that_are_too_long_to_be_one_token() -> None:
+    words = {bytes(letters): 100 for letters in product(b"abcd", repeat=3)} | {b"xy": 5}
+    buffer = np.frombuffer(b"".join(words), np.uint8)
+    offsets = np.cumsum([0, *map(len, words)])
+    counts = PretokenCounts.from_arrays("gpt2", [], buffer, offsets, np.array([*words.values()]))
+    # Fewer pairs of letters than there are words: the rare one is merged, too.
+    tokenizer = train_from_counts(counts, 256 + 30, max_token_length=2)
+    assert tokenizer.merges[-1] == (b"x", b"y")
+    assert tokenizer.merges == reference.train_from_counts(words, 256 + 30, max_token_length=2)
 
 
 @settings(max_examples=200)
@@ -249,6 +303,7 @@ def test_no_text(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"vocab_size": 256, "special_tokens": [END]}, "vocab_size 256 is too small.*at least 257"),
+        ({"vocab_size": 2**30 + 1}, "vocab_size 1,073,741,825 is too large: at most 1,073,741,824"),
         ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
         ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
         ({"vocab_size": 300, "tie_break": "coin"}, "expected one of 'greatest-bytes', 'huggingf"),

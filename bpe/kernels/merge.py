@@ -4,14 +4,14 @@ Law: every step merges the pair that `reference.train` merges: the highest count
 the one that the tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens,
 of which there may be 2**31.
 
-One row of 16 bytes per position: the symbol that begins there, the pair it begins, its word, and a
-link. A symbol is as many rows as it has bytes; the first holds all of this, the last the way back.
-Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by symbol find them.
-After the step that made it a pair's count only falls and its list of places is final: so the places
-of all new pairs are collected in scratch, and then each pair's are laid out one after the other in
-one flat array. Such lists let the loop fetch rows before it needs them; linked lists took four
-times as long. A pair that is too rare or too long when its step ends can never be merged, and is
-forgotten.
+One row of 8 bytes per position: the symbol that begins there, with the count of its word, and the
+pair that it begins. A symbol is as many rows as it has bytes; the first holds all of this, the last
+the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by
+symbol find them. After the step that made it a pair's count only falls and its list of places is
+final: so the places of all new pairs are collected in scratch, and then each pair's are laid out
+one after the other, where the list of the pair that was merged stood as far as there is room. Such
+lists let the loop fetch rows before it needs them; linked lists took four times as long. A pair
+that is too rare or too long when its step ends can never be merged, and is forgotten.
 
 The queue is a heap whose counts may be out of date, on the high side: the top is brought up to date
 before it is believed.
@@ -31,9 +31,19 @@ _AHEAD = 32  # places between that whose rows are fetched and that which is merg
 _LINK_AHEAD = 20  # the same where the first row of the symbol before it is, which may be far
 _COUNTS_AHEAD = 8  # the same where all these rows are there, and lead to counts
 
-SYMBOL, PAIR, WORD, LINK = 0, 1, 2, 3
-"""Columns of a row. LINK: bytes to the next symbol; in the last row of a longer symbol, minus the
-bytes to its first."""
+HEAD, PAIR = 0, 1
+"""Columns of a row.
+
+HEAD, where a symbol begins: the symbol in the lowest `MergeState.symbol_bits` bits, above it the
+count of its word, or 0 where that does not fit, and BEGINS. In the last row of a longer symbol:
+minus the bytes to its first.
+
+PAIR, where a symbol begins: the pair of it and the next, NO_PAIR where that can never be merged, or
+ENDS. Elsewhere NO_PAIR.
+"""
+
+BEGINS = 1 << 30  # with it a symbol begins its word
+NO_PAIR, ENDS = -1, -2
 
 FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 
@@ -47,6 +57,9 @@ class Words(NamedTuple):
     text: NDArray[np.uint8]  # uint8[n_positions]
     offsets: NDArray[np.int64]  # int64[n_words + 1], positions in `text`
     counts: NDArray[np.int64]  # int64[n_words]
+    # Those whose counts do not fit into a row, in order: int64[n], places in `text`, and counts.
+    frequent_places: NDArray[np.int64]
+    frequent_counts: NDArray[np.int64]
 
 
 class Symbols(NamedTuple):
@@ -79,7 +92,8 @@ class Pairs(NamedTuple):
 class MergeState(NamedTuple):
     """The rest; modified in place."""
 
-    rows: NDArray[np.int32]  # int32[4 * (n_positions + 1)]; the last is only fetched
+    rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only fetched
+    symbol_bits: int  # of a row's HEAD, below 30
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used becomes resident
     new_pairs: NDArray[np.int32]  # int32, scratch: for each new place its pair,
     new_places: NDArray[np.int32]  # int32, and the place
@@ -168,29 +182,44 @@ def count_byte_pairs(words, counts, occurrences):
 
 
 @kernel
+def words_of_counts(words, longest, of_count):
+    """How many pre-tokens of two to `longest` bytes have each count.
+
+    Args:
+        of_count: int64[n], zeros; at its end those of n - 1 or more. Modified in place.
+    """
+    for w in range(words.counts.size):
+        if 2 <= words.offsets[w + 1] - words.offsets[w] <= longest:
+            of_count[min(words.counts[w], np.int64(of_count.size - 1))] += 1
+
+
+@kernel
 def fill_rows(words, symbols, pairs, state, pair_of_code):
     """Lay out rows and places of the pairs of bytes, and queue the pairs.
 
     Args:
         pairs: left, right, counts and first_place are those of the first `used[N_PAIRS]` pairs;
             n_places are 0.
-        pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, -1 where it can never be
-            merged.
+        pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, NO_PAIR where it can
+            never be merged.
     """
     rows = state.rows
     for w in range(words.counts.size):
-        stop = words.offsets[w + 1]
-        for at in range(words.offsets[w], stop):
-            pair = np.int32(-1)
+        start, stop = words.offsets[w], words.offsets[w + 1]
+        count = words.counts[w]
+        if count >= BEGINS >> state.symbol_bits:
+            count = np.int64(0)
+        head = count << state.symbol_bits
+        for at in range(start, stop):
+            pair = np.int32(ENDS)
             if at + 1 < stop:
                 pair = pair_of_code[np.int64(words.text[at]) << 8 | np.int64(words.text[at + 1])]
                 if pair >= 0:
                     state.places[pairs.first_place[pair] + pairs.n_places[pair]] = at
                     pairs.n_places[pair] += 1
-            rows[4 * at + SYMBOL] = words.text[at]
-            rows[4 * at + PAIR] = pair
-            rows[4 * at + WORD] = w
-            rows[4 * at + LINK] = 1
+            rows[2 * at + HEAD] = head | np.int64(words.text[at])
+            rows[2 * at + PAIR] = pair
+        rows[2 * start + HEAD] |= BEGINS
     for pair in range(state.used[N_PAIRS]):
         pairs.queue[pair] = pair
         pairs.queue_counts[pair] = pairs.counts[pair]
@@ -211,13 +240,26 @@ def new_pair(pairs, state, left, right):
 
 
 @kernel
+def count_of_frequent(words, at):
+    """The count of the word around a place in `Words.text`, which is one of the frequent ones."""
+    first, stop = 0, words.frequent_places.size
+    while stop - first > 1:
+        middle = (first + stop) >> 1
+        if words.frequent_places[middle] <= at:
+            first = middle
+        else:
+            stop = middle
+    return words.frequent_counts[first]
+
+
+@kernel
 def merge_pair(words, symbols, pairs, state, pair, symbol):
     """Merge a pair into `symbol` at all its places, from left to right.
 
     Returns the number of new places in scratch.
     """
     rows = state.rows
-    n_positions = words.text.size
+    symbol_of = np.int64((1 << state.symbol_bits) - 1)
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
     n_left, n_right = np.int64(symbols.lengths[left]), np.int64(symbols.lengths[right])
     n_both = n_left + n_right
@@ -226,76 +268,77 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
     n_new = 0
     for i in range(first, stop):
         if i + _AHEAD < stop:
-            # From the row before the pair to the one behind it: the ends of two lines, mostly.
-            far = 4 * np.int64(state.places[i + _AHEAD])
-            prefetch(rows, far - 4)
-            prefetch(rows, far + 4 * n_both)
-            row = 4 * np.int64(state.places[i + _LINK_AHEAD]) - 4
-            link = np.int64(rows[row + LINK])
-            prefetch(rows, row + (0 if link > 0 else 4 * link))
-            near = 4 * np.int64(state.places[i + _COUNTS_AHEAD])
-            # A guess: what precedes is mostly one byte, or has its pair in the row of its first.
-            link = np.int64(rows[near - 4 + LINK])
-            pair_before = np.int64(rows[near - 4 + (PAIR if link > 0 else 4 * link + PAIR)])
-            pair_after = np.int64(rows[near + 4 * n_left + PAIR])
+            # From the row before the pair to the one behind it: the ends of two lines, at times.
+            far = 2 * np.int64(state.places[i + _AHEAD])
+            prefetch(rows, far - 2)
+            prefetch(rows, far + 2 * n_both)
+            row = 2 * np.int64(state.places[i + _LINK_AHEAD]) - 2
+            link = np.int64(rows[row + HEAD])
+            prefetch(rows, row + 2 * min(link, 0))
+            near = 2 * np.int64(state.places[i + _COUNTS_AHEAD])
+            # Guesses: they may be of another word, or of symbols that are merged by then.
+            link = np.int64(rows[near - 2 + HEAD])
+            pair_before = np.int64(rows[near - 2 + 2 * min(link, 0) + PAIR])
+            pair_after = np.int64(rows[near + 2 * n_left + PAIR])
             prefetch(pairs.counts, max(pair_before, 0))
             prefetch(pairs.counts, max(pair_after, 0))
-            prefetch(words.counts, np.int64(rows[near + WORD]))
         at = np.int64(state.places[i])
-        if rows[4 * at + PAIR] != pair:
+        if rows[2 * at + PAIR] != pair:
             # One of its symbols has become part of another since: "aaa" has two places of (a, a).
             continue
         if symbols.places[symbol] < 0:
             symbols.places[symbol] = at
-        word = rows[4 * at + WORD]
-        count = words.counts[word]
-        if rows[4 * (at - 1) + WORD] == word:
-            link = np.int64(rows[4 * (at - 1) + LINK])
-            before = at - 1 if link > 0 else at - 1 + link
-            old = rows[4 * before + PAIR]
+        head = np.int64(rows[2 * at + HEAD])
+        count = (head & (BEGINS - 1)) >> state.symbol_bits
+        if count == 0:
+            count = count_of_frequent(words, at)
+        if head < BEGINS:
+            link = np.int64(rows[2 * (at - 1) + HEAD])
+            before = at - 1 + min(link, 0)
+            old = rows[2 * before + PAIR]
             if old >= 0:
                 pairs.counts[old] -= count
-            other = np.int64(rows[4 * before + SYMBOL])
+            other = np.int64(rows[2 * before + HEAD]) & symbol_of
             made = np.int64(symbols.pair_before[other])
             if made < 0:
                 made = new_pair(pairs, state, other, symbol)
                 symbols.pair_before[other] = made
             pairs.counts[made] += count
-            rows[4 * before + PAIR] = made
+            rows[2 * before + PAIR] = made
             state.new_pairs[n_new] = made
             state.new_places[n_new] = before
             n_new += 1
         middle = at + n_left
         after = at + n_both
-        if after < n_positions and rows[4 * after + WORD] == word:
-            old = rows[4 * middle + PAIR]
+        old = rows[2 * middle + PAIR]
+        if old != ENDS:
             if old >= 0:
                 pairs.counts[old] -= count
-            other = np.int64(rows[4 * after + SYMBOL])
+            other = np.int64(rows[2 * after + HEAD]) & symbol_of
             made = np.int64(symbols.pair_after[other])
             if made < 0:
                 made = new_pair(pairs, state, symbol, other)
                 symbols.pair_after[other] = made
             pairs.counts[made] += count
-            rows[4 * at + PAIR] = made
+            rows[2 * at + PAIR] = made
             state.new_pairs[n_new] = made
             state.new_places[n_new] = at
             n_new += 1
         else:
-            rows[4 * at + PAIR] = -1
-        rows[4 * middle + PAIR] = -1
-        rows[4 * at + SYMBOL] = symbol
-        rows[4 * at + LINK] = n_both
-        rows[4 * (after - 1) + LINK] = 1 - n_both
+            rows[2 * at + PAIR] = ENDS
+        rows[2 * middle + PAIR] = NO_PAIR
+        rows[2 * at + HEAD] = head - left + symbol
+        rows[2 * (after - 1) + HEAD] = 1 - n_both
     pairs.counts[pair] = 0
     return n_new
 
 
 @kernel
-def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, longest):
+def settle_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
     """Lay out the places of new pairs and queue them; forget those that can never be merged.
 
     Args:
+        merged: the pair that was merged in this step; its places are no longer needed.
         n_new: places in scratch.
         first_pair: the first pair that was made in this step.
         least: a pair of a smaller count is never merged.
@@ -308,7 +351,7 @@ def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, lon
         symbols.pair_before[left] = -1
         symbols.pair_after[right] = -1
         n_bytes = np.int64(symbols.lengths[left]) + np.int64(symbols.lengths[right])
-        number = -1
+        number = NO_PAIR
         if pairs.counts[pair] >= least and n_bytes <= longest:
             pairs.left[kept], pairs.right[kept] = left, right
             pairs.counts[kept] = pairs.counts[pair]
@@ -318,10 +361,10 @@ def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, lon
         pairs.first_place[pair] = number
     for i in range(n_new):
         if i + _AHEAD < n_new:
-            prefetch(rows, 4 * np.int64(state.new_places[i + _AHEAD]))
-        row = 4 * np.int64(state.new_places[i]) + PAIR
+            prefetch(rows, 2 * np.int64(state.new_places[i + _AHEAD]))
+        row = 2 * np.int64(state.new_places[i]) + PAIR
         pair = state.new_pairs[i]
-        number = -1
+        number = NO_PAIR
         # A place that was part of a later merge of this step has another pair by now, or none.
         if rows[row] == pair:
             number = np.int32(pairs.first_place[pair])
@@ -329,9 +372,15 @@ def settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, lon
             if number >= 0:
                 pairs.n_places[number] += 1
         state.new_pairs[i] = number
+    free = pairs.first_place[merged]
+    stop = free + pairs.n_places[merged]
     for pair in range(first_pair, kept):
-        pairs.first_place[pair] = state.used[N_PLACES]
-        state.used[N_PLACES] += pairs.n_places[pair]
+        if free + pairs.n_places[pair] <= stop:
+            pairs.first_place[pair] = free
+            free += pairs.n_places[pair]
+        else:
+            pairs.first_place[pair] = state.used[N_PLACES]
+            state.used[N_PLACES] += pairs.n_places[pair]
         pairs.n_places[pair] = 0
     for i in range(n_new):
         pair = state.new_pairs[i]
@@ -407,5 +456,5 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
                     order |= np.uint64(words.text[symbols.places[symbol] + i])
             symbols.order[symbol] = order
         state.used[N_MERGES] = n_merges + 1
-        settle_new_pairs(words, symbols, pairs, state, n_new, first_pair, least, longest)
+        settle_new_pairs(words, symbols, pairs, state, pair, n_new, first_pair, least, longest)
     return FINISHED
