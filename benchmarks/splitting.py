@@ -66,6 +66,7 @@ def split_regex(job: Job, clock: Clock) -> Result:
 def count_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: parts are counted on threads, then added up."""
     from bpe import PretokenCounts
+    from bpe.count import added_up
     from bpe.pretokenize import Pretokenizer, stands_across
 
     buffer = np.fromfile(job.corpus, np.uint8)
@@ -83,7 +84,7 @@ def count_tokenbin(job: Job, clock: Clock) -> Result:
             places.append(stop)
         return places
 
-    def work() -> PretokenCounts:
+    def work() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         idle = [PretokenCounts(job.pattern, [END_OF_TEXT]) for _ in range(job.threads)]
 
         def count(edge: tuple[int, int]) -> None:
@@ -93,16 +94,16 @@ def count_tokenbin(job: Job, clock: Clock) -> Result:
 
         with ThreadPoolExecutor(job.threads) as pool:
             list(pool.map(count, pairwise(edges())))
-        total = idle.pop()
-        for counts in idle:
-            total.merge(counts)
-        total.arrays()
-        return total
+        return added_up(idle).arrays()
 
-    warm = PretokenCounts(job.pattern, [END_OF_TEXT])
-    warm.add(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
-    PretokenCounts(job.pattern, [END_OF_TEXT]).merge(warm)
-    return Result(len(buffer), _digest_of_counts(list(clock.time("count", work).items())))
+    warm = [PretokenCounts(job.pattern, [END_OF_TEXT]) for _ in range(2)]
+    for counts in warm:
+        counts.add(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
+    added_up(warm)
+    buffer_of_words, offsets, of_words = clock.time("count", work)
+    words = [buffer_of_words[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
+    counted = sorted(zip(words, of_words.tolist(), strict=True))
+    return Result(len(buffer), _digest_of_counts(counted))
 
 
 @side("count", "gigatoken", patterns=("gpt2",))

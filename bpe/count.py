@@ -12,8 +12,9 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -156,14 +157,7 @@ class PretokenCounts:
         Raises:
             ValueError: it has not.
         """
-        mine, its = (
-            (self.pattern, set(self.special_tokens)),
-            (other.pattern, set(other.special_tokens)),
-        )
-        if mine != its:
-            raise ValueError(
-                f"counts of {its} cannot be added to counts of {mine}; count both alike"
-            )
+        _refuse_unlike(self, other)
         self._add_words(*other.arrays())
 
     def _add_words(
@@ -207,20 +201,11 @@ class PretokenCounts:
             uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and
             ends; int64[n], the counts.
         """
-        sizes = self._sizes()
-        ends = sizes.cumsum(axis=0)
-        n, n_bytes = ends[-1].tolist()
-        buffer = zeros(n_bytes, np.uint8)
-        offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)
-        offsets[n] = n_bytes
-        kernels.export(self._table, (ends - sizes).ravel(), buffer, offsets, counts)
-        return buffer, offsets, counts
+        return _exported([self._table], [self._sizes()], map)
 
     def _sizes(self) -> NDArray[np.int64]:
         """int64[n, 2]: for each beginning the number of pre-tokens, and of their bytes."""
-        sizes = np.zeros(2 * kernels.FIRST_LETTERS, np.int64)
-        kernels.measure(self._table, sizes)
-        return sizes.reshape(-1, 2)
+        return _measured(self._table)
 
     @classmethod
     def from_arrays(
@@ -382,6 +367,87 @@ class FrozenCounts:
     def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """As `PretokenCounts.arrays`; shared, not copied."""
         return self._arrays
+
+
+def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
+    """The counts of several, at least one, as if one had counted all.
+
+    As many threads work as there are counts.
+
+    Args:
+        of_threads: with the same pattern and special tokens; emptied, and not to be used elsewhere,
+            because their memory is given back as early as it can be.
+
+    Raises:
+        ValueError: they were not counted alike.
+    """
+    first = of_threads[0]
+    for other in of_threads:
+        _refuse_unlike(first, other)
+    tables = [counts._table for counts in of_threads]
+    del of_threads[:]
+    n = len(tables)
+
+    def give(task: tuple[tuple[int, int], int]) -> None:
+        (giver, taker), half = task
+        kernels.give(tables[giver], tables[taker], half, 2)
+
+    with ThreadPoolExecutor(n) as pool:
+        # Each table gives to each one before it. What has nothing any more is given nothing, so in
+        # the end one of any two tables has none of a pre-token. In a turn no table takes part in
+        # two pairs, as both numbers make up the turn's.
+        for turn in range(n):
+            pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
+
+            list(pool.map(give, product(pairs, range(2))))
+        sizes = list(pool.map(_measured, tables))
+        arrays = _exported(tables, sizes, pool.map)
+    return FrozenCounts(first.pattern, first.special_tokens, *arrays)
+
+
+def _refuse_unlike(counts: PretokenCounts, other: PretokenCounts) -> None:
+    """Raise ValueError if what two have counted cannot be added up."""
+    mine, its = (
+        (counts.pattern, set(counts.special_tokens)),
+        (other.pattern, set(other.special_tokens)),
+    )
+    if mine != its:
+        raise ValueError(f"counts of {its} cannot be added to counts of {mine}; count both alike")
+
+
+def _measured(table: kernels.CountTable) -> NDArray[np.int64]:
+    """int64[n, 2]: for each beginning the number of pre-tokens, and of their bytes."""
+    sizes = np.zeros(2 * kernels.FIRST_LETTERS, np.int64)
+    kernels.measure(table, sizes)
+    return sizes.reshape(-1, 2)
+
+
+def _exported(
+    tables: Sequence[kernels.CountTable],
+    sizes: Sequence[NDArray[np.int64]],
+    for_each: Callable[..., Iterable[None]],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """What `PretokenCounts.arrays` returns, of tables that have no pre-token in common.
+
+    Args:
+        tables: at least one.
+        sizes: what `_measured` says of each.
+        for_each: `map`, or one that works side by side.
+    """
+    total = np.sum(sizes, axis=0)
+    ends = total.cumsum(axis=0)
+    n, n_bytes = ends[-1].tolist()
+    # Of each beginning, first those of the first table.
+    firsts = np.cumsum([ends - total, *sizes[:-1]], axis=0)
+    buffer = zeros(n_bytes, np.uint8)
+    offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)
+    offsets[n] = n_bytes
+
+    def export(table: kernels.CountTable, places: NDArray[np.int64]) -> None:
+        kernels.export(table, places.ravel(), buffer, offsets, counts)
+
+    list(for_each(export, tables, firsts))
+    return buffer, offsets, counts
 
 
 def require_text(counts: PretokenCounts | FrozenCounts) -> None:

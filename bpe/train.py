@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.count import FrozenCounts, PretokenCounts, require_text
+from bpe.count import FrozenCounts, PretokenCounts, added_up, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import merge as kernels
@@ -37,6 +38,8 @@ _PLACES_PER_CALL = 1 << 21
 _PAIRS = 2**17  # that there is room for at first
 # Positions are 32 bits; the first 256 are the bytes themselves.
 _MAX_POSITIONS = 2**31 - 1
+# Bytes of pre-tokens that are laid out by one thread at least, and threads at most.
+_PART_OF_ROWS, _MOST_PARTS = 2**20, 8
 # Of counts of pre-tokens, by `_least_merged`.
 _MOST_TOLD_APART = 2**16
 
@@ -49,6 +52,7 @@ def train_from_counts(
     tie_break: str = "greatest-bytes",
     min_frequency: int = 2,
     max_token_length: int | None = None,
+    workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tokenizer:
     """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
@@ -60,6 +64,8 @@ def train_from_counts(
         tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
         min_frequency: pairs that occur less often are not merged.
         max_token_length: in bytes, inclusive; None: no limit.
+        workers: threads that lay the pre-tokens out; None: one for each processor. The result does
+            not depend on it.
         progress: called with (merges made, merges wanted) every now and then.
 
     Returns:
@@ -71,9 +77,12 @@ def train_from_counts(
     """
     special_tokens = list(special_tokens)
     _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
+    workers = _n_threads(workers)
     require_text(counts)
     n_wanted = vocab_size - 256 - len(special_tokens)
-    merge_ids = _learn(counts, n_wanted, tie_break, min_frequency, max_token_length, progress)
+    merge_ids = _learn(
+        counts, n_wanted, tie_break, min_frequency, max_token_length, workers, progress
+    )
     if len(merge_ids) < n_wanted:
         _logger.warning(
             "training stopped early: no pair occurs %d times after %d merges, so the"
@@ -135,6 +144,7 @@ def _learn(
     tie_break: str,
     min_frequency: int,
     max_token_length: int | None,
+    workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> NDArray[np.int32]:
     by_bytes = tie_break == "greatest-bytes"
@@ -168,28 +178,8 @@ def _learn(
     )
     symbols.places[:256] = np.arange(256)
 
-    code_counts, occurrences = np.zeros(65536, np.int64), np.zeros(65536, np.int64)
-    kernels.count_byte_pairs(words, code_counts, occurrences)
-    codes = np.flatnonzero((code_counts >= least) & (longest >= 2))
-    pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
-    pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
-    pairs = _pairs(max(_PAIRS, 2 * len(codes)))
-    pairs.left[: len(codes)] = codes >> 8
-    pairs.right[: len(codes)] = codes & 255
-    pairs.counts[: len(codes)] = code_counts[codes]
-    places_of_codes = np.cumsum(np.concatenate([[0], occurrences[codes]]))
-    pairs.first_place[: len(codes)] = places_of_codes[:-1]
-    most_places = 2 * int(occurrences[codes].max(initial=0)) + 1
-    state = kernels.MergeState(
-        # One more: the row behind the last pair is fetched, if there is one or not.
-        rows=zeros(2 * (n_positions + 1), np.int32),
-        symbol_bits=symbol_bits,
-        places=zeros(3 * n_positions, np.int32),
-        new_pairs=zeros(most_places, np.int32),
-        new_places=zeros(most_places, np.int32),
-        used=np.array([len(codes), 0, 0, places_of_codes[-1]], np.int64),
-    )
-    kernels.fill_rows(words, symbols, pairs, state, pair_of_code)
+    pairs, state = _laid_out(words, symbol_bits, least, longest, workers)
+    kernels.queue_pairs(words, symbols, pairs, state)
     while True:
         status = kernels.merge_steps(
             words, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
@@ -202,6 +192,53 @@ def _learn(
         if status == kernels.GROW_PAIRS:
             pairs = _grown(pairs)
     return symbols.merges[: 2 * n_merges].reshape(-1, 2)
+
+
+def _laid_out(
+    words: kernels.Words, symbol_bits: int, least: int, longest: int, workers: int
+) -> tuple[kernels.Pairs, kernels.MergeState]:
+    """All bytes in rows, and all pairs of bytes that may be merged, none of them queued."""
+    n_positions = len(words.text)
+    n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
+    edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1))
+    parts = list(pairwise(np.minimum(edges, len(words.counts)).tolist()))
+    code_counts, occurrences = np.zeros((2, n_parts, 65536), np.int64)
+
+    def count_byte_pairs(number: int) -> None:
+        kernels.count_byte_pairs(words, *parts[number], code_counts[number], occurrences[number])
+
+    with ThreadPoolExecutor(n_parts) as pool:
+        list(pool.map(count_byte_pairs, range(n_parts)))
+        counts_of_all = code_counts.sum(axis=0)
+        codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
+        n_places = occurrences[:, codes].sum(axis=0)
+        # Of each pair those of the first part first.
+        places = np.cumsum(np.append(0, occurrences[:, codes].T))
+        next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
+        pairs = _pairs(max(_PAIRS, 2 * len(codes)))
+        pairs.left[: len(codes)] = codes >> 8
+        pairs.right[: len(codes)] = codes & 255
+        pairs.counts[: len(codes)] = counts_of_all[codes]
+        pairs.first_place[: len(codes)] = next_places[0]
+        pairs.n_places[: len(codes)] = n_places
+        most_places = 2 * int(n_places.max(initial=0)) + 1
+        state = kernels.MergeState(
+            # One more: the row behind the last pair is fetched, if there is one or not.
+            rows=zeros(2 * (n_positions + 1), np.int32),
+            symbol_bits=symbol_bits,
+            places=zeros(3 * n_positions, np.int32),
+            new_pairs=zeros(most_places, np.int32),
+            new_places=zeros(most_places, np.int32),
+            used=np.array([len(codes), 0, 0, places[-1]], np.int64),
+        )
+        pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
+        pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
+
+        def fill_rows(number: int) -> None:
+            kernels.fill_rows(words, *parts[number], state, pair_of_code, next_places[number])
+
+        list(pool.map(fill_rows, range(n_parts)))
+    return pairs, state
 
 
 def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
@@ -272,7 +309,8 @@ def train_bpe(
         tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
         min_frequency: pairs that occur less often are not merged.
         max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads that count; None: one for each processor. The result does not depend on it.
+        workers: threads that count and lay out; None: one for each processor. The result does not
+            depend on it.
 
     Raises:
         OSError: a file cannot be read.
@@ -282,10 +320,7 @@ def train_bpe(
     """
     special_tokens = list(special_tokens)
     _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
-    if workers is None:
-        workers = os.cpu_count() or 1
-    if workers < 1:
-        raise TrainingError(f"workers is {workers}; expected at least 1")
+    workers = _n_threads(workers)
     name = pattern_name(pattern)
     counting = _Counting(name, special_tokens)
     counting.run(_parts(input, name, special_tokens), workers)
@@ -296,7 +331,16 @@ def train_bpe(
         tie_break=tie_break,
         min_frequency=min_frequency,
         max_token_length=max_token_length,
+        workers=workers,
     )
+
+
+def _n_threads(workers: int | None) -> int:
+    if workers is None:
+        return os.cpu_count() or 1
+    if workers < 1:
+        raise TrainingError(f"workers is {workers}; expected at least 1")
+    return workers
 
 
 class _Counting:
@@ -339,10 +383,7 @@ class _Counting:
 
     def total(self) -> FrozenCounts:
         """All counts; the tables are gone then, as merging needs the memory."""
-        total = self._idle.pop() if self._idle else self._new()
-        while self._idle:
-            total.merge(self._idle.pop())
-        return FrozenCounts(self._pattern, self._special_tokens, *total.arrays())
+        return added_up(self._idle or [self._new()])
 
 
 class _Part(NamedTuple):

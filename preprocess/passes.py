@@ -135,6 +135,7 @@ def train_tokenizer(
             special_tokens=settings.all_special_tokens,
             tie_break=settings.tie_break,
             min_frequency=settings.min_frequency,
+            workers=settings.workers,
             progress=advance,
         )
     return Tokenizer.from_vocabulary(
@@ -197,7 +198,7 @@ def count_pretokens(
     room for, they are saved as a run, and the workers begin with empty ones.
     """
     from bpe import PretokenCounts
-    from bpe.count import FrozenCounts
+    from bpe.count import added_up
     from preprocess.spill import Run, merged, write_run
 
     of_workers: list[PretokenCounts] = []
@@ -278,11 +279,8 @@ def count_pretokens(
         if runs:
             counts = merged(storage, runs, settings.pattern, settings.all_special_tokens)
         else:
-            while len(of_workers) > 1:
-                of_workers[0].merge(of_workers.pop())
-            arrays = of_workers.pop().arrays()
-            counts = FrozenCounts(settings.pattern, settings.all_special_tokens, *arrays)
-        del idle[:]
+            del idle[:]
+            counts = added_up(of_workers)
         state.is_all = True
         _save_counts(storage, journal, [counts.arrays()], state)
         for run in runs:

@@ -18,7 +18,7 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 from numba import config, njit
 
 from bpe import encode, reference, train
-from bpe.count import PretokenCounts
+from bpe.count import PretokenCounts, added_up
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import encode as encode_kernels
@@ -710,6 +710,19 @@ def test_counts_are_those_of_the_reference() -> None:
     assert counts.total == sum(reference.count(texts).values())
 
 
+def test_counts_of_two_threads_are_those_of_one() -> None:
+    texts = documents()
+    of_threads = [PretokenCounts(), PretokenCounts()]
+    for counts, some in zip(of_threads, (texts[:5], texts[2:]), strict=True):
+        counts.add(*as_batch(some))
+    buffer, offsets, found = added_up(of_threads).arrays()
+    words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
+    assert len(set(words)) == len(words)
+    assert dict(zip(words, found.tolist(), strict=True)) == dict(
+        reference.count(texts[:5] + texts[2:])
+    )
+
+
 def test_pretokens_that_begin_alike_stand_side_by_side() -> None:
     words = [b"a", b" a", b" ab", b"ab", b" abandon", b"abbreviations and more", b"b", b" ", b"  "]
     words += [b" \xe6\x97\xa5 a long one of these", b"\xe6\x97\xa5", b"\xe6\x97", b"\0", b" \0"]
@@ -729,11 +742,12 @@ def test_pretokens_that_begin_alike_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
-def test_merges_are_those_of_the_reference(tie_break: str) -> None:
+def test_merges_are_those_of_the_reference(tie_break: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "_PART_OF_ROWS", 2**12)
     texts = documents()
     counts = PretokenCounts()
     counts.add(*as_batch(texts))
-    tokenizer = train_from_counts(counts, 256 + 40, tie_break=tie_break)
+    tokenizer = train_from_counts(counts, 256 + 40, tie_break=tie_break, workers=3)
     assert tokenizer.merges == reference.train(texts, 256 + 40, tie_break=tie_break)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train_bpe
-from bpe.count import CountsFileError
+from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train, train_bpe
+from bpe.count import CountsFileError, added_up
 from bpe.pretokenize import Pretokenizer
 from bpe.train import train_from_counts
 
@@ -103,6 +103,60 @@ def test_counts_of_every_size(
     for n in (n_merges, 400):
         expected = reference.train_from_counts(Counter(counts), 256 + n, **chosen)
         assert train_from_counts(ours, 256 + n, **chosen).merges == expected
+
+
+@settings(max_examples=200)
+@given(
+    documents=st.lists(
+        st.tuples(st.integers(0, 4), st.text("ab é", max_size=40)), min_size=1, max_size=12
+    ),
+    n=st.integers(1, 5),
+    run=st.integers(0, 40),
+)
+def test_counts_of_several_are_added_up(documents: list[tuple[int, str]], n: int, run: int) -> None:
+    texts: list[list[str]] = [[] for _ in range(n)]
+    for number, text in documents:
+        # Long ones, too; one that nobody counts in the end, because it is a special token.
+        texts[number % n] += [text, "b" * run, "aé"]
+    of_threads = [counted(some, ["aé"]) for some in texts]
+    total = added_up(of_threads)
+    assert not of_threads
+    buffer, offsets, counts = total.arrays()
+    words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
+    expected = reference.count([text for some in texts for text in some], ["aé"])
+    assert sorted(zip(words, counts.tolist(), strict=True)) == sorted(expected.items())
+    assert total.total == expected.total()
+    letters = [word.removeprefix(b" ").ljust(2, b"\0")[:2] for word in words]
+    assert letters == sorted(letters)
+
+
+def test_counts_of_tables_of_different_sizes_are_added_up() -> None:
+    texts = [" ".join(f"{n:x}" * (1 + n % 9) for n in range(most)) for most in (10, 90_000, 30_000)]
+    total = added_up([counted([text]) for text in texts])
+    buffer, offsets, counts = total.arrays()
+    words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
+    expected = counted(texts)
+    assert sorted(zip(words, counts.tolist(), strict=True)) == list(expected.items())
+    assert total.total == expected.total
+
+
+def test_counts_that_were_not_counted_alike_are_not_added_up() -> None:
+    with pytest.raises(ValueError, match="cannot be added to counts of"):
+        added_up([PretokenCounts(), PretokenCounts(special_tokens=[END])])
+
+
+@pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
+def test_many_threads_lay_out_what_one_does(
+    tie_break: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "_PART_OF_ROWS", 1)
+    for documents in ([topics["assert"], topics["with"]], ["a" * 90 + " aaa aa bb"], ["ab"]):
+        expected = reference.train(documents, 256 + 50, tie_break=tie_break)
+        for workers in (1, 2, 3, 7, 99):
+            ours = train_from_counts(
+                counted(documents), 256 + 50, tie_break=tie_break, workers=workers
+            )
+            assert ours.merges == expected
 
 
 def test_frequent_words_that_are_too_long_to_be_one_token() -> None:

@@ -54,6 +54,26 @@ def room(table, n_pretokens, n_bytes):
 
 
 @kernel
+def find_short(rows, slot, low, high):
+    """The place in `rows`, from `slot` on, of a short pre-token, or the free place for it."""
+    mask = np.uint64(rows.size - 1)
+    while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
+        slot + np.uint64(1)
+    ] != np.uint64(0):
+        slot = (slot + np.uint64(4)) & mask
+    return slot
+
+
+@kernel
+def short_slot(rows, low, high):
+    """Where the search for a short pre-token begins in `rows`: `bpe.kernels.encode.compute_keys`.
+
+    A larger table has the same order, several times over: two tables are gone through side by side.
+    """
+    return ((hash_key(low, high) >> np.uint64(32)) << np.uint64(2)) & np.uint64(rows.size - 1)
+
+
+@kernel
 def find_long(rows, arena, hashed, buffer, start, length):
     """The place in `rows` of a long pre-token, or the free place where it belongs."""
     mask = rows.size - 1
@@ -82,7 +102,6 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
     """
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
-    mask = np.uint64(rows.size - 1)
     compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
     weight = np.int64(1)
     for number in range(n_pretokens):
@@ -93,10 +112,7 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
         low, high = keys[k], keys[k + np.uint64(1)]
         slot = keys[k + np.uint64(2)]
         if high != LONG:
-            while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
-                slot + np.uint64(1)
-            ] != np.uint64(0):
-                slot = (slot + np.uint64(4)) & mask
+            slot = find_short(rows, slot, low, high)
             if rows[slot + np.uint64(1)] == np.uint64(0):
                 rows[slot] = low
                 rows[slot + np.uint64(1)] = high
@@ -178,12 +194,10 @@ def count_words(table, scratch, buffer, tail, tail_start, offsets, weights, curs
 @kernel
 def move_short(old, new):
     """Put all entries of one table of short pre-tokens into a larger, empty one."""
-    mask = np.uint64(new.size - 1)
     for at in range(0, old.size, 4):
-        if old[at + 1] != np.uint64(0):
-            slot = ((hash_key(old[at], old[at + 1]) >> np.uint64(32)) << np.uint64(2)) & mask
-            while new[slot + np.uint64(1)] != np.uint64(0):
-                slot = (slot + np.uint64(4)) & mask
+        low, high = old[at], old[at + 1]
+        if high != np.uint64(0):
+            slot = find_short(new, short_slot(new, low, high), low, high)
             for j in range(3):
                 new[np.int64(slot) + j] = old[at + j]
 
@@ -200,6 +214,37 @@ def move_long(old, new):
                 slot = (slot + 4) & mask
             for j in range(4):
                 new[slot + j] = old[at + j]
+
+
+@kernel
+def give(table, other, part, n_parts):
+    """Add the counts of pre-tokens that `other` has counted, too, to its, and set them to 0 here.
+
+    Args:
+        part, n_parts: only those in this part of the table. Threads may do one part each, side by
+            side: no two parts hold the same pre-token.
+    """
+    rows = table.short_rows
+    n = rows.size // 4
+    for at in range(4 * (n * part // n_parts), 4 * (n * (part + 1) // n_parts), 4):
+        low, high = rows[at], rows[at + 1]
+        if high != np.uint64(0) and rows[at + 2] != np.uint64(0):
+            slot = short_slot(other.short_rows, low, high)
+            slot = find_short(other.short_rows, slot, low, high)
+            if other.short_rows[slot + np.uint64(1)] != np.uint64(0) and other.short_rows[
+                slot + np.uint64(2)
+            ] != np.uint64(0):
+                other.short_counts[slot + np.uint64(2)] += table.short_counts[at + 2]
+                rows[at + 2] = np.uint64(0)
+    rows = table.long_rows
+    n = rows.size // 4
+    for at in range(4 * (n * part // n_parts), 4 * (n * (part + 1) // n_parts), 4):
+        if rows[at] != _NONE and rows[at + 3] != np.uint64(0):
+            start, length = np.int64(rows[at + 1]), np.int64(rows[at + 2])
+            its = find_long(other.long_rows, other.arena, rows[at], table.arena, start, length)
+            if other.long_rows[its] != _NONE and other.long_rows[its + 3] != np.uint64(0):
+                other.long_counts[its + 3] += table.long_counts[at + 3]
+                rows[at + 3] = np.uint64(0)
 
 
 @kernel

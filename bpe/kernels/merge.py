@@ -167,14 +167,14 @@ def sift_up(words, symbols, pairs, at):
 
 
 @kernel
-def count_byte_pairs(words, counts, occurrences):
+def count_byte_pairs(words, first, stop, counts, occurrences):
     """For every pair of bytes (a, b) at a << 8 | b: its count, and in how many places it stands.
 
     Args:
-        words: see `Words`.
+        words: see `Words`; only the words `first` to `stop` are looked at.
         counts: int64[65536], zeros; occurrences: int64[65536], zeros. Both modified in place.
     """
-    for w in range(words.counts.size):
+    for w in range(first, stop):
         for at in range(words.offsets[w], words.offsets[w + 1] - 1):
             code = np.int64(words.text[at]) << 8 | np.int64(words.text[at + 1])
             counts[code] += words.counts[w]
@@ -194,32 +194,36 @@ def words_of_counts(words, longest, of_count):
 
 
 @kernel
-def fill_rows(words, symbols, pairs, state, pair_of_code):
-    """Lay out rows and places of the pairs of bytes, and queue the pairs.
+def fill_rows(words, first, stop, state, pair_of_code, next_places):
+    """Lay out the rows of the words `first` to `stop`, and the places of pairs of bytes in them.
 
     Args:
-        pairs: left, right, counts and first_place are those of the first `used[N_PAIRS]` pairs;
-            n_places are 0.
         pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, NO_PAIR where it can
             never be merged.
+        next_places: int64[n_pairs], where in `state.places` those of each pair begin; moved on.
     """
     rows = state.rows
-    for w in range(words.counts.size):
-        start, stop = words.offsets[w], words.offsets[w + 1]
+    for w in range(first, stop):
+        begin, end = words.offsets[w], words.offsets[w + 1]
         count = words.counts[w]
         if count >= BEGINS >> state.symbol_bits:
             count = np.int64(0)
         head = count << state.symbol_bits
-        for at in range(start, stop):
+        for at in range(begin, end):
             pair = np.int32(ENDS)
-            if at + 1 < stop:
+            if at + 1 < end:
                 pair = pair_of_code[np.int64(words.text[at]) << 8 | np.int64(words.text[at + 1])]
                 if pair >= 0:
-                    state.places[pairs.first_place[pair] + pairs.n_places[pair]] = at
-                    pairs.n_places[pair] += 1
+                    state.places[next_places[pair]] = at
+                    next_places[pair] += 1
             rows[2 * at + HEAD] = head | np.int64(words.text[at])
             rows[2 * at + PAIR] = pair
-        rows[2 * start + HEAD] |= BEGINS
+        rows[2 * begin + HEAD] |= BEGINS
+
+
+@kernel
+def queue_pairs(words, symbols, pairs, state):
+    """Queue all pairs, when nothing is queued."""
     for pair in range(state.used[N_PAIRS]):
         pairs.queue[pair] = pair
         pairs.queue_counts[pair] = pairs.counts[pair]
