@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, VocabularyError
 from bpe.huge_pages import zeros
+from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as kernels
 from bpe.kernels import words as word_kernels
 from bpe.patterns import PATTERNS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from bpe.added_tokens import Preparation
     from bpe.vocabulary import Vocabulary
 
-MAX_ID = 2**kernels.ID_BITS - 2
+MAX_ID = 2**merging.ID_BITS - 2
 
 # Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
 # all over a table: those of all threads have room for those of 100 MB of text in one language.
@@ -149,17 +150,17 @@ def group_scratch() -> kernels.Scratch:
         found=np.empty(4 * n, np.uint64),
         missing=np.empty(2 * n, np.uint64),
         new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
-        symbols=np.empty(kernels.FEW, np.uint32),
-        packed=np.empty(kernels.BLOCKED, np.uint32),
-        least=np.empty(kernels.BLOCKED // 16, np.uint32),
-        begins=np.empty(kernels.OVERLAP + 1, np.uint32),
-        **_rows(kernels.SELDOM_LONGER),
+        symbols=np.empty(merging.FEW, np.uint32),
+        packed=np.empty(merging.BLOCKED, np.uint32),
+        least=np.empty(merging.BLOCKED // 16, np.uint32),
+        begins=np.empty(merging.OVERLAP + 1, np.uint32),
+        **_rows(merging.SELDOM_LONGER),
     )
 
 
 def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
     """The arrays of `Scratch` that grow with the longest pre-token."""
-    n_listed = longest if longest >= kernels.LISTED else 0
+    n_listed = longest if longest >= merging.LISTED else 0
     return {
         "rows": np.empty(4 * longest, np.uint32),
         "heap": np.empty(2 * longest + 3, np.uint64),
@@ -214,8 +215,8 @@ class EncoderTables:
             whole_offsets = np.cumsum([0, *map(len, tokens.values())], dtype=np.int64)
             whole_ids = np.fromiter(tokens, np.int32, len(tokens))
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
-            kernels.fill_whole(whole_bytes, whole_offsets, whole)
-        self.tables = kernels.Tables(
+            merging.fill_whole(whole_bytes, whole_offsets, whole)
+        self.tables = merging.Tables(
             byte_ids=byte_ids,
             byte_pairs=np.empty(65536, np.uint64),
             pairs=zeros(2 * n_pairs, np.uint64),
@@ -236,7 +237,7 @@ class EncoderTables:
         first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
         last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
         lowest = np.empty(vocabulary.size, np.uint64)
-        kernels.fill_pairs(
+        merging.fill_pairs(
             lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )
         # Of two with one place in the table the first stays: the lower id, as they mostly stand.

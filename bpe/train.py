@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bpe.count import FrozenCounts, PretokenCounts, added_up, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
-from bpe.kernels import merge as kernels
+from bpe.kernels import learn_merges as kernels
 from bpe.patterns import pattern_name
 from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8, stands_across
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS

@@ -21,6 +21,7 @@ from bpe import encode, reference, train
 from bpe.count import PretokenCounts, added_up
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
+from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine
 from bpe.kernels import words as word_kernels
@@ -161,7 +162,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a merge makes a pair that comes before it, as only ranks can have it."""
-    monkeypatch.setattr(encode_kernels, "LISTED", 2)
+    monkeypatch.setattr(merging, "LISTED", 2)
     chosen = random.Random(1)
     early = met = 0
     for seed in range(5):
@@ -183,20 +184,20 @@ def test_long_pretokens_are_merged_alike_in_every_way(
             scratch = encode.group_scratch()._replace(**rows)
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
             ids = np.zeros(length + 3, np.uint32)
-            n = encode_kernels.merge_many(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            n = merging.merge_many(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
-            encode_kernels.merge_lists(tables, scratch, buffer, 1, 1 + length)
-            n = encode_kernels.read_rows(scratch.rows, length, ids, 2)
+            merging.merge_lists(tables, scratch, buffer, 1, 1 + length)
+            n = merging.read_rows(scratch.rows, length, ids, 2)
             assert ids[2:n].tolist() == expected
-            encode_kernels.merge_blocks(tables, scratch, buffer, 1, 1 + length)
-            n = encode_kernels.read_rows(scratch.rows, length, ids, 2)
+            merging.merge_blocks(tables, scratch, buffer, 1, 1 + length)
+            n = merging.read_rows(scratch.rows, length, ids, 2)
             assert ids[2:n].tolist() == expected
-            if length <= encode_kernels.FEW:
-                n = encode_kernels.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            if length <= merging.FEW:
+                n = merging.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
                 assert ids[2:n].tolist() == expected
             for window, listed in itertools.product((2, 9, 16, 40), (False, True)):
                 for overlap in (1, window // 2, window - 1):
-                    n = encode_kernels.merge_windows(
+                    n = merging.merge_windows(
                         tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap, listed
                     )
                     assert n == -1 or ids[2:n].tolist() == expected
@@ -238,10 +239,10 @@ def test_pairs_that_are_merged_before_all_others() -> None:
             text = bytes(chosen.choices(alphabet, k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
-            first = encode_kernels.lay_out_few(tables, scratch, buffer, 1, length)
+            first = merging.lay_out_few(tables, scratch, buffer, 1, length)
             before_all += int(first).bit_count()
             ids = np.zeros(length + 3, np.uint32)
-            n = encode_kernels.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            n = merging.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
     assert marked > 0
     assert before_all > 50
@@ -268,15 +269,15 @@ def test_windows_that_do_not_meet() -> None:
     tables = EncoderTables(vocabulary, "gpt2").tables
     expected = [vocabulary.token_id(b"a" * n) for n in [4096] * 16 + [64, 32, 4]]
     length = 65536 + 100
-    assert (encode_kernels.WINDOW, encode_kernels.OVERLAP) == (65536, 1024)
-    assert encode_kernels.BLOCKED == 2048
+    assert (merging.WINDOW, merging.OVERLAP) == (65536, 1024)
+    assert merging.BLOCKED == 2048
     buffer = np.full(length + 2, ord("a"), np.uint8)
     scratch = encode.group_scratch()._replace(**encode._rows(length, len(merges)))
     ids = np.zeros(length + 3, np.uint32)
     for windows in ((65536, 1024, True), (2048, 512, False)):
-        n = encode_kernels.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows)
+        n = merging.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows)
         assert n == -1
-    n = encode_kernels.merge_pretoken(tables, scratch, buffer, 0, length, ids, 0)
+    n = merging.merge_pretoken(tables, scratch, buffer, 0, length, ids, 0)
     assert ids[:n].tolist() == expected
 
 
@@ -661,7 +662,7 @@ def test_longest_pretoken() -> None:
             starts[bit >> 6] |= np.uint64(1 << (bit & 63))
         ordered = sorted(bits)
         longest = max(b - a for a, b in pairwise(ordered))
-        expected = max(longest, encode_kernels.SELDOM_LONGER)
+        expected = max(longest, merging.SELDOM_LONGER)
         assert encode_kernels.longest_pretoken(starts) == expected
 
 
@@ -887,7 +888,7 @@ def test_machine_words_equal_their_plain_twins() -> None:
 def test_keys_of_different_words_differ() -> None:
     seen = {}
     for low, high in [(0, 1 << 56), (0, 2 << 56), (97, 1 << 56), (97, 2 << 56)]:
-        seen[int(encode_kernels.hash_key(np.uint64(low), np.uint64(high)))] = (low, high)
+        seen[int(word_kernels.hash_key(np.uint64(low), np.uint64(high)))] = (low, high)
     assert len(seen) == 4
 
 

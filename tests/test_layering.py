@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     "bpe.errors bpe.unicode_classes bpe.kernels.jit bpe.gathered bpe.huge_pages",
     "bpe.kernels.machine",
-    "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.merge bpe.kernels.utf8",
+    "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.learn_merges"
+    " bpe.kernels.utf8",
+    "bpe.kernels.apply_merges",
     "bpe.kernels.encode",
     "bpe.kernels.count bpe.kernels.split_cl100k",
     "bpe.kernels",

@@ -1,0 +1,702 @@
+"""A pre-token -> token ids, by merging.
+
+Law: the ids are those of `reference.encode`: the pair of the lowest rank first, of several such the
+leftmost. How it is found depends on the length: in up to FEW bytes by looking at all ranks, which
+are side by side; in more by looking at the smallest of every 16; in windows that begin and end
+where the whole pre-token has a boundary, too; in what is very long by lists of the pairs of each
+rank, or by a heap.
+
+Pairs of bytes that nothing around them can come before are merged at once: see `fill_pairs`.
+
+Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
+for nearly all of them; only the others are looked up in the table of pairs.
+
+`scratch` is a `bpe.kernels.encode.Scratch` everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.kernels.jit import kernel
+from bpe.kernels.machine import (
+    ONE_PLACE,
+    in_line,
+    leading_zeros,
+    minimum_of_16,
+    minimum_of_others,
+    multiply,
+    out_of_line,
+    prefetch,
+    trailing_zeros,
+)
+from bpe.kernels.words import hash_bytes, same_bytes
+
+FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
+SELDOM_LONGER = 2112  # bytes; for what is longer there is memory when it comes
+BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
+LISTED = 4096  # bytes from which on pairs are in lists by their ranks
+WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
+OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
+LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
+ID_BITS = 21
+"""Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
+
+_NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_NO_RANK = np.uint32(0xFFFFFFFF)
+_NO_ENTRY = np.uint32(0x7FFFFFFF)
+_UNORDERED = np.uint32(0x80000000)  # a bit beside the last entry of a list
+_ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
+# In a row of `Scratch.rows`, for the symbol at each position: its id, the rank of the pair that it
+# begins, and the positions of the symbols behind and before it.
+_SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
+
+# In `Tables.byte_pairs`.
+_UNRANKED = np.uint64((1 << ID_BITS) - 1)
+_NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
+_EARLY = np.uint64(1 << 63)  # what they become is merged with something at no higher rank
+
+
+class Tables(NamedTuple):
+    """What one vocabulary is to the kernels; shared by all threads, never changed."""
+
+    byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
+    # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, _UNRANKED for none: their
+    # rank; the lowest rank that b has behind what ends with a; the lowest that a has before what
+    # begins with b; and _EARLY or not
+    byte_pairs: NDArray[np.uint64]
+    # uint64[capacity], open addressing: left id, right id and rank, ID_BITS each
+    pairs: NDArray[np.uint64]
+    # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
+    pair_filter: NDArray[np.uint64]
+    merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
+    tokens: NDArray[np.uint64]  # uint64[2**TOKEN_BITS], see `token_hash`
+    # int64[4]: bits of an id in `Words.rows`, ids in the first word there, ids in both; what an
+    # id is more than the rank of the merge that makes it, -1 if that differs
+    packing: NDArray[np.int64]
+    # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
+    whole: NDArray[np.uint64]
+    whole_bytes: NDArray[np.uint8]  # uint8, the bytes of the tokens of `whole`, one after the other
+    whole_offsets: NDArray[np.int64]  # int64[n + 1]
+    whole_ids: NDArray[np.int32]  # int32[n]
+
+
+@kernel
+def pair_key(left, right):
+    """Both ids of a pair in the low bits of one word."""
+    return (np.uint64(left) << np.uint64(ID_BITS)) | np.uint64(right)
+
+
+@kernel
+def hash_pair(key):
+    """A hash of a pair; its high bits are the good ones."""
+    return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
+
+
+@kernel
+def filter_bit(hashed, pair_filter):
+    """The bit of `pair_filter` that a pair has."""
+    return (hashed >> np.uint64(24)) & np.uint64(pair_filter.size * 64 - 1)
+
+
+@kernel
+def pair_rank(tables, left, right):
+    """The rank of the merge of a pair, uint32; the largest number if it is never merged."""
+    key = pair_key(left, right)
+    hashed = hash_pair(key)
+    bit = filter_bit(hashed, tables.pair_filter)
+    mask = np.uint64(tables.pairs.size - 1)
+    at = (hashed >> np.uint64(40)) & mask
+    prefetch(tables.pairs, at)
+    if (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1) == 0:
+        return _NO_RANK
+    while True:
+        found = tables.pairs[at]
+        if found >> np.uint64(ID_BITS) == key:
+            return np.uint32(found & np.uint64((1 << ID_BITS) - 1))
+        if found == _NONE:
+            return _NO_RANK
+        at = (at + np.uint64(1)) & mask
+
+
+@kernel
+def merged_id(tables, rank):
+    """The id that the merge of a rank makes, uint32."""
+    in_line()
+    if tables.packing[3] >= 0:
+        return rank + np.uint32(tables.packing[3])
+    return tables.merged[np.uint64(rank)]
+
+
+@kernel
+def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, tables):
+    """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
+
+    Args:
+        lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
+            counts.
+        first_bytes, last_bytes: uint8[n_ids], of each token.
+        lowest: uint64[n_ids]; replaced by the lowest rank that each is merged at.
+        tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
+            and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
+    """
+    tables.pairs[:] = _NONE
+    tables.pair_filter[:] = np.uint64(0)
+    mask = np.uint64(tables.pairs.size - 1)
+    for i in range(lefts.size):
+        key = pair_key(lefts[i], rights[i])
+        hashed = hash_pair(key)
+        bit = filter_bit(hashed, tables.pair_filter)
+        tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        at = (hashed >> np.uint64(40)) & mask
+        while tables.pairs[at] != _NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
+            at = (at + np.uint64(1)) & mask
+        if tables.pairs[at] == _NONE:
+            tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
+            tables.merged[ranks[i]] = np.uint32(merged_ids[i])
+    byte_pairs = tables.byte_pairs
+    for a in range(256):
+        for b in range(256):
+            rank = np.uint64(pair_rank(tables, tables.byte_ids[a], tables.byte_ids[b]))
+            byte_pairs[a << 8 | b] = _NO_LIMITS | min(rank, _UNRANKED)
+    fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables)
+    lowest[:] = _UNRANKED
+    for i in range(lefts.size):
+        for part in (lefts[i], rights[i]):
+            lowest[part] = min(lowest[part], np.uint64(ranks[i]))
+    for i in range(byte_pairs.size):
+        rank = byte_pairs[i] & _UNRANKED
+        if rank != _UNRANKED and lowest[tables.merged[rank]] <= rank:
+            byte_pairs[i] |= _EARLY
+
+
+@kernel
+def fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables):
+    """The second and the third number of `byte_pairs`; see `fill_pairs`."""
+    byte_ids, byte_pairs = tables.byte_ids, tables.byte_pairs
+    for i in range(lefts.size):
+        left, right, rank = lefts[i], rights[i], np.uint64(ranks[i])
+        a, b = np.int64(last_bytes[left]), np.int64(first_bytes[right])
+        if byte_ids[b] == right:
+            lower_limit(byte_pairs, a << 8 | b, ID_BITS, rank)
+        a = np.int64(first_bytes[left])
+        if byte_ids[a] == left:
+            lower_limit(byte_pairs, a << 8 | b, 2 * ID_BITS, rank)
+
+
+@kernel
+def lower_limit(byte_pairs, at, shift, rank):
+    """Make the number of an entry that begins at bit `shift` a rank, if that is lower."""
+    if (byte_pairs[at] >> np.uint64(shift)) & _UNRANKED > rank:
+        byte_pairs[at] &= ~(_UNRANKED << np.uint64(shift))
+        byte_pairs[at] |= rank << np.uint64(shift)
+
+
+@kernel
+def fill_whole(token_bytes, token_offsets, whole):
+    """Build the table from the hash of a token's bytes to its number.
+
+    Args:
+        token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
+        whole: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
+    """
+    whole[:] = _NONE
+    mask = whole.size // 2 - 1
+    for i in range(token_offsets.size - 1):
+        hashed = hash_bytes(token_bytes, token_offsets[i], token_offsets[i + 1])
+        at = np.int64(hashed & np.uint64(mask))
+        while whole[at * 2] != _NONE:
+            at = (at + 1) & mask
+        whole[at * 2] = hashed
+        whole[at * 2 + 1] = np.uint64(i)
+
+
+@kernel
+def whole_token(tables, buffer, start, stop):
+    """The id of the token that is exactly `buffer[start:stop]`, or -1."""
+    if tables.whole.size == 0:
+        return -1
+    mask = tables.whole.size // 2 - 1
+    hashed = hash_bytes(buffer, start, stop)
+    at = np.int64(hashed & np.uint64(mask))
+    while tables.whole[at * 2] != _NONE:
+        if tables.whole[at * 2] == hashed:
+            i = np.int64(tables.whole[at * 2 + 1])
+            begin = tables.whole_offsets[i]
+            if tables.whole_offsets[i + 1] - begin == stop - start and same_bytes(
+                tables.whole_bytes, begin, buffer, start, stop - start
+            ):
+                return np.int64(tables.whole_ids[i])
+        at = (at + 1) & mask
+    return -1
+
+
+@kernel
+def pack(rank, at, most):
+    """A rank and a place below `most` in one word, smaller where the merge comes earlier."""
+    return _NO_RANK if rank == _NO_RANK else rank * np.uint32(most) | np.uint32(at)
+
+
+@kernel
+def byte_rank(entry):
+    """The rank of a pair of bytes, as `pair_rank` gives it, from its entry in `byte_pairs`."""
+    rank = entry & _UNRANKED
+    return _NO_RANK if rank == _UNRANKED else np.uint32(rank)
+
+
+@kernel
+def lay_out_few(tables, scratch, buffer, start, n):
+    """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
+
+    Returns:
+        The places of pairs that can be merged before all others: of whatever may become of what is
+        around them, nothing is merged with a byte of theirs at their rank or a lower one, nor with
+        what they become. So they are merged in the end, and nothing else asks when.
+    """
+    in_line()
+    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    symbols, packed = scratch.symbols, scratch.packed
+    here = np.uint64(start)
+    byte = np.uint64(buffer[here])
+    first = np.uint64(0)
+    # Of the pair before, the rank if nothing on its left can be sooner; and at which rank its
+    # second byte may be merged with something on the left.
+    waiting = limit = _UNRANKED
+    for i in range(n - 1):
+        place = np.uint64(i)
+        symbols[place] = np.uint32(tables.byte_ids[byte])
+        following = np.uint64(buffer[here + place + one])
+        entry = tables.byte_pairs[byte << np.uint64(8) | following]
+        packed[place] = pack(byte_rank(entry), place, FEW)
+        first |= np.uint64(waiting < (entry >> bits >> bits) & _UNRANKED) << place
+        # A rank that is marked on top is larger than any limit.
+        rank = entry & (_UNRANKED | _EARLY)
+        waiting = rank if rank < limit else _UNRANKED
+        limit = (entry >> bits) & _UNRANKED
+        byte = following
+    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
+    for i in range(n - 1, (n + 15) & ~15):
+        packed[np.uint64(i)] = _NO_RANK
+    first |= np.uint64(waiting < _UNRANKED) << np.uint64(n - 1)
+    return first >> one
+
+
+@kernel
+def merge_first(tables, symbols, packed, first, left):
+    """Merge the pairs at the places `first` of `left`. Returns the places that are left then."""
+    in_line()
+    one = np.uint64(1)
+    left ^= first << one
+    places = first
+    while places != 0:
+        at = np.uint64(trailing_zeros(places))
+        places &= places - one
+        symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
+        packed[at + one] = _NO_RANK
+    # The pairs before them have changed, too; what is no place any more belongs to another of them.
+    places = first | ((first >> one) & left)
+    while places != 0:
+        at = np.uint64(trailing_zeros(places))
+        places &= places - one
+        after = (left >> at) >> one
+        new = _NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, FEW)
+        packed[at] = new
+    return left
+
+
+@kernel
+def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
+    """Merge a pre-token of at most FEW bytes, by looking at every pair for the smallest rank.
+
+    The first symbols of pairs stay where they are; a bit set tells which are left.
+
+    Returns:
+        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
+    """
+    in_line()
+    one = np.uint64(1)
+    symbols, packed = scratch.symbols, scratch.packed
+    n = stop - start
+    n_places = (n + 15) & ~15
+    left = _NONE >> np.uint64(64 - n)
+    first = lay_out_few(tables, scratch, buffer, start, n)
+    if first != 0:
+        left = merge_first(tables, symbols, packed, first, left)
+    best = minimum_of_16(packed, 0)
+    for i in range(16, n_places, 16):
+        best = min(best, minimum_of_16(packed, i))
+    while best != _NO_RANK:
+        # The leftmost of the lowest rank.
+        at = np.uint64(best & np.uint32(63))
+        symbol = merged_id(tables, best >> np.uint32(6))
+        after = (left >> at) >> one
+        joined = at + one + np.uint64(trailing_zeros(after))
+        before = left & ((one << at) - one)
+        preceding = np.uint64(63 - leading_zeros(before | one))
+        # While the ranks of the two new pairs are looked up: the smallest of the others.
+        best = minimum_of_others(packed, 0, ONE_PLACE, at, joined, preceding)
+        for i in range(16, n_places, 16):
+            best = min(best, minimum_of_others(packed, i, ONE_PLACE, at, joined, preceding))
+        symbols[at] = symbol
+        packed[joined] = _NO_RANK
+        left ^= one << joined
+        after &= after - one
+        new = _NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            new = pack(pair_rank(tables, symbol, symbols[following]), at, FEW)
+        packed[at] = new
+        best = min(best, new)
+        if before != 0:
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, FEW)
+            packed[preceding] = new
+            best = min(best, new)
+    while left != 0:
+        ids[n_ids] = symbols[trailing_zeros(left)]
+        left &= left - one
+        n_ids += 1
+    return n_ids
+
+
+@kernel
+def lay_out(tables, rows, buffer, start, n):
+    """Fill `rows` for the bytes `buffer[start : start + n]`, each of which is a symbol."""
+    for i in range(n):
+        row = 4 * i
+        byte = buffer[start + i]
+        rank = _NO_RANK
+        if i + 1 < n:
+            rank = byte_rank(
+                tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
+            )
+        rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
+        rows[row + _RANK] = rank
+        rows[row + _FOLLOWING] = np.uint32(i + 1)
+        # None is before the first: the number there is never used.
+        rows[row + _PRECEDING] = np.uint32(max(i - 1, 0))
+
+
+@kernel
+def merge_at(tables, rows, n, at):
+    """Merge the pair that begins at a position.
+
+    Returns:
+        The position before it, and the ranks of the pairs that begin there and at `at` now: those
+        are the new ones.
+    """
+    row = 4 * at
+    right = np.int64(rows[row + _FOLLOWING])
+    symbol = merged_id(tables, rows[row + _RANK])
+    rows[row + _SYMBOL] = symbol
+    rows[4 * right + _RANK] = _NO_RANK
+    after = np.int64(rows[4 * right + _FOLLOWING])
+    rows[row + _FOLLOWING] = np.uint32(after)
+    rank = _NO_RANK
+    if after < n:
+        rows[4 * after + _PRECEDING] = np.uint32(at)
+        rank = pair_rank(tables, symbol, rows[4 * after + _SYMBOL])
+    rows[row + _RANK] = rank
+    before, rank_before = np.int64(0), _NO_RANK
+    if at > 0:
+        before = np.int64(rows[row + _PRECEDING])
+        rank_before = pair_rank(tables, rows[4 * before + _SYMBOL], symbol)
+        rows[4 * before + _RANK] = rank_before
+    return before, rank_before, rank
+
+
+@kernel
+def read_rows(rows, n, ids, n_ids):
+    """Append the symbols that are left. Returns the number of ids now."""
+    at = 0
+    while at < n:
+        ids[n_ids] = rows[4 * at + _SYMBOL]
+        n_ids += 1
+        at = np.int64(rows[4 * at + _FOLLOWING])
+    return n_ids
+
+
+@kernel
+def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
+    """Merge a pre-token of any length in O(n log n) time.
+
+    A heap holds `rank << 32 | position`; links join the symbols that are left. An entry of the heap
+    whose pair has changed since is dropped when it comes up.
+
+    Returns:
+        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
+    """
+    n = stop - start
+    # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there
+    # are n - 1 merges.
+    rows, heap = scratch.rows, scratch.heap
+    size = 0
+    lay_out(tables, rows, buffer, start, n)
+    for i in range(n - 1):
+        size = _push(heap, size, rows[4 * i + _RANK], i)
+    while size > 0:
+        entry = heap[_ROOT]
+        size = _pop(heap, size)
+        at = np.int64(entry & np.uint64(0xFFFFFFFF))
+        if np.uint64(rows[4 * at + _RANK]) == entry >> np.uint64(32):
+            before, rank_before, rank = merge_at(tables, rows, n, at)
+            size = _push(heap, size, rank, at)
+            size = _push(heap, size, rank_before, before)
+    return read_rows(rows, n, ids, n_ids)
+
+
+@kernel
+def merge_blocks(tables, scratch, buffer, start, stop):
+    """Merge at most BLOCKED bytes, `buffer[start:stop]`; `scratch.rows` has what is left.
+
+    The pairs are in blocks of 16 places. The smallest of all blocks is merged, and then the blocks
+    of the three places that it changes are looked through.
+    """
+    n = stop - start
+    rows, packed, least = scratch.rows, scratch.packed, scratch.least
+    lay_out(tables, rows, buffer, start, n)
+    n_blocks = (n + 15) >> 4
+    packed[: 16 * n_blocks] = _NO_RANK
+    least[:] = _NO_RANK
+    for i in range(n - 1):
+        packed[i] = pack(rows[4 * i + _RANK], i, BLOCKED)
+    for block in range(n_blocks):
+        least[block] = minimum_of_16(packed, 16 * block)
+    while True:
+        best = minimum_of_16(least, 0)
+        for block in range(16, n_blocks, 16):
+            best = min(best, minimum_of_16(least, block))
+        if best == _NO_RANK:
+            break
+        at = np.int64(best & np.uint32(BLOCKED - 1))
+        right = np.int64(rows[4 * at + _FOLLOWING])
+        before, rank_before, rank = merge_at(tables, rows, n, at)
+        packed[right] = _NO_RANK
+        packed[at] = pack(rank, at, BLOCKED)
+        if at > 0:
+            packed[before] = pack(rank_before, before, BLOCKED)
+            least[before >> 4] = minimum_of_16(packed, before & ~15)
+        least[at >> 4] = minimum_of_16(packed, at & ~15)
+        least[right >> 4] = minimum_of_16(packed, right & ~15)
+
+
+@kernel
+def merge_lists(tables, scratch, buffer, start, stop):
+    """Merge `buffer[start:stop]` in the order of ranks; `scratch.rows` has what is left.
+
+    The positions of the pairs of each rank are a list, to whose end new ones are added: most come
+    in order, and what does not is put in order when its rank comes up. Only pairs of a rank that
+    has come up already, which some vocabularies of tiktoken have, go into the heap before.
+    """
+    n = stop - start
+    rows, heap, lists, entries = scratch.rows, scratch.heap, scratch.lists, scratch.entries
+    size, n_entries = 0, np.int64(0)
+    lists[:] = _NO_ENTRY
+    lay_out(tables, rows, buffer, start, n)
+    for i in range(n - 1):
+        n_entries = _append(lists, entries, n_entries, rows[4 * i + _RANK], i)
+    for rank_now in range(lists.size // 2):
+        entry = np.int64(lists[2 * rank_now])
+        if entry == _NO_ENTRY:
+            continue
+        in_order = lists[2 * rank_now + 1] & _UNORDERED == 0
+        while True:
+            if entry != _NO_ENTRY and not in_order:
+                at = np.int64(entries[2 * entry])
+                entry = np.int64(entries[2 * entry + 1])
+                size = _push(heap, size, np.uint32(rank_now), at)
+                continue
+            first = _NONE
+            if entry != _NO_ENTRY:
+                first = (np.uint64(rank_now) << np.uint64(32)) | np.uint64(entries[2 * entry])
+            if size > 0 and heap[_ROOT] < first:
+                first = heap[_ROOT]
+                size = _pop(heap, size)
+            elif entry != _NO_ENTRY:
+                entry = np.int64(entries[2 * entry + 1])
+                if entry != _NO_ENTRY:
+                    prefetch(rows, 4 * np.int64(entries[2 * entry]))
+            else:
+                break
+            at = np.int64(first & np.uint64(0xFFFFFFFF))
+            if np.uint64(rows[4 * at + _RANK]) != first >> np.uint64(32):
+                continue
+            before, rank_before, rank = merge_at(tables, rows, n, at)
+            if rank <= rank_now:
+                size = _push(heap, size, rank, at)
+            else:
+                n_entries = _append(lists, entries, n_entries, rank, at)
+            if rank_before <= rank_now:
+                size = _push(heap, size, rank_before, before)
+            else:
+                n_entries = _append(lists, entries, n_entries, rank_before, before)
+
+
+@kernel
+def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed):
+    """Merge a long pre-token window by window, in time that grows with its length alone.
+
+    Two tokens that are neighbours in a text are what their bytes alone become, too: nothing was
+    merged across their ends. And tokens of which that holds of any two neighbours are those of the
+    whole text: the first merge that differed would cross an end between two of them, and it would
+    have come up for these two alone. So where a token of a window is one of the next window as
+    well, all up to it from the one and all behind it from the other are the tokens of both. (That
+    neighbours decide it is what the encoder of GitHub's `bpe` crate, rust-gems, rests on.)
+
+    Args:
+        window: bytes that are merged together, at most BLOCKED if not `listed`.
+        overlap: the next window begins at the first token that begins in the last `overlap` bytes
+            of the one before it; less than `window`, at most OVERLAP.
+        listed: merge them by lists, not by blocks.
+
+    Returns:
+        The number of ids after this pre-token; they are written to `ids` from `n_ids` on. Or -1:
+        two windows have no token in common, or no token begins in the last `overlap` bytes of one.
+    """
+    rows, begins = scratch.rows, scratch.begins
+    # Where the tokens of the window before begin that this one may have, too, and where the last of
+    # them ends: from where this one begins.
+    n_begins = 0
+    begin = start
+    while True:
+        end = min(begin + window, stop)
+        n = end - begin
+        if listed:
+            merge_lists(tables, scratch, buffer, begin, end)
+        else:
+            merge_blocks(tables, scratch, buffer, begin, end)
+        at, i = np.int64(0), 0
+        while i < n_begins:
+            other, other_end = np.int64(begins[i]), np.int64(begins[i + 1])
+            at_end = np.int64(rows[4 * at + _FOLLOWING])
+            if at == other and at_end == other_end:
+                break
+            # What ends first is none that both have.
+            if other_end <= at_end:
+                i += 1
+            if at_end <= other_end:
+                at = at_end
+        if begin > start and i == n_begins:
+            return -1
+        # Those of the window before from the common one on are written over.
+        n_ids += i - n_begins
+        n_begins, next_begin = 0, np.int64(0)
+        while at < n:
+            if end < stop and at >= n - overlap:
+                if n_begins == 0:
+                    next_begin = at
+                begins[n_begins] = np.uint32(at - next_begin)
+                n_begins += 1
+            ids[n_ids] = rows[4 * at + _SYMBOL]
+            n_ids += 1
+            at = np.int64(rows[4 * at + _FOLLOWING])
+        if end == stop:
+            return n_ids
+        if n_begins == 0:
+            return -1
+        begins[n_begins] = np.uint32(n - next_begin)
+        begin += next_begin
+
+
+@kernel
+def _append(lists, entries, n_entries, rank, at):
+    """Add a position to the end of the list of a rank, if there is a rank."""
+    if rank == _NO_RANK:
+        return n_entries
+    place = 2 * np.int64(rank)
+    entries[2 * n_entries] = np.uint32(at)
+    entries[2 * n_entries + 1] = _NO_ENTRY
+    if lists[place] == _NO_ENTRY:
+        lists[place] = np.uint32(n_entries)
+        lists[place + 1] = np.uint32(n_entries)
+    else:
+        unordered = lists[place + 1] & _UNORDERED
+        last = 2 * np.int64(lists[place + 1] ^ unordered)
+        if entries[last] > np.uint32(at):
+            unordered = _UNORDERED
+        entries[last + 1] = np.uint32(n_entries)
+        lists[place + 1] = np.uint32(n_entries) | unordered
+    return n_entries + 1
+
+
+@kernel
+def _push(heap, size, rank, position):
+    """Add an entry to the heap, if there is a rank. Returns how many there are now."""
+    if rank == _NO_RANK:
+        return size
+    entry = (np.uint64(rank) << np.uint64(32)) | np.uint64(position)
+    at = size + _ROOT
+    while at > _ROOT:
+        parent = (at >> 2) + 2
+        if heap[parent] <= entry:
+            break
+        heap[at] = heap[parent]
+        at = parent
+    heap[at] = entry
+    return size + 1
+
+
+@kernel
+def _pop(heap, size):
+    """Take out the smallest entry. Of four children each, which lie in one cache line."""
+    size -= 1
+    stop = size + _ROOT
+    entry = heap[stop]
+    at = _ROOT
+    # The gap goes down to the end, and what was last goes up from there: it belongs down there.
+    while True:
+        child = 4 * at - 8
+        if child >= stop:
+            break
+        least = child
+        for other in range(child + 1, min(child + 4, stop)):
+            if heap[other] < heap[least]:
+                least = other
+        heap[at] = heap[least]
+        at = least
+    while at > _ROOT:
+        parent = (at >> 2) + 2
+        if heap[parent] <= entry:
+            break
+        heap[at] = heap[parent]
+        at = parent
+    heap[at] = entry
+    return size
+
+
+@kernel
+def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
+    """The ids of one pre-token, merged. Returns the number of ids after it."""
+    in_line()
+    known = whole_token(tables, buffer, start, stop)
+    if known >= 0:
+        ids[n_ids] = known
+        return n_ids + 1
+    if stop - start <= FEW:
+        return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
+    return merge_long(tables, scratch, buffer, start, stop, ids, n_ids)
+
+
+@kernel
+def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
+    """`merge_pretoken` for more than FEW bytes."""
+    out_of_line()
+    n = stop - start
+    if n <= BLOCKED:
+        merge_blocks(tables, scratch, buffer, start, stop)
+        return read_rows(scratch.rows, n, ids, n_ids)
+    # The lists of all ranks are looked at in each window.
+    listed = n >= max(LISTED, tables.merged.size // 16)
+    window, overlap = (WINDOW, OVERLAP) if listed else (BLOCKED, BLOCKED // 4)
+    after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed)
+    if after >= 0:
+        return after
+    if listed and n <= LISTED_MOST:
+        merge_lists(tables, scratch, buffer, start, stop)
+        return read_rows(scratch.rows, n, ids, n_ids)
+    return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
