@@ -340,7 +340,8 @@ class FrozenCounts:
     Args:
         pattern: name of the split pattern.
         special_tokens: as those of `PretokenCounts`.
-        buffer, offsets, counts: as `PretokenCounts.arrays` returns them, each pre-token once.
+        buffer, offsets, counts: as `PretokenCounts.arrays` returns them, each pre-token once:
+            training relies on that.
 
     Raises:
         CountsFileError: the arrays contradict one another.
@@ -375,8 +376,8 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
     As many threads work as there are counts.
 
     Args:
-        of_threads: with the same pattern and special tokens; emptied, and not to be used elsewhere,
-            because their memory is given back as early as it can be.
+        of_threads: with the same pattern and special tokens; emptied, and not to be used elsewhere:
+            nothing keeps their memory then.
 
     Raises:
         ValueError: they were not counted alike.
@@ -384,9 +385,10 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
     first = of_threads[0]
     for other in of_threads:
         _refuse_unlike(first, other)
+    pattern, special_tokens = first.pattern, first.special_tokens
     tables = [counts._table for counts in of_threads]
-    del of_threads[:]
     n = len(tables)
+    del of_threads[:], first, other
 
     def give(task: tuple[tuple[int, int], int]) -> None:
         (giver, taker), half = task
@@ -394,15 +396,16 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
 
     with ThreadPoolExecutor(n) as pool:
         # Each table gives to each one before it. What has nothing any more is given nothing, so in
-        # the end one of any two tables has none of a pre-token. In a turn no table takes part in
-        # two pairs, as both numbers make up the turn's.
+        # the end one of any two tables has none of a pre-token. A turn has at most one pair with
+        # each table: its number and the turn's say which the other one is.
         for turn in range(n):
             pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
-
             list(pool.map(give, product(pairs, range(2))))
         sizes = list(pool.map(_measured, tables))
         arrays = _exported(tables, sizes, pool.map)
-    return FrozenCounts(first.pattern, first.special_tokens, *arrays)
+    # Before anything else needs memory.
+    tables.clear()
+    return FrozenCounts(pattern, special_tokens, *arrays)
 
 
 def _refuse_unlike(counts: PretokenCounts, other: PretokenCounts) -> None:

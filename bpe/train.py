@@ -200,7 +200,7 @@ def _laid_out(
     """All bytes in rows, and all pairs of bytes that may be merged, none of them queued."""
     n_positions = len(words.text)
     n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
-    edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1))
+    edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1, dtype=np.int64))
     parts = list(pairwise(np.minimum(edges, len(words.counts)).tolist()))
     code_counts, occurrences = np.zeros((2, n_parts, 65536), np.int64)
 
@@ -244,10 +244,11 @@ def _laid_out(
 def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
     """A count below which no pair is merged, because `n_wanted` others come before it; or 0.
 
-    While a pre-token of count n is in pieces, it has pairs of a count of at least n. When there are
-    no such pairs any more, each pre-token of at least that count has become a symbol of its own; so
-    if there are `n_wanted` of them, there were as many merges. And the counts of merges never rise:
-    what a merge makes occurs at most as often as what it merges.
+    While a pre-token of count n, of two to `longest` bytes, is in pieces, it has pairs of a count
+    of at least n, all of which may be merged. No two pre-tokens are made whole by one merge. So
+    where `n_wanted` of them have a count of at least n, one is still in pieces before each of the
+    first `n_wanted` merges, and the pair that is merged, which has the highest count, has at least
+    that.
     """
     of_count = np.zeros(_MOST_TOLD_APART + 1, np.int64)
     kernels.words_of_counts(words, longest, of_count)

@@ -170,6 +170,16 @@ def test_frequent_words_that_are_too_long_to_be_one_token() -> None:
     assert tokenizer.merges == reference.train_from_counts(words, 256 + 30, max_token_length=2)
 
 
+def test_frequent_words_of_one_byte_need_no_merge() -> None:
+    words = {b"a": 100, b"b": 90, b"xy": 5}
+    counts = PretokenCounts.from_arrays(
+        "gpt2", [], np.frombuffer(b"abxy", np.uint8), np.array([0, 1, 2, 4]), np.array([100, 90, 5])
+    )
+    for n in (1, 2):
+        assert train_from_counts(counts, 256 + n).merges == [(b"x", b"y")]
+        assert reference.train_from_counts(words, 256 + n) == [(b"x", b"y")]
+
+
 @settings(max_examples=200)
 @given(
     documents=corpora,

@@ -73,9 +73,9 @@ class Tables(NamedTuple):
     # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
     pair_filter: NDArray[np.uint64]
     merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
-    tokens: NDArray[np.uint64]  # uint64[2**TOKEN_BITS], see `token_hash`
-    # int64[4]: bits of an id in `Words.rows`, ids in the first word there, ids in both; what an
-    # id is more than the rank of the merge that makes it, -1 if that differs
+    tokens: NDArray[np.uint64]  # uint64, see `bpe.kernels.encode.token_hash`
+    # int64[4]: bits of an id in `bpe.kernels.words.Words.rows`, ids in the first word there, ids in
+    # both; what an id is more than the rank of the merge that makes it, -1 if that differs
     packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
     whole: NDArray[np.uint64]

@@ -87,7 +87,10 @@ class Documents(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for one group; its content means nothing between calls."""
+    """Memory for one group; its content means nothing between calls.
+
+    From `symbols` on it is that of `bpe.kernels.apply_merges`, with its constants and functions.
+    """
 
     positions: NDArray[np.int64]  # int64[GROUP + 80]
     # uint32[OTHERS + 2 * (GROUP + 80)]: the id of each that is in `Tables.tokens`; from OTHERS on

@@ -93,7 +93,7 @@ class MergeState(NamedTuple):
     """The rest; modified in place."""
 
     rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only fetched
-    symbol_bits: int  # of a row's HEAD, below 30
+    symbol_bits: int  # of a row's HEAD, at most 30
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used becomes resident
     new_pairs: NDArray[np.int32]  # int32, scratch: for each new place its pair,
     new_places: NDArray[np.int32]  # int32, and the place
