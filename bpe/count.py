@@ -76,7 +76,7 @@ class PretokenCounts:
 
     def __len__(self) -> int:
         """Number of unique pre-tokens."""
-        return int(self._sizes()[:, 0].sum())
+        return int(_measured(self._table)[:, 0].sum())
 
     def add(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Count the pre-tokens of some documents.
@@ -201,11 +201,7 @@ class PretokenCounts:
             uint8[n_bytes], their bytes one after the other; int64[n + 1], where each begins and
             ends; int64[n], the counts.
         """
-        return _exported([self._table], [self._sizes()], map)
-
-    def _sizes(self) -> NDArray[np.int64]:
-        """int64[n, 2]: for each beginning the number of pre-tokens, and of their bytes."""
-        return _measured(self._table)
+        return _exported([self._table], [_measured(self._table)], map)
 
     @classmethod
     def from_arrays(

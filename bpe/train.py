@@ -124,7 +124,8 @@ def _check_arguments(
         raise TrainingError("a special token is empty; it would be found everywhere: leave it out")
     if vocab_size > kernels.BEGINS:
         raise TrainingError(
-            f"vocab_size {vocab_size:,} is too large: at most {kernels.BEGINS:,} are possible"
+            f"vocab_size {vocab_size:,} is too large: at most {kernels.BEGINS:,} are possible;"
+            " choose a smaller one"
         )
     least = 256 + len(special_tokens)
     if vocab_size < least:
