@@ -20,6 +20,7 @@ from bpe.errors import EncodingError, VocabularyError
 from bpe.huge_pages import zeros
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as kernels
+from bpe.kernels import merge_tables
 from bpe.kernels import words as word_kernels
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from bpe.added_tokens import Preparation
     from bpe.vocabulary import Vocabulary
 
-MAX_ID = 2**merging.ID_BITS - 2
+MAX_ID = 2**merge_tables.ID_BITS - 2
 
 # Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
 # all over a table: those of all threads have room for those of 100 MB of text in one language.
@@ -148,7 +149,7 @@ def group_scratch() -> kernels.Scratch:
         group=np.empty(int(kernels.OTHERS) + 2 * n, np.uint32),
         keys=np.empty(8 * n, np.uint64),
         found=np.empty(4 * n, np.uint64),
-        missing=np.empty(2 * n, np.uint64),
+        missing=np.empty(2 * int(kernels.LONG_ONES), np.uint64),
         new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
         symbols=np.empty(merging.FEW, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
@@ -215,10 +216,11 @@ class EncoderTables:
             whole_offsets = np.cumsum([0, *map(len, tokens.values())], dtype=np.int64)
             whole_ids = np.fromiter(tokens, np.int32, len(tokens))
             whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
-            merging.fill_whole(whole_bytes, whole_offsets, whole)
-        self.tables = merging.Tables(
+            merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
+        self.tables = merge_tables.Tables(
             byte_ids=byte_ids,
             byte_pairs=np.empty(65536, np.uint64),
+            characters=np.empty(merge_tables.CHARACTERS, np.uint32),
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
@@ -236,8 +238,8 @@ class EncoderTables:
         token_ids = np.fromiter(vocabulary.tokens, np.int64, len(all_tokens))
         first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
         last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
-        lowest = np.empty(vocabulary.size, np.uint64)
-        merging.fill_pairs(
+        lowest = np.empty(merge_tables.LIMITS * vocabulary.size, np.uint32)
+        merge_tables.fill_pairs(
             lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )
         # Of two with one place in the table the first stays: the lower id, as they mostly stand.

@@ -9,6 +9,7 @@ import itertools
 import random
 import re
 import weakref
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as encode_kernels
-from bpe.kernels import machine
+from bpe.kernels import machine, merge_tables
 from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import kernel
 from bpe.kernels.split import sure_letters
@@ -248,6 +249,96 @@ def test_pairs_that_are_merged_before_all_others() -> None:
     assert before_all > 50
 
 
+def text_of(chosen: random.Random, characters: list[bytes], length: int, noise: float) -> bytes:
+    """Characters, often behind a space; with noise, bytes that are no character among them."""
+    text = chosen.choice([b"", b" "])
+    while len(text) < length:
+        if chosen.random() < noise:
+            text += bytes([chosen.choice(b"\x80\xa4\xc3\xe0\xf0\xff")])
+        else:
+            text += chosen.choice(characters)
+    return text[:length]
+
+
+def trained_on_bytes(texts: list[bytes], n: int) -> list[tuple[bytes, bytes]]:
+    """Merges as `reference.train` finds them, of texts that may be no UTF-8 and are not split."""
+    symbols = [[bytes([byte]) for byte in text] for text in texts]
+    merges = []
+    for _ in range(n):
+        counts = Counter(pair for word in symbols for pair in pairwise(word))
+        if not counts:
+            break
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        merges.append(best)
+        for word in symbols:
+            for i in range(len(word) - 1):
+                if tuple(word[i : i + 2]) == best:
+                    word[i : i + 2] = [best[0] + best[1]]
+    return merges
+
+
+def merges_of_characters(
+    chosen: random.Random, characters: list[bytes]
+) -> list[tuple[bytes, bytes]]:
+    """First those within characters, from either side; then any; sometimes in another order."""
+    merges = []
+    for character in characters:
+        if len(character) == 2 or chosen.random() < 0.6:
+            merges += [(character[:n], character[n : n + 1]) for n in range(1, len(character))]
+        else:
+            merges += [(character[1:2], character[2:]), (character[:1], character[1:])]
+    tokens = [bytes([byte]) for byte in set(b" ".join(characters))]
+    tokens += [left + right for left, right in merges]
+    for _ in range(chosen.choice([2, 4, 10, 30])):
+        left, right = chosen.choice(tokens), chosen.choice(tokens)
+        if len(left + right) <= 8:
+            tokens.append(left + right)
+            merges.insert(
+                chosen.choice([len(merges), chosen.randrange(len(merges))]), (left, right)
+            )
+    if chosen.random() < 0.3:
+        chosen.shuffle(merges)
+    return list(dict.fromkeys(merges))
+
+
+def test_characters_that_are_merged_before_all_others() -> None:
+    """Only those that come first in their place are one symbol, whatever stands around them."""
+    chosen = random.Random(4)
+    seconds = b"\x80\x81\xa4\xbf"
+    pool = [bytes([first, second]) for first in b"\xc3\xd0\xd1" for second in seconds]
+    pool += [bytes([a, *rest]) for a in b"\xe0\xe1" for rest in itertools.product(seconds, seconds)]
+    n_bytes = n_symbols = some_places = 0
+    for _ in range(4 if config.DISABLE_JIT else 250):
+        characters = chosen.sample(pool, chosen.choice([2, 3, 5]))
+        characters += chosen.choice([[], [b"a"], [b"a", b" "], [b"\xf0\x9f\x80\x80"]])
+        noise = chosen.choice([0, 0, 0.05, 0.3])
+        if chosen.random() < 0.3:
+            texts = [text_of(chosen, characters, 30, noise) for _ in range(30)]
+            merges = list(dict.fromkeys(trained_on_bytes(texts, chosen.choice([4, 10, 40]))))
+        else:
+            merges = merges_of_characters(chosen, [c for c in characters if 1 < len(c) < 4])
+        made = dict.fromkeys(left + right for left, right in merges)
+        tokens = [*(bytes([byte]) for byte in range(256)), *made]
+        vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
+        rank = reference.rank_by_merges(merges)
+        tables, scratch = EncoderTables(vocabulary, "gpt2").tables, encode.group_scratch()
+        kinds = tables.characters >> merge_tables.FLAGS
+        some_places += int(((kinds > 0) & (kinds < 2**merge_tables.LIMITS - 1)).sum())
+        for length in (1, 2, 3, 4, 9, 16, 17, 33, 64, 65, 150, 193):
+            text = text_of(chosen, characters, length, noise)
+            expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
+            # What is before it and behind it could be a part of a character.
+            buffer = np.frombuffer(b"\xe0" + text + b"\xa4\xa4", np.uint8)
+            ids = np.zeros(length + 3, np.uint32)
+            if merging.begins_beyond_ascii(buffer, 1, 1 + length):
+                n = merging.lay_out_characters(tables, scratch, buffer, 1, 1 + length)
+                n_symbols, n_bytes = n_symbols + int(n), n_bytes + (length if n else 0)
+            n = merging.merge_pretoken(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            assert ids[2:n].tolist() == expected
+    assert n_symbols < 0.9 * n_bytes
+    assert some_places > 5
+
+
 def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # Several merges may make one token, so there can be more of them than ids.
     parts = [b"a" * n for n in range(1, 40)]
@@ -408,7 +499,7 @@ def key_of(number: int) -> tuple[np.uint64, np.uint64]:
 
 
 def find(words: word_kernels.Words, number: int) -> int:
-    """Where `put` has put the row of a number, or -1."""
+    """Where `put` has put the row of a number, or -2 less where it would, or -1."""
     low, high = key_of(number)
     bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
     return int(word_kernels.find_row(words.rows, bucket, low, high))
@@ -425,9 +516,13 @@ def test_rows_are_found_until_there_is_no_room(n_rows: int) -> None:
     words = words_of(n_rows, 4)
     places: dict[int, int] = {}
     for number in range(1, 100):
-        assert find(words, number) == -1
+        free = find(words, number)
+        assert free < 0
+        assert word_kernels.still_free(words.rows, free) or free == -1
         place = put(words, number)
         if place >= 0:
+            assert free == -2 - place
+            assert not word_kernels.still_free(words.rows, free)
             assert words.rows[place : place + 4].tolist() == [*key_of(number), number, 1]
             assert put(words, number) == place  # not a second time
             places[number] = place
@@ -442,7 +537,7 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     words = words_of(4, 4)
     words.rows[1] = word_kernels._CLAIMED
     assert put(words, 5) == 4
-    assert (find(words, 5), find(words, 6)) == (4, -1)
+    assert (find(words, 5), find(words, 6)) == (4, -2 - 8)
     larger = words_of(16, 4)
     word_kernels.move_rows(words.rows, larger)
     assert np.count_nonzero(larger.rows[1::4]) == 1
@@ -451,7 +546,9 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     text = np.frombuffer(b"0123456789abcdefghi", np.uint8)
     text.flags.writeable = False
     hashed = word_kernels.hash_bytes(text, 0, len(text))
-    assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == -1
+    free = word_kernels.find_long_row(words, hashed, text, 0, len(text))
+    assert free == -2 - 2
+    assert word_kernels.still_free(words.long_rows, free)
     ids = np.arange(3, dtype=np.uint32)
     place = word_kernels.remember(words, ids, 2, text, 0, len(text))
     entry = np.uint64(int(place) << 22 | 2 << 11 | len(text))
@@ -459,7 +556,8 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == 2
     # The hash alone is not believed.
     other = np.frombuffer(b"0123456789abcdefghj", np.uint8)
-    assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -1
+    assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -2 - 4
+    assert not word_kernels.still_free(words.long_rows, free)
     larger = words_of(4, 16)._replace(arena=words.arena)
     word_kernels.move_long_rows(words.long_rows, larger)
     assert np.count_nonzero(larger.long_rows[1::2]) == 1

@@ -16,6 +16,7 @@ LEVELS = [
     "bpe.kernels.machine",
     "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.learn_merges"
     " bpe.kernels.utf8",
+    "bpe.kernels.merge_tables",
     "bpe.kernels.apply_merges",
     "bpe.kernels.encode",
     "bpe.kernels.count bpe.kernels.split_cl100k",

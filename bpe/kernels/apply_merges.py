@@ -1,25 +1,20 @@
 """A pre-token -> token ids, by merging.
 
 Law: the ids are those of `reference.encode`: the pair of the lowest rank first, of several such the
-leftmost. How it is found depends on the length: in up to FEW bytes by looking at all ranks, which
+leftmost. How it is found depends on the length: in up to FEW symbols by looking at all ranks, which
 are side by side; in more by looking at the smallest of every 16; in windows that begin and end
 where the whole pre-token has a boundary, too; in what is very long by lists of the pairs of each
 rank, or by a heap.
 
-Pairs of bytes that nothing around them can come before are merged at once: see `fill_pairs`.
-
-Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
-for nearly all of them; only the others are looked up in the table of pairs.
+What nothing around it can come before is merged at once (see `bpe.kernels.merge_tables`): a
+character of several bytes, where that is what most text is made of, and elsewhere pairs of bytes.
 
 `scratch` is a `bpe.kernels.encode.Scratch` everywhere.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
@@ -28,25 +23,38 @@ from bpe.kernels.machine import (
     leading_zeros,
     minimum_of_16,
     minimum_of_others,
-    multiply,
     out_of_line,
     prefetch,
     trailing_zeros,
 )
-from bpe.kernels.words import hash_bytes, same_bytes
+from bpe.kernels.merge_tables import (
+    EARLY,
+    FLAGS,
+    ID_BITS,
+    N_BEFORE,
+    NO_LIMITS,
+    NO_RANK,
+    UNRANKED,
+    continues,
+    kind_before,
+    kind_behind,
+    known_rank,
+    may_be_merged,
+    merged_id,
+    pair_rank,
+    place_of_three,
+    place_of_two,
+    whole_token,
+)
 
-FEW = 64  # bytes up to which the smallest of all pairs is found by looking at each of them
+FEW = 64  # symbols up to which the smallest of all pairs is found by looking at each of them
 SELDOM_LONGER = 2112  # bytes; for what is longer there is memory when it comes
 BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
 LISTED = 4096  # bytes from which on pairs are in lists by their ranks
 WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
-ID_BITS = 21
-"""Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
-
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NO_RANK = np.uint32(0xFFFFFFFF)
 _NO_ENTRY = np.uint32(0x7FFFFFFF)
 _UNORDERED = np.uint32(0x80000000)  # a bit beside the last entry of a list
 _ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
@@ -54,197 +62,18 @@ _ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
 # begins, and the positions of the symbols behind and before it.
 _SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
 
-# In `Tables.byte_pairs`.
-_UNRANKED = np.uint64((1 << ID_BITS) - 1)
-_NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
-_EARLY = np.uint64(1 << 63)  # what they become is merged with something at no higher rank
-
-
-class Tables(NamedTuple):
-    """What one vocabulary is to the kernels; shared by all threads, never changed."""
-
-    byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
-    # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, _UNRANKED for none: their
-    # rank; the lowest rank that b has behind what ends with a; the lowest that a has before what
-    # begins with b; and _EARLY or not
-    byte_pairs: NDArray[np.uint64]
-    # uint64[capacity], open addressing: left id, right id and rank, ID_BITS each
-    pairs: NDArray[np.uint64]
-    # uint64[n]: bit set of hashes of pairs; a pair whose bit is not set is not in `pairs`
-    pair_filter: NDArray[np.uint64]
-    merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
-    tokens: NDArray[np.uint64]  # uint64, see `bpe.kernels.encode.token_hash`
-    # int64[4]: bits of an id in `bpe.kernels.words.Words.rows`, ids in the first word there, ids in
-    # both; what an id is more than the rank of the merge that makes it, -1 if that differs
-    packing: NDArray[np.int64]
-    # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
-    whole: NDArray[np.uint64]
-    whole_bytes: NDArray[np.uint8]  # uint8, the bytes of the tokens of `whole`, one after the other
-    whole_offsets: NDArray[np.int64]  # int64[n + 1]
-    whole_ids: NDArray[np.int32]  # int32[n]
-
-
-@kernel
-def pair_key(left, right):
-    """Both ids of a pair in the low bits of one word."""
-    return (np.uint64(left) << np.uint64(ID_BITS)) | np.uint64(right)
-
-
-@kernel
-def hash_pair(key):
-    """A hash of a pair; its high bits are the good ones."""
-    return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
-
-
-@kernel
-def filter_bit(hashed, pair_filter):
-    """The bit of `pair_filter` that a pair has."""
-    return (hashed >> np.uint64(24)) & np.uint64(pair_filter.size * 64 - 1)
-
-
-@kernel
-def pair_rank(tables, left, right):
-    """The rank of the merge of a pair, uint32; the largest number if it is never merged."""
-    key = pair_key(left, right)
-    hashed = hash_pair(key)
-    bit = filter_bit(hashed, tables.pair_filter)
-    mask = np.uint64(tables.pairs.size - 1)
-    at = (hashed >> np.uint64(40)) & mask
-    prefetch(tables.pairs, at)
-    if (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1) == 0:
-        return _NO_RANK
-    while True:
-        found = tables.pairs[at]
-        if found >> np.uint64(ID_BITS) == key:
-            return np.uint32(found & np.uint64((1 << ID_BITS) - 1))
-        if found == _NONE:
-            return _NO_RANK
-        at = (at + np.uint64(1)) & mask
-
-
-@kernel
-def merged_id(tables, rank):
-    """The id that the merge of a rank makes, uint32."""
-    in_line()
-    if tables.packing[3] >= 0:
-        return rank + np.uint32(tables.packing[3])
-    return tables.merged[np.uint64(rank)]
-
-
-@kernel
-def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, tables):
-    """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
-
-    Args:
-        lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
-            counts.
-        first_bytes, last_bytes: uint8[n_ids], of each token.
-        lowest: uint64[n_ids]; replaced by the lowest rank that each is merged at.
-        tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
-            and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
-    """
-    tables.pairs[:] = _NONE
-    tables.pair_filter[:] = np.uint64(0)
-    mask = np.uint64(tables.pairs.size - 1)
-    for i in range(lefts.size):
-        key = pair_key(lefts[i], rights[i])
-        hashed = hash_pair(key)
-        bit = filter_bit(hashed, tables.pair_filter)
-        tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-        at = (hashed >> np.uint64(40)) & mask
-        while tables.pairs[at] != _NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
-            at = (at + np.uint64(1)) & mask
-        if tables.pairs[at] == _NONE:
-            tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
-            tables.merged[ranks[i]] = np.uint32(merged_ids[i])
-    byte_pairs = tables.byte_pairs
-    for a in range(256):
-        for b in range(256):
-            rank = np.uint64(pair_rank(tables, tables.byte_ids[a], tables.byte_ids[b]))
-            byte_pairs[a << 8 | b] = _NO_LIMITS | min(rank, _UNRANKED)
-    fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables)
-    lowest[:] = _UNRANKED
-    for i in range(lefts.size):
-        for part in (lefts[i], rights[i]):
-            lowest[part] = min(lowest[part], np.uint64(ranks[i]))
-    for i in range(byte_pairs.size):
-        rank = byte_pairs[i] & _UNRANKED
-        if rank != _UNRANKED and lowest[tables.merged[rank]] <= rank:
-            byte_pairs[i] |= _EARLY
-
-
-@kernel
-def fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables):
-    """The second and the third number of `byte_pairs`; see `fill_pairs`."""
-    byte_ids, byte_pairs = tables.byte_ids, tables.byte_pairs
-    for i in range(lefts.size):
-        left, right, rank = lefts[i], rights[i], np.uint64(ranks[i])
-        a, b = np.int64(last_bytes[left]), np.int64(first_bytes[right])
-        if byte_ids[b] == right:
-            lower_limit(byte_pairs, a << 8 | b, ID_BITS, rank)
-        a = np.int64(first_bytes[left])
-        if byte_ids[a] == left:
-            lower_limit(byte_pairs, a << 8 | b, 2 * ID_BITS, rank)
-
-
-@kernel
-def lower_limit(byte_pairs, at, shift, rank):
-    """Make the number of an entry that begins at bit `shift` a rank, if that is lower."""
-    if (byte_pairs[at] >> np.uint64(shift)) & _UNRANKED > rank:
-        byte_pairs[at] &= ~(_UNRANKED << np.uint64(shift))
-        byte_pairs[at] |= rank << np.uint64(shift)
-
-
-@kernel
-def fill_whole(token_bytes, token_offsets, whole):
-    """Build the table from the hash of a token's bytes to its number.
-
-    Args:
-        token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
-        whole: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
-    """
-    whole[:] = _NONE
-    mask = whole.size // 2 - 1
-    for i in range(token_offsets.size - 1):
-        hashed = hash_bytes(token_bytes, token_offsets[i], token_offsets[i + 1])
-        at = np.int64(hashed & np.uint64(mask))
-        while whole[at * 2] != _NONE:
-            at = (at + 1) & mask
-        whole[at * 2] = hashed
-        whole[at * 2 + 1] = np.uint64(i)
-
-
-@kernel
-def whole_token(tables, buffer, start, stop):
-    """The id of the token that is exactly `buffer[start:stop]`, or -1."""
-    if tables.whole.size == 0:
-        return -1
-    mask = tables.whole.size // 2 - 1
-    hashed = hash_bytes(buffer, start, stop)
-    at = np.int64(hashed & np.uint64(mask))
-    while tables.whole[at * 2] != _NONE:
-        if tables.whole[at * 2] == hashed:
-            i = np.int64(tables.whole[at * 2 + 1])
-            begin = tables.whole_offsets[i]
-            if tables.whole_offsets[i + 1] - begin == stop - start and same_bytes(
-                tables.whole_bytes, begin, buffer, start, stop - start
-            ):
-                return np.int64(tables.whole_ids[i])
-        at = (at + 1) & mask
-    return -1
-
 
 @kernel
 def pack(rank, at, most):
     """A rank and a place below `most` in one word, smaller where the merge comes earlier."""
-    return _NO_RANK if rank == _NO_RANK else rank * np.uint32(most) | np.uint32(at)
+    return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
 
 
 @kernel
 def byte_rank(entry):
     """The rank of a pair of bytes, as `pair_rank` gives it, from its entry in `byte_pairs`."""
-    rank = entry & _UNRANKED
-    return _NO_RANK if rank == _UNRANKED else np.uint32(rank)
+    rank = entry & UNRANKED
+    return NO_RANK if rank == UNRANKED else np.uint32(rank)
 
 
 @kernel
@@ -264,23 +93,23 @@ def lay_out_few(tables, scratch, buffer, start, n):
     first = np.uint64(0)
     # Of the pair before, the rank if nothing on its left can be sooner; and at which rank its
     # second byte may be merged with something on the left.
-    waiting = limit = _UNRANKED
+    waiting = limit = UNRANKED
     for i in range(n - 1):
         place = np.uint64(i)
         symbols[place] = np.uint32(tables.byte_ids[byte])
         following = np.uint64(buffer[here + place + one])
         entry = tables.byte_pairs[byte << np.uint64(8) | following]
         packed[place] = pack(byte_rank(entry), place, FEW)
-        first |= np.uint64(waiting < (entry >> bits >> bits) & _UNRANKED) << place
+        first |= np.uint64(waiting < (entry >> bits >> bits) & UNRANKED) << place
         # A rank that is marked on top is larger than any limit.
-        rank = entry & (_UNRANKED | _EARLY)
-        waiting = rank if rank < limit else _UNRANKED
-        limit = (entry >> bits) & _UNRANKED
+        rank = entry & (UNRANKED | EARLY)
+        waiting = rank if rank < limit else UNRANKED
+        limit = (entry >> bits) & UNRANKED
         byte = following
     symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
     for i in range(n - 1, (n + 15) & ~15):
-        packed[np.uint64(i)] = _NO_RANK
-    first |= np.uint64(waiting < _UNRANKED) << np.uint64(n - 1)
+        packed[np.uint64(i)] = NO_RANK
+    first |= np.uint64(waiting < UNRANKED) << np.uint64(n - 1)
     return first >> one
 
 
@@ -295,14 +124,14 @@ def merge_first(tables, symbols, packed, first, left):
         at = np.uint64(trailing_zeros(places))
         places &= places - one
         symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
-        packed[at + one] = _NO_RANK
+        packed[at + one] = NO_RANK
     # The pairs before them have changed, too; what is no place any more belongs to another of them.
     places = first | ((first >> one) & left)
     while places != 0:
         at = np.uint64(trailing_zeros(places))
         places &= places - one
         after = (left >> at) >> one
-        new = _NO_RANK
+        new = NO_RANK
         if after != 0:
             following = at + one + np.uint64(trailing_zeros(after))
             new = pack(pair_rank(tables, symbols[at], symbols[following]), at, FEW)
@@ -311,27 +140,122 @@ def merge_first(tables, symbols, packed, first, left):
 
 
 @kernel
+def lay_out_characters(tables, scratch, buffer, start, stop):
+    """Fill `symbols` and `packed` for `buffer[start:stop]`, in which a character is one symbol.
+
+    It is where that comes before all that its bytes, or what they become on the way, could be
+    merged with on either side, and before all that it is merged with itself. Elsewhere its bytes
+    are the symbols.
+
+    Returns:
+        The number of symbols; 0 if there are more than FEW.
+    """
+    in_line()
+    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    symbols, packed = scratch.symbols, scratch.packed
+    byte_pairs, characters = tables.byte_pairs, tables.characters
+    at, end = np.uint64(start), np.uint64(stop)
+    n = np.uint64(0)
+    # Of the bytes on both sides of this place; what stands before it.
+    limits, kind = NO_LIMITS, np.uint32(0)
+    while at < end:
+        byte = np.uint64(buffer[at])
+        symbol, last, after = np.uint32(tables.byte_ids[byte]), byte, at + one
+        if byte >= np.uint64(0xC0) and byte < np.uint64(0xF0):
+            behind = after + one + np.uint64(byte >= np.uint64(0xE0))
+            if behind <= end:
+                second, final = np.uint64(buffer[after]), np.uint64(buffer[behind - one])
+                place = place_of_two(byte, second)
+                if byte >= np.uint64(0xE0):
+                    place = place_of_three(byte, second, final)
+                entry = characters[place]
+                rank = np.uint64(entry) & UNRANKED
+                following_kind, limits_behind = np.uint32(0), NO_LIMITS
+                if behind < end:
+                    following = np.uint64(buffer[behind])
+                    following_kind = kind_behind(following)
+                    limits_behind = byte_pairs[final << np.uint64(8) | following]
+                needed = np.uint32(1) << kind | np.uint32(1 << N_BEFORE) << following_kind
+                if (
+                    rank < (limits >> bits) & UNRANKED
+                    and rank < (limits_behind >> bits >> bits) & UNRANKED
+                    and (entry >> FLAGS) & needed == needed
+                    and continues(second)
+                    and continues(final)
+                ):
+                    symbol, last, after = merged_id(tables, np.uint32(rank)), final, behind
+        if n == np.uint64(FEW):
+            return 0
+        symbols[n] = symbol
+        n += one
+        at = after
+        if at < end:
+            limits = byte_pairs[last << np.uint64(8) | np.uint64(buffer[at])]
+            kind = kind_before(last)
+    for i in range((np.int64(n) + 15) & ~15):
+        packed[np.uint64(i)] = NO_RANK
+    # Without a branch for each, which the processor could only guess.
+    mergeable, symbol = np.uint64(0), symbols[np.uint64(0)]
+    for i in range(np.int64(n) - 1):
+        place = np.uint64(i)
+        following = symbols[place + one]
+        mergeable |= may_be_merged(tables, symbol, following) << place
+        symbol = following
+    while mergeable != 0:
+        place = np.uint64(trailing_zeros(mergeable))
+        mergeable &= mergeable - one
+        rank = known_rank(tables, symbols[place], symbols[place + one])
+        packed[place] = pack(rank, place, FEW)
+    return np.int64(n)
+
+
+@kernel
+def begins_beyond_ascii(buffer, start, stop):
+    """Whether the first character, or the one behind a space, has several bytes."""
+    in_line()
+    at = np.uint64(start)
+    if buffer[at] == 0x20 and start + 1 < stop:
+        at += np.uint64(1)
+    return buffer[at] >= 0xC0
+
+
+@kernel
 def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     """Merge a pre-token of at most FEW bytes, by looking at every pair for the smallest rank.
-
-    The first symbols of pairs stay where they are; a bit set tells which are left.
 
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
     in_line()
+    if begins_beyond_ascii(buffer, start, stop):
+        n = lay_out_characters(tables, scratch, buffer, start, stop)
+        left = _NONE >> np.uint64(64 - n)
+    else:
+        n = stop - start
+        left = _NONE >> np.uint64(64 - n)
+        first = lay_out_few(tables, scratch, buffer, start, n)
+        if first != 0:
+            left = merge_first(tables, scratch.symbols, scratch.packed, first, left)
+    return merge_symbols(tables, scratch, n, left, ids, n_ids)
+
+
+@kernel
+def merge_symbols(tables, scratch, n, left, ids, n_ids):
+    """Merge the n symbols that are laid out, of which those at the places `left` are left.
+
+    The first symbols of pairs stay where they are; a bit set tells which are left.
+
+    Returns:
+        As `merge_few`.
+    """
+    in_line()
     one = np.uint64(1)
     symbols, packed = scratch.symbols, scratch.packed
-    n = stop - start
     n_places = (n + 15) & ~15
-    left = _NONE >> np.uint64(64 - n)
-    first = lay_out_few(tables, scratch, buffer, start, n)
-    if first != 0:
-        left = merge_first(tables, symbols, packed, first, left)
     best = minimum_of_16(packed, 0)
     for i in range(16, n_places, 16):
         best = min(best, minimum_of_16(packed, i))
-    while best != _NO_RANK:
+    while best != NO_RANK:
         # The leftmost of the lowest rank.
         at = np.uint64(best & np.uint32(63))
         symbol = merged_id(tables, best >> np.uint32(6))
@@ -344,10 +268,10 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
         for i in range(16, n_places, 16):
             best = min(best, minimum_of_others(packed, i, ONE_PLACE, at, joined, preceding))
         symbols[at] = symbol
-        packed[joined] = _NO_RANK
+        packed[joined] = NO_RANK
         left ^= one << joined
         after &= after - one
-        new = _NO_RANK
+        new = NO_RANK
         if after != 0:
             following = at + one + np.uint64(trailing_zeros(after))
             new = pack(pair_rank(tables, symbol, symbols[following]), at, FEW)
@@ -370,7 +294,7 @@ def lay_out(tables, rows, buffer, start, n):
     for i in range(n):
         row = 4 * i
         byte = buffer[start + i]
-        rank = _NO_RANK
+        rank = NO_RANK
         if i + 1 < n:
             rank = byte_rank(
                 tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
@@ -394,15 +318,15 @@ def merge_at(tables, rows, n, at):
     right = np.int64(rows[row + _FOLLOWING])
     symbol = merged_id(tables, rows[row + _RANK])
     rows[row + _SYMBOL] = symbol
-    rows[4 * right + _RANK] = _NO_RANK
+    rows[4 * right + _RANK] = NO_RANK
     after = np.int64(rows[4 * right + _FOLLOWING])
     rows[row + _FOLLOWING] = np.uint32(after)
-    rank = _NO_RANK
+    rank = NO_RANK
     if after < n:
         rows[4 * after + _PRECEDING] = np.uint32(at)
         rank = pair_rank(tables, symbol, rows[4 * after + _SYMBOL])
     rows[row + _RANK] = rank
-    before, rank_before = np.int64(0), _NO_RANK
+    before, rank_before = np.int64(0), NO_RANK
     if at > 0:
         before = np.int64(rows[row + _PRECEDING])
         rank_before = pair_rank(tables, rows[4 * before + _SYMBOL], symbol)
@@ -461,8 +385,8 @@ def merge_blocks(tables, scratch, buffer, start, stop):
     rows, packed, least = scratch.rows, scratch.packed, scratch.least
     lay_out(tables, rows, buffer, start, n)
     n_blocks = (n + 15) >> 4
-    packed[: 16 * n_blocks] = _NO_RANK
-    least[:] = _NO_RANK
+    packed[: 16 * n_blocks] = NO_RANK
+    least[:] = NO_RANK
     for i in range(n - 1):
         packed[i] = pack(rows[4 * i + _RANK], i, BLOCKED)
     for block in range(n_blocks):
@@ -471,12 +395,12 @@ def merge_blocks(tables, scratch, buffer, start, stop):
         best = minimum_of_16(least, 0)
         for block in range(16, n_blocks, 16):
             best = min(best, minimum_of_16(least, block))
-        if best == _NO_RANK:
+        if best == NO_RANK:
             break
         at = np.int64(best & np.uint32(BLOCKED - 1))
         right = np.int64(rows[4 * at + _FOLLOWING])
         before, rank_before, rank = merge_at(tables, rows, n, at)
-        packed[right] = _NO_RANK
+        packed[right] = NO_RANK
         packed[at] = pack(rank, at, BLOCKED)
         if at > 0:
             packed[before] = pack(rank_before, before, BLOCKED)
@@ -606,7 +530,7 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
 @kernel
 def _append(lists, entries, n_entries, rank, at):
     """Add a position to the end of the list of a rank, if there is a rank."""
-    if rank == _NO_RANK:
+    if rank == NO_RANK:
         return n_entries
     place = 2 * np.int64(rank)
     entries[2 * n_entries] = np.uint32(at)
@@ -627,7 +551,7 @@ def _append(lists, entries, n_entries, rank, at):
 @kernel
 def _push(heap, size, rank, position):
     """Add an entry to the heap, if there is a rank. Returns how many there are now."""
-    if rank == _NO_RANK:
+    if rank == NO_RANK:
         return size
     entry = (np.uint64(rank) << np.uint64(32)) | np.uint64(position)
     at = size + _ROOT
@@ -687,6 +611,11 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
     """`merge_pretoken` for more than FEW bytes."""
     out_of_line()
     n = stop - start
+    if n <= 3 * FEW and begins_beyond_ascii(buffer, start, stop):
+        n_symbols = lay_out_characters(tables, scratch, buffer, start, stop)
+        if n_symbols > 0:
+            left = _NONE >> np.uint64(64 - n_symbols)
+            return merge_symbols(tables, scratch, n_symbols, left, ids, n_ids)
     if n <= BLOCKED:
         merge_blocks(tables, scratch, buffer, start, stop)
         return read_rows(scratch.rows, n, ids, n_ids)

@@ -59,6 +59,7 @@ from bpe.kernels.words import (
     remember,
     row_bucket,
     say_what_was_added,
+    still_free,
 )
 
 TOKEN_BYTES = 8  # bytes of the longest token in the table of tokens
@@ -103,7 +104,8 @@ class Scratch(NamedTuple):
     keys: NDArray[np.uint64]
     # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
     found: NDArray[np.uint64]
-    # uint64[2 * (GROUP + 80)], which of the others are not there; then which of these are new
+    # uint64[4 * (GROUP + 80)], which of the others are not there; then which of these are new; from
+    # LONG_ONES on those that are long
     missing: NDArray[np.uint64]
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     symbols: NDArray[np.uint32]  # uint32[FEW]
@@ -122,6 +124,9 @@ class Scratch(NamedTuple):
 END_OF_DOCUMENT = np.uint32(1 << 31)
 OTHERS = np.uint64(GROUP + 80 + COPIED)
 """Where in `Scratch.group` the list of others begins."""
+
+LONG_ONES = np.uint64(2 * (GROUP + 80))
+"""Where in `Scratch.missing` the list of long pre-tokens begins."""
 
 LONG = np.uint64(0xFF << 56)
 """The second word of a key that no row has."""
@@ -190,35 +195,54 @@ def fill_tokens(tables, scratch, token_bytes, token_offsets):
 
 
 @kernel
-def merge_new(tables, words, scratch, buffer, n_new):
+def merge_new(tables, words, scratch, buffer, n_short, n_long):
     """Merge those of the others that `scratch.missing` says are new, and put them among the words.
 
     A call for each would take longer than to look it up: it hands over some thirty arrays.
     """
     out_of_line()
-    for number in range(n_new):
+    keys = scratch.keys
+    for number in range(n_short):
         row = scratch.missing[np.uint64(number)]
+        k = row << np.uint64(2)
+        place = np.int64(keys[k + np.uint64(3)])
         # It may stand in this group twice.
-        place = find_missing(words, scratch, buffer, row)
-        if place < 0:
-            if scratch.keys[row << np.uint64(2) | np.uint64(1)] == LONG:
-                place = merge_new_long(tables, words, scratch, buffer, row)
-            else:
+        if still_free(words.rows, place):
+            place = merge_new_short(tables, words, scratch, buffer, row)
+        else:
+            place = find_short(words, scratch, row)
+            if place < 0:
                 place = merge_new_short(tables, words, scratch, buffer, row)
-        scratch.keys[row << np.uint64(2) | np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
+        keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
+    for number in range(n_long):
+        row = scratch.missing[LONG_ONES + np.uint64(number)]
+        k = row << np.uint64(2)
+        place = np.int64(keys[k + np.uint64(3)])
+        if still_free(words.long_rows, place):
+            place = merge_new_long(tables, words, scratch, buffer, row)
+        else:
+            place = find_long(words, scratch, buffer, row)
+            if place < 0:
+                place = merge_new_long(tables, words, scratch, buffer, row)
+        keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
 
 
 @kernel
-def find_missing(words, scratch, buffer, row):
-    """The row that one of the others has among the words, or -1."""
+def find_short(words, scratch, row):
+    """The row that one of the others has in `Words.rows`, or a negative number, see `find_row`."""
     in_line()
     k = row << np.uint64(2)
     low, high = scratch.keys[k], scratch.keys[k + np.uint64(1)]
-    if high != LONG:
-        return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
+    return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
+
+
+@kernel
+def find_long(words, scratch, buffer, row):
+    """The same of one that is long in `Words.long_rows`."""
+    in_line()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
-    return find_long_row(words, low, buffer, start, stop - start)
+    return find_long_row(words, scratch.keys[row << np.uint64(2)], buffer, start, stop - start)
 
 
 @kernel
@@ -491,7 +515,7 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
         inside -= 1
     keys_of_others(scratch, buffer, 0, 0, inside, front)
     keys_of_others(scratch, tail, tail_start, inside, n_others, front)
-    missing, n_missing = scratch.missing, np.uint64(0)
+    missing, n_short, n_long = scratch.missing, np.uint64(0), LONG_ONES
     for number in range(n_others):
         row = np.uint64(number)
         k, to = row << np.uint64(2), row << np.uint64(1)
@@ -499,40 +523,46 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
         is_missing = not same_two_words(front, at, keys, k)
         second_ids = front[at + np.uint64(3)]
         found[to] = front[at + np.uint64(2)]
-        # Without a branch, which the processor could only guess.
+        # Without branches, which the processor could only guess.
         found[to + np.uint64(1)] = np.uint64(0) if is_missing else second_ids
-        missing[n_missing] = row
-        n_missing += np.uint64(is_missing)
-    for number in range(n_missing):
+        is_long = np.uint64(keys[k + np.uint64(1)] == LONG)
+        missing[n_short] = missing[n_long] = row
+        n_short += np.uint64(is_missing) & ~is_long
+        n_long += is_long
+    for number in range(n_short):
+        k = missing[np.uint64(number)] << np.uint64(2)
+        bucket = row_bucket(keys[k], keys[k + np.uint64(1)], words.rows)
+        prefetch(words.rows, bucket)
+        prefetch(words.rows, bucket + np.uint64(8))
+    n_kept = LONG_ONES
+    for number in range(LONG_ONES, n_long):
         row = missing[np.uint64(number)]
         k = row << np.uint64(2)
-        low, high = keys[k], keys[k + np.uint64(1)]
-        keys[k + np.uint64(3)] = np.uint64(0)
-        if high != LONG:
-            bucket = row_bucket(low, high, words.rows)
-            prefetch(words.rows, bucket)
-            prefetch(words.rows, bucket + np.uint64(8))
-        elif group[OTHERS + row] >= END_OF_DOCUMENT:
-            keys[k + np.uint64(3)] = _NONE
-        else:
+        keys[k + np.uint64(3)] = _NONE
+        if group[OTHERS + row] < END_OF_DOCUMENT:
             i = np.uint64(group[OTHERS + row])
             start, stop = positions[i], positions[i + np.uint64(1)]
-            if stop - start > LONGEST_CACHED:
-                keys[k + np.uint64(3)] = _NONE
-            else:
+            if stop - start <= LONGEST_CACHED:
                 keys[k] = hash_bytes(buffer, start, stop)
                 prefetch(words.long_rows, long_bucket(keys[k], words.long_rows))
-    n_new = np.uint64(0)
-    for number in range(n_missing):
+                missing[n_kept] = row
+                n_kept += np.uint64(1)
+    n_new_short, n_new_long = np.uint64(0), LONG_ONES
+    for number in range(n_short):
         row = missing[np.uint64(number)]
-        k = row << np.uint64(2)
-        if keys[k + np.uint64(3)] != _NONE:
-            place = find_missing(words, scratch, buffer, row)
-            keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
-            missing[n_new] = row
-            n_new += np.uint64(place < 0)
-    if n_new:
-        merge_new(tables, words, scratch, buffer, np.int64(n_new))
+        place = find_short(words, scratch, row)
+        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(place)
+        missing[n_new_short] = row
+        n_new_short += np.uint64(place < 0)
+    for number in range(LONG_ONES, n_kept):
+        row = missing[np.uint64(number)]
+        place = find_long(words, scratch, buffer, row)
+        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(place)
+        missing[n_new_long] = row
+        n_new_long += np.uint64(place < 0)
+    n_new_long -= LONG_ONES
+    if n_new_short | n_new_long:
+        merge_new(tables, words, scratch, buffer, np.int64(n_new_short), np.int64(n_new_long))
 
 
 @kernel

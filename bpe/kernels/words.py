@@ -156,7 +156,10 @@ def row_bucket(low, high, rows):
 
 @kernel
 def find_row(rows, bucket, low, high):
-    """Where in `rows` a key has its row; -1 if there is none."""
+    """Where in `rows` a key has its row.
+
+    If there is none: -2 less the place of the first free one that it could have, or -1.
+    """
     in_line()
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 16, 4):
@@ -164,9 +167,16 @@ def find_row(rows, bucket, low, high):
             if whose == high and rows[at] == low:
                 return at
             if whose == 0:
-                return -1
+                return -2 - at
         bucket = (bucket + 16) & (rows.size - 1)
     return -1
+
+
+@kernel
+def still_free(rows, found):
+    """Whether what was not found in `rows`, of either kind, has not been added since either."""
+    in_line()
+    return load_acquire(rows, -1 - found) == 0
 
 
 @kernel
@@ -209,7 +219,7 @@ def long_bucket(hashed, long_rows):
 
 @kernel
 def find_long_row(words, hashed, buffer, start, length):
-    """Where in `long_rows` a long pre-token has its row; -1 if there is none."""
+    """Where in `long_rows` a long pre-token has its row; a negative number as of `find_row`."""
     in_line()
     rows = words.long_rows
     bucket = np.int64(long_bucket(hashed, rows))
@@ -217,7 +227,7 @@ def find_long_row(words, hashed, buffer, start, length):
         for at in range(bucket, bucket + 8, 2):
             entry = load_acquire(rows, at + 1)
             if entry == 0:
-                return -1
+                return -2 - at
             if rows[at] == hashed and np.int64(entry & MOST_LONG) == length:
                 place = np.int64(entry >> np.uint64(22))
                 n = np.int64((entry >> np.uint64(11)) & MOST_LONG)
