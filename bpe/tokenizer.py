@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 import os
 import tempfile
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -47,6 +44,7 @@ from bpe.errors import (
 from bpe.gathered import Gathered
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
+from bpe.threads import for_each
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
 
@@ -611,9 +609,7 @@ class Tokenizer:
 
         safe_cut = self._encoder_tables().pretokenizer.safe_cut
         parts = separated_parts(buffer, wanted, _PART_BYTES, safe_cut)
-        # Threads begin with the first parts while the others are looked for.
-        with ThreadPoolExecutor(_usable_cpus()) as pool:
-            deque(pool.map(encode_part, itertools.count(), parts), maxlen=0)
+        for_each(parts, encode_part, _usable_cpus())
         return gathered.result()
 
     def encode_iterable(
@@ -806,7 +802,7 @@ class Tokenizer:
         """Encode groups of texts on threads."""
         gathered = Gathered(len(groups))
 
-        def encode_group(number: int) -> None:
+        def encode_group(_: int, number: int) -> None:
             buffer, offsets = _joined(groups[number])
             if matcher.occurs_in(buffer.data):
                 gathered.put(number, *self._encode_with_special(buffer.data, offsets, matcher))
@@ -818,9 +814,7 @@ class Tokenizer:
         alone = [number for number, texts in enumerate(groups) if len(texts[0]) >= 2 * _PART_BYTES]
         for number in alone:
             gathered.put(number, *self._encode_joined(*_joined(groups[number]), matcher))
-        with ThreadPoolExecutor(n_threads) as pool:
-            together = sorted(set(range(len(groups))) - set(alone))
-            deque(pool.map(encode_group, together), maxlen=0)
+        for_each(sorted(set(range(len(groups))) - set(alone)), encode_group, n_threads)
         return gathered.result()
 
     def _encode_joined(
@@ -860,18 +854,17 @@ class Tokenizer:
             edges.append(len(buffer))
         gathered = Gathered(len(edges) - 1)
 
-        def encode_part(part: int) -> None:
-            start, stop = edges[part], edges[part + 1]
+        def encode_part(number: int, part: tuple[int, int]) -> None:
+            start, stop = part
             first, last = np.searchsorted(offsets, [start, stop], side="right")
             ends = offsets[first:last] - start
             cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
             with self._lent_encoder() as encoder:
                 ids, counts = encoder.encode_view(buffer[start:stop], cuts)
                 counts_at_ends = counts[np.searchsorted(cuts, [0, *ends])]
-                gathered.put(part, ids, counts_at_ends)
+                gathered.put(number, ids, counts_at_ends)
 
-        with ThreadPoolExecutor(n_threads) as pool:
-            deque(pool.map(encode_part, range(len(edges) - 1)), maxlen=0)
+        for_each(pairwise(edges), encode_part, n_threads)
         ids, token_offsets = gathered.result()
         n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
         return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])

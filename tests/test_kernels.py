@@ -336,7 +336,7 @@ def test_characters_that_are_merged_before_all_others() -> None:
             n = merging.merge_pretoken(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
     assert n_symbols < 0.9 * n_bytes
-    assert some_places > 5
+    assert some_places > 5 or config.DISABLE_JIT
 
 
 def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

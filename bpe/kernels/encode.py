@@ -551,13 +551,13 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
     for number in range(n_short):
         row = missing[np.uint64(number)]
         place = find_short(words, scratch, row)
-        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(place)
+        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(np.int64(place))
         missing[n_new_short] = row
         n_new_short += np.uint64(place < 0)
     for number in range(LONG_ONES, n_kept):
         row = missing[np.uint64(number)]
         place = find_long(words, scratch, buffer, row)
-        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(place)
+        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(np.int64(place))
         missing[n_new_long] = row
         n_new_long += np.uint64(place < 0)
     n_new_long -= LONG_ONES

@@ -1,0 +1,52 @@
+"""Work on items that come one after the other, on several threads.
+
+Law: every item is taken once, in its order, by a thread that has nothing else to do. After a
+failure, or Ctrl-C, no further one is taken; of several failures that of the first item is raised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def for_each(items: Iterable[Item], work: Callable[[int, Item], None], n_threads: int) -> None:
+    """Call `work(number, item)` for all items, of which the first has the number 0.
+
+    A thread asks for an item when it is done with the one before: what finding it has brought into
+    the caches of its processor is still there then.
+    """
+    numbered, lock = enumerate(items), threading.Lock()
+    reached, stopped = [-1] * n_threads, False
+
+    def take_items(thread: int) -> None:
+        nonlocal stopped
+        try:
+            while True:
+                with lock:
+                    taken = None if stopped else next(numbered, None)
+                if taken is None:
+                    return
+                reached[thread] = taken[0]
+                work(*taken)
+        except BaseException:
+            stopped = True
+            raise
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        running = [pool.submit(take_items, thread) for thread in range(n_threads)]
+        try:
+            wait(running)
+        finally:
+            stopped = True
+    failed = {
+        reached[thread]: error
+        for thread, done in enumerate(running)
+        if (error := done.exception()) is not None
+    }
+    if failed:
+        raise failed[min(failed)]
