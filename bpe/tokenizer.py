@@ -598,18 +598,24 @@ class Tokenizer:
             offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
             joined = np.frombuffer(b"".join(documents), np.uint8)
             return self._encode_documents(joined, offsets)
-        gathered = Gathered(len(buffer) // _PART_BYTES + 1)
+        gathered, n_threads = Gathered(len(buffer)), _usable_cpus()
+
+        def part_size(n_left: int) -> int:
+            # Each hand-over takes its time; towards the end none shall wait long for another.
+            return max(_PART_BYTES // 2, min(4 * _PART_BYTES, n_left // (3 * n_threads)))
 
         def encode_part(number: int, part: SeparatedPart) -> None:
             text = buffer[part.start : part.stop]
             check_utf8(text, part.start)
             with self._lent_encoder() as encoder:
                 ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
-                gathered.put(number, ids, offsets[:-1] if part.continued else offsets)
+                if part.continued:
+                    offsets = offsets[:-1]
+                gathered.put(number, ids, offsets, part.stop - part.start)
 
         safe_cut = self._encoder_tables().pretokenizer.safe_cut
-        parts = separated_parts(buffer, wanted, _PART_BYTES, safe_cut)
-        for_each(parts, encode_part, _usable_cpus())
+        parts = separated_parts(buffer, wanted, part_size, safe_cut)
+        for_each(parts, encode_part, n_threads)
         return gathered.result()
 
     def encode_iterable(
