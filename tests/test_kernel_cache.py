@@ -50,6 +50,25 @@ def full(self, name, data):
 IndexDataCacheFile._save_data = full
 """
 
+# How much LLVM code is parsed: that of `find_all` is three times as long as a list of its symbols.
+CALLED_LATER = """
+import numba
+from llvmlite import binding
+sizes, parse = [0], binding.parse_bitcode
+def noted(code, *context):
+    sizes.append(len(code))
+    return parse(code, *context)
+binding.parse_bitcode = noted
+FIND
+from bpe.kernels import search
+n_before = max(sizes)
+@numba.njit
+def n_found(text, wanted, position, found):
+    return search.find_all(text, wanted, position, found)[0]
+text = np.frombuffer(b"a-a" + b"-" * 100, np.uint8)
+print(n_found(text, text[:1], 0, np.empty(9, np.int64)), max(sizes) > 2 * n_before > 0)
+""".replace("FIND", FIND)
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -244,6 +263,12 @@ def recorded(name, method):
 CPUDispatcher.typeof_pyval = recorded("look up", CPUDispatcher.typeof_pyval)
 CPUContext.load_additional_registries = recorded("load", CPUContext.load_additional_registries)
 """
+
+
+def test_a_kernel_from_the_cache_is_called_by_one_compiled_later(package: Path) -> None:
+    """What the compiler needs of it is read then, and not before."""
+    assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, CALLED_LATER) == "[0, 2]\n2 True|cached"
 
 
 def test_no_type_is_looked_up_while_numba_loads_types(package: Path) -> None:
