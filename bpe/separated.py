@@ -33,7 +33,7 @@ class SeparatedPart(NamedTuple):
 def separated_parts(
     buffer: Bytes,
     separator: bytes,
-    size: Callable[[int], int],
+    part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
     """Cut a buffer into parts that can be encoded apart; those at the front before all is seen.
@@ -41,13 +41,13 @@ def separated_parts(
     Args:
         buffer: uint8[n_bytes].
         separator: what stands between two documents, at least one byte.
-        size: bytes of a part where so many are left; the last one has fewer, and one without a
-            place to cut has more.
+        part_size: from the number of bytes that are left, those of the next part; the last one
+            has fewer, and one without a place to cut has more.
         safe_cut: as `Pretokenizer.safe_cut`.
     """
     n, m, start = len(buffer), len(separator), 0
     while True:
-        target = min(start + size(n - start), n)
+        target = min(start + part_size(n - start), n)
         # Those that begin before the target; one of them may end behind it.
         found = start + find_all(buffer[start : target + m - 1], separator)
         opened = int(found[-1]) + m if len(found) else start

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -21,25 +21,28 @@ def for_each(items: Iterable[Item], work: Callable[[int, Item], None], n_threads
     the caches of its processor is still there then.
     """
     numbered, lock = enumerate(items), threading.Lock()
-    reached, stopped = [-1] * n_threads, False
+    reached, n_taken, stopped = [0] * n_threads, 0, False
 
     def take_items(thread: int) -> None:
-        nonlocal stopped
+        nonlocal n_taken, stopped
         try:
             while True:
                 with lock:
+                    # The next one may be what fails to come.
+                    reached[thread] = n_taken
                     taken = None if stopped else next(numbered, None)
+                    n_taken += 1
                 if taken is None:
                     return
-                reached[thread] = taken[0]
                 work(*taken)
         except BaseException:
             stopped = True
             raise
 
+    running: list[Future[None]] = []
     with ThreadPoolExecutor(n_threads) as pool:
-        running = [pool.submit(take_items, thread) for thread in range(n_threads)]
         try:
+            running += [pool.submit(take_items, thread) for thread in range(n_threads)]
             wait(running)
         finally:
             stopped = True
@@ -48,5 +51,9 @@ def for_each(items: Iterable[Item], work: Callable[[int, Item], None], n_threads
         for thread, done in enumerate(running)
         if (error := done.exception()) is not None
     }
-    if failed:
-        raise failed[min(failed)]
+    try:
+        if failed:
+            raise failed[min(failed)]
+    finally:
+        # Or the error would hold what holds it, and the data of the work, until a collection.
+        del running, failed

@@ -598,7 +598,8 @@ class Tokenizer:
             offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
             joined = np.frombuffer(b"".join(documents), np.uint8)
             return self._encode_documents(joined, offsets)
-        gathered, n_threads = Gathered(len(buffer)), _usable_cpus()
+        gathered = Gathered(len(buffer))
+        n_threads = min(_usable_cpus(), 1 + 2 * len(buffer) // _PART_BYTES)
 
         def part_size(n_left: int) -> int:
             # Each hand-over takes its time; towards the end none shall wait long for another.
@@ -820,7 +821,8 @@ class Tokenizer:
         alone = [number for number, texts in enumerate(groups) if len(texts[0]) >= 2 * _PART_BYTES]
         for number in alone:
             gathered.put(number, *self._encode_joined(*_joined(groups[number]), matcher))
-        for_each(sorted(set(range(len(groups))) - set(alone)), encode_group, n_threads)
+        together = sorted(set(range(len(groups))) - set(alone))
+        for_each(together, encode_group, max(1, min(n_threads, len(together))))
         return gathered.result()
 
     def _encode_joined(
@@ -870,7 +872,7 @@ class Tokenizer:
                 counts_at_ends = counts[np.searchsorted(cuts, [0, *ends])]
                 gathered.put(number, ids, counts_at_ends)
 
-        for_each(pairwise(edges), encode_part, n_threads)
+        for_each(pairwise(edges), encode_part, max(1, min(n_threads, len(edges) - 1)))
         ids, token_offsets = gathered.result()
         n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
         return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])

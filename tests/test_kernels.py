@@ -339,6 +339,25 @@ def test_characters_that_are_merged_before_all_others() -> None:
     assert some_places > 5 or config.DISABLE_JIT
 
 
+@pytest.mark.parametrize(
+    ("merges", "text"),
+    [
+        # What may be merged with the next is the last byte of a character.
+        ([(b"\xc3", b"\x80"), (b"\xc3\x80", b"\xd0"), (b"\xd0", b"\x80")], b"\xc3\x80\xd0\x80"),
+        # The lowest six bits of a byte do not make it the end of one.
+        ([(b"\xe0", b"\x80"), (b"\xe0\x80", b"\x80")], b"\xe0\x80\x00"),
+        ([(b"\xe0", b"\x80"), (b"\xe0\x80", b"\x80")], b"\xe0\x00\x80"),
+    ],
+)
+def test_what_looks_like_a_character(merges: list[tuple[bytes, bytes]], text: bytes) -> None:
+    vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
+    tables, ids = EncoderTables(vocabulary, "gpt2").tables, np.zeros(8, np.uint32)
+    buffer = np.frombuffer(text, np.uint8)
+    n = merging.merge_pretoken(tables, encode.group_scratch(), buffer, 0, len(text), ids, 0)
+    expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
+    assert ids[:n].tolist() == expected
+
+
 def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # Several merges may make one token, so there can be more of them than ids.
     parts = [b"a" * n for n in range(1, 40)]

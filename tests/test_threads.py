@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,6 +52,68 @@ def test_a_source_that_fails() -> None:
     with pytest.raises(OSError, match="cannot be read"):
         for_each(items(), lambda _, item: done.append(item), 2)
     assert done == [1]
+
+
+def test_an_item_that_fails_comes_before_a_source_that_fails_behind_it() -> None:
+    source_failed = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield from range(3)
+        source_failed.set()
+        raise OSError("cannot be read")
+
+    def work(number: int, _: int) -> None:
+        if number == 2:
+            source_failed.wait(60)
+            raise ValueError("item 2")
+
+    with pytest.raises(ValueError, match="item 2"):
+        for_each(items(), work, 2)
+
+
+def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, begun = ThreadPoolExecutor.submit, threading.Event()
+    taken: list[int] = []
+
+    def work(number: int, _: int) -> None:
+        taken.append(number)
+        begun.set()
+        refused.wait(60)
+
+    refused = threading.Event()
+
+    def submit_once(pool: ThreadPoolExecutor, *what: object) -> object:
+        if begun.is_set():
+            monkeypatch.setattr("bpe.threads.ThreadPoolExecutor.shutdown", end_of(refused))
+            raise RuntimeError("can't start new thread")
+        future = submit(pool, *what)
+        begun.wait(60)
+        return future
+
+    monkeypatch.setattr("bpe.threads.ThreadPoolExecutor.submit", submit_once)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        for_each(range(50), work, 2)
+    assert taken == [0]
+
+
+def test_an_error_does_not_hold_the_data() -> None:
+    class Data:
+        pass
+
+    data = Data()
+    held = weakref.ref(data)
+
+    def work(_: int, __: int, data: Data = data) -> None:
+        raise ValueError(str(data))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            for_each(range(3), work, 2)
+        del work, data
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_ends_it_after_the_items_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:

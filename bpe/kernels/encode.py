@@ -100,7 +100,8 @@ class Scratch(NamedTuple):
     group: NDArray[np.uint32]
     # uint64[8 * (GROUP + 80)], for each of those: the two words of the key, of which the second is
     # LONG if a pre-token is, of which the hash is the first, or if it is none; its row in front; if
-    # it is not there its row among the words, or _NONE: it has none.
+    # it is not there its row among the words, a free place for it (see `find_row`), or _NONE: it
+    # has none.
     keys: NDArray[np.uint64]
     # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
     found: NDArray[np.uint64]

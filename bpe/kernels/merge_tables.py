@@ -43,8 +43,8 @@ FLAGS = np.uint32(ID_BITS)
 """Where the bits of kinds begin in `Tables.characters`."""
 
 N_BEFORE, LIMITS = 4, 7
-"""The kinds of what stands before a character (nothing, a space, another ASCII character, any
-other), and those with the kinds of what stands behind it (nothing, ASCII, any other)."""
+"""The number of kinds of what stands before a character (nothing, a space, another ASCII character,
+any other), and of all kinds, with those of what stands behind it (nothing, ASCII, any other)."""
 
 
 class Tables(NamedTuple):
@@ -246,7 +246,8 @@ def fill_characters(lowest, tables):
                 back_rank = tables.byte_pairs[second << 8 | third] & UNRANKED
                 if front_rank == back_rank == UNRANKED:
                     continue
-                # What comes first may be merged with something outside: not at that rank or before.
+                # What the first merge makes may also be merged with something outside: that must
+                # not come at the rank of the last merge or before.
                 if front_rank <= back_rank:
                     left, right = front, np.int64(tables.byte_ids[third])
                     partial, first_kind, last_kind = front, 1, N_BEFORE
@@ -255,6 +256,7 @@ def fill_characters(lowest, tables):
                     right = np.int64(tables.merged[back_rank])
                     partial, first_kind, last_kind = right, N_BEFORE + 1, LIMITS
                 rank = np.uint64(pair_rank(tables, left, right))
+                # One rank is kept, that of the last merge: it has to be the highest.
                 if rank >= UNRANKED or rank < min(front_rank, back_rank):
                     continue
                 if lowest[LIMITS * np.int64(tables.merged[rank])] <= rank:

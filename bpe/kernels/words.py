@@ -174,7 +174,10 @@ def find_row(rows, bucket, low, high):
 
 @kernel
 def still_free(rows, found):
-    """Whether what was not found in `rows`, of either kind, has not been added since either."""
+    """Whether what was not found in `rows`, of either kind, has not been added since either.
+
+    Of -1, for which there was no free place, it says anything: adding it finds none either.
+    """
     in_line()
     return load_acquire(rows, -1 - found) == 0
 
