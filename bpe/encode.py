@@ -238,7 +238,7 @@ class EncoderTables:
         token_ids = np.fromiter(vocabulary.tokens, np.int64, len(all_tokens))
         first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
         last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
-        lowest = np.empty(merge_tables.LIMITS * vocabulary.size, np.uint32)
+        lowest = np.empty(merge_tables.KINDS * vocabulary.size, np.uint32)
         merge_tables.fill_pairs(
             lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )

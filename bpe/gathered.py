@@ -10,8 +10,6 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-Part = tuple[NDArray[np.uint32], NDArray[np.int64]]
-
 
 class Gathered:
     """Takes the parts 0 to n - 1, each once.
@@ -71,7 +69,7 @@ class Gathered:
             # As if those to come were as the average so far; memory that is not needed is never
             # touched.
             expected = int(end / self._size_so_far * self._size * 1.2)
-            larger = np.empty(max(expected, 2 * len(self._ids)), np.uint32)
+            larger = np.empty(max(expected, end, 2 * len(self._ids)), np.uint32)
             larger[:place] = self._ids[:place]
             self._ids = larger
         self._offsets.append(offsets[1:] + place)
@@ -80,7 +78,7 @@ class Gathered:
         self._copying += 1
         return self._ids[place:end]
 
-    def result(self) -> Part:
+    def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """All ids, `uint32[n_ids]`, and `int64[n_documents + 1]`; when all parts are there."""
         self._ids.resize(self._n_ids, refcheck=False)
         return self._ids, np.concatenate(self._offsets)

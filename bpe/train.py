@@ -373,6 +373,8 @@ class _Counting:
             for part in parts:
                 self._count(part)
             return
+        # The next part is asked for here, not in the threads: a generator of the caller's may
+        # belong to this one, as what reads a database does.
         with ThreadPoolExecutor(workers) as pool:
             pending = []
             for part in parts:

@@ -44,3 +44,31 @@ def test_no_part() -> None:
     ids, offsets = Gathered(0).result()
     assert ids.tolist() == []
     assert offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("expected", [0, 1, 60, 600, 10**6])
+def test_sizes_are_no_more_than_a_guess(expected: int) -> None:
+    # Sizes that say nothing of the number of ids, and are not what was said of all of them.
+    gathered = Gathered(expected)
+    parts = [np.full(length, number, np.uint32) for number, length in enumerate([9, 0, 300, 1, 50])]
+    for number, (part, size) in enumerate(zip(parts, [1, 200, 3, 7, 1], strict=True)):
+        gathered.put(number, part, np.array([0, len(part)]), size)
+    ids, ends = gathered.result()
+    assert ids.tolist() == np.concatenate(parts).tolist()
+    assert ends.tolist() == [0, 9, 9, 309, 310, 360]
+
+
+def test_memory_for_all_parts_is_there_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    empty = np.empty
+
+    def noted(length: int, *of: type) -> object:
+        made.append(length)
+        return empty(length, *of)
+
+    gathered = Gathered(1000)
+    monkeypatch.setattr(np, "empty", noted)
+    for number, size in enumerate([100, 300, 600]):
+        gathered.put(number, np.zeros(size // 2, np.uint32), np.array([0, size // 2]), size)
+    assert made == [600]
+    assert len(gathered.result()[0]) == 500

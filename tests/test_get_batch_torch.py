@@ -39,7 +39,9 @@ def test_tensors_outlive_the_map_they_came_from(tmp_path) -> None:
     assert torch.equal(targets, inputs + 1)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is available")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="has CUDA: this is what is said where there is none"
+)
 def test_device_that_is_not_there_gives_the_error_of_torch() -> None:
     with pytest.raises((AssertionError, RuntimeError)) as wanted:
         torch.zeros(1).to("cuda")
@@ -53,7 +55,7 @@ def test_device_that_does_not_exist_gives_the_error_of_torch() -> None:
         get_batch(np.arange(99), 1, 1, "nonsense")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="has no CUDA device to put a batch on")
 def test_cuda() -> None:
     inputs, targets = get_batch(np.arange(99), 4, 5, "cuda")
     assert inputs.is_cuda

@@ -69,6 +69,14 @@ text = np.frombuffer(b"a-a" + b"-" * 100, np.uint8)
 print(n_found(text, text[:1], 0, np.empty(9, np.int64)), max(sizes) > 2 * n_before > 0)
 """.replace("FIND", FIND)
 
+# As a numba would that asks the kernel for its code in another way.
+OTHERWISE = """
+from bpe.kernels import search
+for compiled in search.find_all.overloads.values():
+    del compiled.library._get_module_for_linking
+print("until here", flush=True)
+"""
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -80,7 +88,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def execute(
-    package: Path, program: str, expected_exit: int = 0, **settings: str
+    package: Path, program: str, expected_exit: int | None = 0, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(package.parent.parent / "cache"),
@@ -95,7 +103,7 @@ def execute(
         text=True,
         check=False,
     )
-    assert finished.returncode == expected_exit, finished.stderr
+    assert expected_exit in (None, finished.returncode), finished.stderr
     return finished
 
 
@@ -269,6 +277,21 @@ def test_a_kernel_from_the_cache_is_called_by_one_compiled_later(package: Path) 
     """What the compiler needs of it is read then, and not before."""
     assert run(package, FIND) == "[0, 2]|compiled"
     assert run(package, CALLED_LATER) == "[0, 2]\n2 True|cached"
+
+
+def test_with_a_numba_that_keeps_the_code_elsewhere(package: Path) -> None:
+    """Then it is read at once."""
+    change(package / "kernels" / "jit.py", '"_get_module_for_linking"', '"code_to_link"')
+    assert run(package, FIND) == "[0, 2]|compiled"
+    assert run(package, CALLED_LATER) == "[0, 2]\n2 False|cached"
+
+
+def test_what_stands_in_for_the_code_cannot_be_run(package: Path) -> None:
+    assert run(package, FIND) == "[0, 2]|compiled"
+    otherwise = CALLED_LATER.replace("from bpe.kernels import search", OTHERWISE)
+    finished = execute(package, otherwise, expected_exit=None)
+    assert finished.stdout == "[0, 2]\nuntil here\n"
+    assert finished.returncode < 0, finished.stderr
 
 
 def test_no_type_is_looked_up_while_numba_loads_types(package: Path) -> None:

@@ -323,7 +323,7 @@ def test_characters_that_are_merged_before_all_others() -> None:
         rank = reference.rank_by_merges(merges)
         tables, scratch = EncoderTables(vocabulary, "gpt2").tables, encode.group_scratch()
         kinds = tables.characters >> merge_tables.FLAGS
-        some_places += int(((kinds > 0) & (kinds < 2**merge_tables.LIMITS - 1)).sum())
+        some_places += int(((kinds > 0) & (kinds < 2**merge_tables.KINDS - 1)).sum())
         for length in (1, 2, 3, 4, 9, 16, 17, 33, 64, 65, 150, 193):
             text = text_of(chosen, characters, length, noise)
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]

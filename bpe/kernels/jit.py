@@ -144,32 +144,41 @@ class _CacheFile(IndexDataCacheFile):
             _logger.warning(message, *details)
 
 
+# Numba's method that gives the code of one kernel to what is linked with it.
+_LLVM_CODE = "_get_module_for_linking"
+
+
 class _CompiledKernel(CompileResultCacheImpl):
     """What is kept of a compiled kernel: numba's, with its LLVM code apart.
 
     That is for other kernels that are compiled later and call this one; a process that only runs
     kernels needs none of it, and to parse it took half of the time of loading them. From
-    it numba takes which symbols there are, too: for that, as many empty ones take its place.
+    it numba takes which symbols there are, too: for that, as many that stop the process take its
+    place, so that nothing can go on with them. A numba without the method that is replaced here
+    gets the code at once.
     """
 
     def reduce(self, cres: Any) -> Any:
-        (name, kind, (machine_code, llvm_code)), *others = super().reduce(cres)
+        reduced = super().reduce(cres)
+        if not hasattr(cres.library, _LLVM_CODE):
+            return reduced, None
+        (name, kind, (machine_code, llvm_code)), *others = reduced
         module = llvm.parse_bitcode(llvm_code)
         functions, variables = _defined(module.functions), _defined(module.global_variables)
-        symbols = [f'define void @"{name}"() {{ ret void }}' for name in functions]
+        symbols = [
+            f'define void @"{name}"() {{ call void @llvm.trap() ret void }}' for name in functions
+        ]
         symbols += [f'@"{name}" = global i8 0' for name in variables]
-        empty = llvm.parse_assembly("\n".join(symbols)).as_bitcode()
-        return ((name, kind, (machine_code, empty)), *others), llvm_code
+        symbols.append("declare void @llvm.trap()")
+        stand_ins = llvm.parse_assembly("\n".join(symbols)).as_bitcode()
+        return ((name, kind, (machine_code, stand_ins)), *others), llvm_code
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:
         reduced, llvm_code = payload
         result = super().rebuild(target_context, reduced)
-
-        @functools.cache
-        def module_for_linking() -> Any:
-            return llvm.parse_bitcode(llvm_code)
-
-        result.library._get_module_for_linking = module_for_linking
+        if llvm_code is not None:
+            parsed = functools.cache(lambda: llvm.parse_bitcode(llvm_code))
+            setattr(result.library, _LLVM_CODE, parsed)
         return result
 
 

@@ -42,7 +42,7 @@ CHARACTERS = 2**11 + 2**16
 FLAGS = np.uint32(ID_BITS)
 """Where the bits of kinds begin in `Tables.characters`."""
 
-N_BEFORE, LIMITS = 4, 7
+N_BEFORE, KINDS = 4, 7
 """The number of kinds of what stands before a character (nothing, a space, another ASCII character,
 any other), and of all kinds, with those of what stands behind it (nothing, ASCII, any other)."""
 
@@ -145,9 +145,10 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
             counts.
         first_bytes, last_bytes: uint8[n_ids], of each token.
-        lowest: uint32[LIMITS * n_ids]; replaced by the lowest rank that each is merged at: with
-            anything; with what ends with a byte of each `kind_before`; with what begins with one of
-            each `kind_behind`.
+        lowest: uint32[KINDS * n_ids]; replaced by the lowest rank that each is merged at, KINDS
+            numbers for each id: with anything, in the place of nothing before it; with what ends
+            with a byte of each `kind_before`; unused, the place of nothing behind it; with what
+            begins with a byte of each `kind_behind`.
         tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
             and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
@@ -174,15 +175,15 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
     lowest[:] = UNRANKED
     for i in range(lefts.size):
         left, right, rank = np.int64(lefts[i]), np.int64(rights[i]), np.uint32(ranks[i])
-        at = LIMITS * right + kind_before(last_bytes[left])
+        at = KINDS * right + kind_before(last_bytes[left])
         lowest[at] = min(lowest[at], rank)
-        at = LIMITS * left + N_BEFORE + kind_behind(first_bytes[right])
+        at = KINDS * left + N_BEFORE + kind_behind(first_bytes[right])
         lowest[at] = min(lowest[at], rank)
         for part in (left, right):
-            lowest[LIMITS * part] = min(lowest[LIMITS * part], rank)
+            lowest[KINDS * part] = min(lowest[KINDS * part], rank)
     for i in range(byte_pairs.size):
         rank = byte_pairs[i] & UNRANKED
-        if rank != UNRANKED and lowest[LIMITS * tables.merged[rank]] <= rank:
+        if rank != UNRANKED and lowest[KINDS * tables.merged[rank]] <= rank:
             byte_pairs[i] |= EARLY
     fill_characters(lowest, tables)
 
@@ -230,7 +231,7 @@ def fill_characters(lowest, tables):
     """Build `Tables.characters`; see `fill_pairs`, and `lay_out_characters` for what it is for."""
     characters = tables.characters
     characters[:] = np.uint32(UNRANKED)
-    every = np.uint32((1 << LIMITS) - 1) << FLAGS
+    every = np.uint32((1 << KINDS) - 1) << FLAGS
     for first in range(0xC0, 0xF0):
         for second in range(0x80, 0xC0):
             front_rank = tables.byte_pairs[first << 8 | second] & UNRANKED
@@ -238,7 +239,7 @@ def fill_characters(lowest, tables):
             if front_rank != UNRANKED:
                 front = np.int64(tables.merged[front_rank])
             if first < 0xE0:
-                if front_rank != UNRANKED and front_rank < lowest[LIMITS * front]:
+                if front_rank != UNRANKED and front_rank < lowest[KINDS * front]:
                     place = place_of_two(np.uint64(first), np.uint64(second))
                     characters[place] = np.uint32(front_rank) | every
                 continue
@@ -254,16 +255,16 @@ def fill_characters(lowest, tables):
                 else:
                     left = np.int64(tables.byte_ids[first])
                     right = np.int64(tables.merged[back_rank])
-                    partial, first_kind, last_kind = right, N_BEFORE + 1, LIMITS
+                    partial, first_kind, last_kind = right, N_BEFORE + 1, KINDS
                 rank = np.uint64(pair_rank(tables, left, right))
                 # One rank is kept, that of the last merge: it has to be the highest.
                 if rank >= UNRANKED or rank < min(front_rank, back_rank):
                     continue
-                if lowest[LIMITS * np.int64(tables.merged[rank])] <= rank:
+                if lowest[KINDS * np.int64(tables.merged[rank])] <= rank:
                     continue
                 flags = every
                 for kind in range(first_kind, last_kind):
-                    if lowest[LIMITS * partial + kind] <= rank:
+                    if lowest[KINDS * partial + kind] <= rank:
                         flags &= ~(np.uint32(1) << (FLAGS + np.uint32(kind)))
                 place = place_of_three(np.uint64(first), np.uint64(second), np.uint64(third))
                 characters[place] = np.uint32(rank) | flags
