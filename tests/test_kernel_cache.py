@@ -9,9 +9,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numba
+import numpy as np
 import pytest
+from numba.core.typing.typeof import typeof
+from numpy.typing import NDArray
 
 import bpe
 from bpe import reference
@@ -258,7 +262,7 @@ def test_machine_code_that_is_there_needs_no_compiler(package: Path) -> None:
 LOCKED = """
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.cpu import CPUContext
-from numba.core.registry import CPUDispatcher
+from numba.np import numpy_support
 
 locked = {}
 
@@ -268,7 +272,7 @@ def recorded(name, method):
         return method(*arguments)
     return call
 
-CPUDispatcher.typeof_pyval = recorded("look up", CPUDispatcher.typeof_pyval)
+numpy_support.from_dtype = recorded("look up", numpy_support.from_dtype)
 CPUContext.load_additional_registries = recorded("load", CPUContext.load_additional_registries)
 """
 
@@ -298,6 +302,26 @@ def test_no_type_is_looked_up_while_numba_loads_types(package: Path) -> None:
     """Or two workers whose first kernels come at the same moment could fail."""
     said = run(package, LOCKED + FIND + "print(sorted(locked.items()))")
     assert said == "[0, 2]\n[('load', {True}), ('look up', {True})]|compiled"
+
+
+class Pair(NamedTuple):
+    first: NDArray[Any]
+    second: NDArray[Any]
+
+
+def argument_values() -> list[Any]:
+    plain = np.zeros((4, 6), np.uint32)
+    fixed = np.zeros(3, np.int64)
+    fixed.flags.writeable = False
+    arrays = [plain, fixed, plain.T, plain[:, ::2], plain[0], np.zeros((), np.uint64)]
+    arrays += [np.zeros(1, kind) for kind in "bBhHiIqQfd?"]
+    numbers = [1, -1, 2**63, True, 0.5, np.uint8(1), np.int64(1), np.uint64(2**63), None]
+    return [*arrays, *numbers, Pair(plain, fixed), (1, plain), (plain, fixed)]
+
+
+@pytest.mark.parametrize("value", argument_values(), ids=str)
+def test_arguments_have_the_types_that_numba_gives_them(value: Any) -> None:
+    assert jit._type_of(value) == typeof(value)
 
 
 def test_numba_settings_are_left_alone() -> None:

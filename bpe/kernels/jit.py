@@ -33,10 +33,13 @@ import numba
 import numpy as np
 import platformdirs
 from llvmlite import binding as llvm
-from numba.core import event
+from numba.core import event, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.types.containers import BaseTuple
+from numba.core.typing.typeof import Purpose, typeof
+from numba.np import numpy_support
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _logger = logging.getLogger("bpe")
@@ -260,6 +263,20 @@ def _own_name(function: Callable[..., Any]) -> str:
     return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
 
 
+# Numba has types only as long as somebody else has them.
+_TYPES: set[Any] = set()
+
+
+def _type_of(value: Any) -> Any:
+    """What numba takes an argument for: its `typeof`, which imports numpy.ma for any array."""
+    if type(value) is np.ndarray:
+        dtype, layout = numpy_support.from_dtype(value.dtype), numpy_support.map_layout(value)
+        return types.Array(dtype, value.ndim, layout, readonly=not value.flags.writeable)
+    if isinstance(value, tuple):
+        return BaseTuple.from_types([_type_of(each) for each in value], type(value))
+    return typeof(value, Purpose.argument)
+
+
 class _Dispatcher(CPUDispatcher):
     """Numba's dispatcher, without what takes half a second at the first call of a process.
 
@@ -274,7 +291,9 @@ class _Dispatcher(CPUDispatcher):
 
     def typeof_pyval(self, val: Any) -> Any:
         with global_compiler_lock:
-            return super().typeof_pyval(val)
+            found = _type_of(val)
+            _TYPES.add(found)
+            return found
 
     def enable_caching(self) -> None:
         self._cache = _Cache(self.py_func)
