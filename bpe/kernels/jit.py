@@ -24,7 +24,7 @@ import hashlib
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -156,7 +156,7 @@ class _CompiledKernel(CompileResultCacheImpl):
 
     That is for other kernels that are compiled later and call this one; a process that only runs
     kernels needs none of it, and to parse it took half of the time of loading them. From
-    it numba takes which symbols there are, too: for that, as many that stop the process take its
+    it numba takes which functions there are, too: for that, as many that stop the process take its
     place, so that nothing can go on with them. A numba without the method that is replaced here
     gets the code at once.
     """
@@ -166,12 +166,9 @@ class _CompiledKernel(CompileResultCacheImpl):
         if not hasattr(cres.library, _LLVM_CODE):
             return reduced, None
         (name, kind, (machine_code, llvm_code)), *others = reduced
-        module = llvm.parse_bitcode(llvm_code)
-        functions, variables = _defined(module.functions), _defined(module.global_variables)
-        symbols = [
-            f'define void @"{name}"() {{ call void @llvm.trap() ret void }}' for name in functions
-        ]
-        symbols += [f'@"{name}" = global i8 0' for name in variables]
+        functions = llvm.parse_bitcode(llvm_code).functions
+        stand_in = 'define void @"{}"() {{ call void @llvm.trap() ret void }}'
+        symbols = [stand_in.format(each.name) for each in functions if not each.is_declaration]
         symbols.append("declare void @llvm.trap()")
         stand_ins = llvm.parse_assembly("\n".join(symbols)).as_bitcode()
         return ((name, kind, (machine_code, stand_ins)), *others), llvm_code
@@ -183,10 +180,6 @@ class _CompiledKernel(CompileResultCacheImpl):
             parsed = functools.cache(lambda: llvm.parse_bitcode(llvm_code))
             setattr(result.library, _LLVM_CODE, parsed)
         return result
-
-
-def _defined(symbols: Iterable[Any]) -> list[str]:
-    return [symbol.name for symbol in symbols if not symbol.is_declaration]
 
 
 class _Cache(FunctionCache):
