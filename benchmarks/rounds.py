@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job import OURS, SIDES, Job, digest_of_file
+from benchmarks.job import OURS, SIDES, Job, digest_of_file, warm_memory
 
 _POLL_SECONDS = 0.005
 # The packages that are measured are those beside this one, wherever the command is run.
@@ -96,6 +96,8 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     measured, result = Measured(), None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     with tempfile.TemporaryFile() as said:
+        if how.whole:
+            warm_memory()
         started, cpu_started = time.perf_counter(), _cpu_seconds_of_children()
         with subprocess.Popen(
             [*(prefix or []), *command],
