@@ -46,14 +46,13 @@ def for_each(items: Iterable[Item], work: Callable[[int, Item], None], n_threads
             wait(running)
         finally:
             stopped = True
+    errors = [done.exception() for done in running]
     failed = {
-        reached[thread]: error
-        for thread, done in enumerate(running)
-        if (error := done.exception()) is not None
+        number: error for number, error in zip(reached, errors, strict=True) if error is not None
     }
     try:
         if failed:
             raise failed[min(failed)]
     finally:
         # Or the error would hold what holds it, and the data of the work, until a collection.
-        del running, failed
+        del running, errors, failed

@@ -96,20 +96,24 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken == [0]
 
 
-def test_an_error_does_not_hold_the_data() -> None:
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_an_error_does_not_hold_the_data(n_threads: int) -> None:
     class Data:
         pass
 
     data = Data()
     held = weakref.ref(data)
+    # All threads fail, the last one of them, too.
+    meeting = threading.Barrier(n_threads)
 
     def work(_: int, __: int, data: Data = data) -> None:
+        meeting.wait(60)
         raise ValueError(str(data))
 
     gc.disable()
     try:
         with contextlib.suppress(ValueError):
-            for_each(range(3), work, 2)
+            for_each(range(n_threads), work, n_threads)
         del work, data
         assert held() is None
     finally:
