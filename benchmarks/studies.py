@@ -193,17 +193,18 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
 
     clock.time("digest", digest)
     clock.time(
-        "split", lambda: [pretokenizer.boundaries(batch.buffer, batch.offsets) for batch in batches]
+        "split", lambda: [pretokenizer.boundaries(batch.buffer, batch.bounds) for batch in batches]
     )
 
     def encode() -> list[Any]:
         return [
             encoder.encode(
                 batch.buffer,
-                batch.offsets,
+                batch.bounds,
                 suffix_id=end_of_text,
                 continues=batch.continues,
                 continued=batch.continued,
+                gaps=True,
             )
             for batch in batches
         ]

@@ -24,6 +24,7 @@ from bpe.kernels import merge_tables
 from bpe.kernels import words as word_kernels
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only
+from bpe.separated import joined
 
 if TYPE_CHECKING:
     from bpe.added_tokens import Preparation
@@ -287,6 +288,7 @@ class Encoder:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
+        gaps: bool = False,
         dtype: np.dtype[Any] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
@@ -300,6 +302,8 @@ class Encoder:
             suffix_id: put after every document, -1 for nothing.
             continues: the first document began in an earlier call: no prefix for it.
             continued: the last document goes on in a later call: no suffix for it.
+            gaps: `offsets` has two for each document, where it begins and ends; what stands between
+                one and the next has no ids, and is not looked at as text.
             dtype: of the ids, uint32 if None; every id of the vocabulary has to fit.
 
         Returns:
@@ -314,6 +318,10 @@ class Encoder:
             raise EncodingError(
                 f"ids up to {largest:,} do not fit into {dtype}: take a larger type"
             )
+        if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
+            # What stands there must not meet a normalizer, nor a regex that may refuse it.
+            buffer, offsets = joined(buffer, offsets)
+            gaps = False
         if self._preparation is None:
             ids, token_offsets = self.encode_view(
                 buffer,
@@ -322,6 +330,7 @@ class Encoder:
                 suffix_id=suffix_id,
                 continues=continues,
                 continued=continued,
+                gaps=gaps,
             )
             return ids.astype(np.uint32 if dtype is None else dtype), token_offsets
         ids, token_offsets = self._preparation.encode(
@@ -349,9 +358,10 @@ class Encoder:
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """As `encode`, without preparation; the ids are there until this encoder is used again.
 
-        With `gaps`, `offsets` has two for each document, where it begins and ends, and what stands
-        between one and the next is left out.
+        With `gaps`, the pattern has a scanner.
         """
+        if gaps and not len(offsets):
+            offsets, gaps = np.zeros(1, np.int64), False
         n = len(buffer)
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED

@@ -1,4 +1,4 @@
-"""Documents that lie in one buffer, with a separator between them.
+"""Documents that lie in one buffer, with a separator or anything else between them.
 
 Law: the documents are those of `bytes.split`, and encoded apart, the parts have their ids. Nothing
 is copied: a part says where its documents begin and end.
@@ -70,6 +70,27 @@ def separated_parts(
         if following == stop == n:
             return
         start = following
+
+
+def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
+    """Documents without what stands between them, copied only if something does.
+
+    Args:
+        buffer: uint8[n_bytes].
+        bounds: int64[2 * n_documents], where each begins and ends; ascending.
+
+    Returns:
+        uint8[n_bytes without gaps], and int64[n_documents + 1]: where each begins and ends in it.
+    """
+    starts, ends = bounds[::2], bounds[1::2]
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(ends - starts, out=offsets[1:])
+    if not len(starts):
+        return buffer[:0], offsets
+    if (starts[1:] == ends[:-1]).all():
+        return buffer[starts[0] : ends[-1]], offsets
+    places = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.concatenate([buffer[start:end] for start, end in places]), offsets
 
 
 def _end_of_document(buffer: Bytes, separator: bytes, begin: int, size: int) -> tuple[int, bool]:

@@ -34,6 +34,7 @@ class AnyEncoder(Protocol):
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
+        gaps: bool = False,
         dtype: np.dtype[Any] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `bpe.encode.Encoder.encode`."""
@@ -267,6 +268,7 @@ class TextEncoder:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
+        gaps: bool = False,
         dtype: np.dtype[Any] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
@@ -278,6 +280,7 @@ class TextEncoder:
             suffix_id: put after every document, -1 for nothing.
             continues: never true, for a document is not cut.
             continued: never true.
+            gaps: `offsets` has two for each document, where it begins and ends.
             dtype: of the ids, uint32 if None; every id has to fit.
 
         Returns:
@@ -289,7 +292,8 @@ class TextEncoder:
         """
         assert not continues, "the document was cut, and this tokenizer allows no cut"
         assert not continued, "the document was cut, and this tokenizer allows no cut"
-        texts = [buffer[start:stop].tobytes().decode() for start, stop in pairwise(offsets)]
+        bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
+        texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []
         behind = [suffix_id] if suffix_id >= 0 else []
         return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)], dtype)

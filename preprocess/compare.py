@@ -46,11 +46,15 @@ class _Side:
     def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         started = time.perf_counter()
         ids, ends = self.encoder.encode(
-            batch.buffer, batch.offsets, continues=batch.continues, continued=batch.continued
+            batch.buffer,
+            batch.bounds,
+            continues=batch.continues,
+            continued=batch.continued,
+            gaps=True,
         )
         seconds = time.perf_counter() - started
         self.n_tokens += len(ids)
-        self.rates.append(len(batch.buffer) / 1e6 / seconds)
+        self.rates.append(batch.n_bytes / 1e6 / seconds)
         return ids, ends
 
     def rate(self, sizes: Sequence[int]) -> float:
@@ -115,7 +119,7 @@ def compare(*, progress: Progress | None = None, **options: Any) -> dict[str, An
                     n_same += int(equal[: batch.n_ended].sum())
                     is_same_so_far = bool(equal[-1])
                 n_documents += batch.n_ended
-                sizes.append(len(batch.buffer))
+                sizes.append(batch.n_bytes)
             if n_read >= settings.max_bytes:
                 break
     n_bytes = sum(sizes)

@@ -5,14 +5,14 @@ What is changed or left out is counted: documents of zero bytes are dropped; tex
 is an error, is replaced, or takes its document with it, as the user chose. Everything is decided
 document by document, so nothing depends on how a source was cut into work units.
 
-The shape is Arrow's: one buffer of bytes and the offsets between documents.
+Documents stay where they are, mapped from a file: a batch says where each begins and ends. What
+stands between them, separators, is not copied away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -70,8 +70,8 @@ class DocumentBatch:
 
     Attributes:
         buffer: uint8[n_bytes], read-only; it may be a mapped file.
-        offsets: int64[n_documents + 1]: document d is `buffer[offsets[d] : offsets[d + 1]]`; from 0
-            to n_bytes.
+        bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
+            The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
         continues: Document 0 began in an earlier batch of the same source.
         continued: The last document goes on in the next batch of the same source.
         in_validation: bool[n_documents], which documents belong to validation; None where nobody
@@ -82,7 +82,7 @@ class DocumentBatch:
     """
 
     buffer: Bytes
-    offsets: Offsets
+    bounds: Offsets
     continues: bool = False
     continued: bool = False
     in_validation: NDArray[np.bool_] | None = None
@@ -91,7 +91,17 @@ class DocumentBatch:
     n_replaced: int = 0
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.bounds) // 2
+
+    @property
+    def sizes(self) -> Offsets:
+        """int64[n_documents], the bytes of each document."""
+        return self.bounds[1::2] - self.bounds[::2]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all documents."""
+        return int(self.sizes.sum())
 
     @property
     def n_ended(self) -> int:
@@ -103,13 +113,21 @@ class DocumentBatch:
         return replace(self, buffer=self.buffer[:0].copy())
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """The documents that a mask `bool[n_documents]` chooses; copied unless that is all."""
-        if chosen.all():
-            return self
+        """The documents that a mask `bool[n_documents]` chooses."""
         continues = self.continues and bool(chosen[:1].any())
         continued = self.continued and bool(chosen[-1:].any())
-        buffer, offsets = gather(self.buffer, self.offsets[:-1][chosen], self.offsets[1:][chosen])
-        return DocumentBatch(buffer, offsets, continues, continued)
+        buffer, bounds = _trimmed(self.buffer, self.bounds.reshape(-1, 2)[chosen].ravel())
+        return DocumentBatch(buffer, bounds, continues, continued)
+
+    def joined(self) -> tuple[Bytes, Offsets]:
+        """Its text without what stands between the documents; copied only if something does.
+
+        Returns:
+            uint8[n_bytes of all documents], int64[n_documents + 1]: where each begins and ends.
+        """
+        from bpe.separated import joined
+
+        return joined(self.buffer, self.bounds)
 
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
@@ -123,22 +141,11 @@ def replace_invalid(data: bytes) -> tuple[bytes, int]:
     return replaced, replaced.count(mark) - data.count(mark)
 
 
-def gather(buffer: Bytes, starts: Offsets, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """Documents that lie anywhere in a buffer as (buffer, offsets); copied if there are gaps.
-
-    Args:
-        buffer: uint8[n_bytes].
-        starts: int64[d], ascending.
-        ends: int64[d]: document i is `buffer[starts[i] : ends[i]]`.
-    """
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(ends - starts, out=offsets[1:])
-    if not len(starts):
-        return buffer[:0], offsets
-    if (starts[1:] == ends[:-1]).all():
-        return buffer[starts[0] : ends[-1]], offsets
-    places = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.concatenate([buffer[start:end] for start, end in places]), offsets
+def _trimmed(buffer: Bytes, bounds: Offsets) -> tuple[Bytes, Offsets]:
+    """Without what stands before the first document and behind the last."""
+    if not len(bounds):
+        return buffer[:0], bounds
+    return buffer[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def between(buffer: Bytes, separator: bytes) -> tuple[Offsets, Offsets]:
@@ -172,11 +179,11 @@ class InValidation:
         self._hash_of = xxhash.xxh3_64_intdigest
         self._digest = xxhash.xxh3_64()
 
-    def of(self, buffer: Bytes, offsets: Offsets) -> NDArray[np.bool_]:
-        """Decide for every document of (buffer, offsets): bool[n_documents]."""
-        bounds = pairwise(offsets.tolist())
+    def of(self, buffer: Bytes, bounds: Offsets) -> NDArray[np.bool_]:
+        """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
+        places = bounds.reshape(-1, 2).tolist()
         return np.array(
-            [self._hash_of(buffer[a:b].data) < self._below for a, b in bounds], np.bool_
+            [self._hash_of(buffer[a:b].data) < self._below for a, b in places], np.bool_
         )
 
     def add_part(self, part: Bytes) -> None:
@@ -222,7 +229,7 @@ def prepare(
         starts, ends = starts[not_empty], ends[not_empty]
     n_skipped = n_replaced = 0
     if is_utf8(buffer):
-        buffer, offsets = gather(buffer, starts, ends)
+        buffer, bounds = _trimmed(buffer, np.stack([starts, ends], axis=1).ravel())
     elif reading.on_invalid_utf8 == "error":
         place, what = invalid_utf8(buffer)
         raise CorpusError(
@@ -230,22 +237,22 @@ def prepare(
             " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
         )
     else:
-        buffer, offsets, n_skipped, n_replaced = _without_invalid(buffer, starts, ends, reading)
+        buffer, bounds, n_skipped, n_replaced = _without_invalid(buffer, starts, ends, reading)
     decided = None
     if reading.validation_fraction:
         if in_validation is None:
-            decided = InValidation(reading.validation_fraction).of(buffer, offsets)
+            decided = InValidation(reading.validation_fraction).of(buffer, bounds)
         else:
-            decided = np.full(len(offsets) - 1, in_validation)
+            decided = np.full(len(bounds) // 2, in_validation)
     return DocumentBatch(
-        buffer, offsets, continues, continued, decided, n_empty, n_skipped, n_replaced
+        buffer, bounds, continues, continued, decided, n_empty, n_skipped, n_replaced
     )
 
 
 def _without_invalid(
     buffer: Bytes, starts: Offsets, ends: Offsets, reading: Reading
 ) -> tuple[Bytes, Offsets, int, int]:
-    """(buffer, offsets, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
+    """(buffer, bounds, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
     documents = []
     n_skipped = n_replaced = 0
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -256,9 +263,9 @@ def _without_invalid(
             continue
         n_replaced += n_in_document
         documents.append(replaced)
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return np.frombuffer(b"".join(documents), np.uint8), offsets, n_skipped, n_replaced
+    ends = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    bounds = np.repeat(ends, 2)[1:-1]
+    return np.frombuffer(b"".join(documents), np.uint8), bounds, n_skipped, n_replaced
 
 
 class LookAlikes:
@@ -296,11 +303,12 @@ def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
     from bpe.pretokenize import find_all
 
     found = find_all(batch.buffer, needle)
-    document = np.searchsorted(batch.offsets, found, side="right") - 1
-    if (found + len(needle) <= batch.offsets[document + 1]).all():
-        return len(found)
+    # An odd one is the end of a document, an even one of what stands between two.
+    bound = np.searchsorted(batch.bounds, found, side="right")
+    if (found + len(needle) <= batch.bounds[bound]).all():
+        return int((bound & 1).sum())
     # An occurrence that runs over an end may hide one that lies inside.
     return sum(
         len(find_all(batch.buffer[start:end], needle))
-        for start, end in pairwise(batch.offsets.tolist())
+        for start, end in batch.bounds.reshape(-1, 2).tolist()
     )

@@ -222,6 +222,7 @@ def count_pretokens(
     if state.file:
         of_workers.append(_load_counts(storage, settings, state))
     idle = list(of_workers)
+    cut_out = {token.encode() for token in settings.all_special_tokens}
 
     def make_work() -> Callable[[WorkUnit], DocumentBatch]:
         try:
@@ -233,7 +234,11 @@ def count_pretokens(
         def work(unit: WorkUnit) -> DocumentBatch:
             batch = unit.read()
             chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
-            counts.add(chosen.buffer, chosen.offsets)
+            if chosen is batch and unit.source.separator in cut_out:
+                # What stands between documents is cut out like any special token: no copy then.
+                counts.add(batch.buffer, batch.bounds)
+            else:
+                counts.add(*chosen.joined())
             return batch.without_text()
 
         return work
@@ -680,11 +685,12 @@ def _encoding(
             batch = unit.read()
             encoded, offsets = encoder.encode(
                 batch.buffer,
-                batch.offsets,
+                batch.bounds,
                 prefix_id=-1 if ids.begin_of_text is None else ids.begin_of_text,
                 suffix_id=ids.end_of_text,
                 continues=batch.continues,
                 continued=batch.continued,
+                gaps=True,
                 dtype=dtype,
             )
             parts = _divided(batch, encoded, offsets)
@@ -758,7 +764,7 @@ def _divided(
 ) -> list[Part]:
     """What each output gets of a batch: [all], or [train, validation] if documents are divided."""
     n_ended = batch.n_ended
-    everything = Part(ids, offsets[1 : n_ended + 1], len(batch.buffer))
+    everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes)
     if batch.in_validation is None:
         return [everything]
     nothing = Part(ids[:0], offsets[:0], 0)
@@ -766,7 +772,7 @@ def _divided(
         return [everything, nothing]
     if batch.in_validation.all():
         return [nothing, everything]
-    n_ids, n_bytes = np.diff(offsets), np.diff(batch.offsets)
+    n_ids, n_bytes = np.diff(offsets), batch.sizes
     id_in_validation = np.repeat(batch.in_validation, n_ids)
     parts = []
     for chosen, chosen_ids in (

@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bpe.pretokenize import is_utf8
+from bpe.separated import joined
 from preprocess.documents import (
     DocumentBatch,
     InValidation,
     LookAlikes,
     between,
-    gather,
     replace_invalid,
 )
 
@@ -25,8 +25,15 @@ def buffer_of(data: bytes) -> np.ndarray:
 
 
 def batch_of(documents: list[bytes]) -> DocumentBatch:
-    offsets = np.cumsum([0, *map(len, documents)]).astype(np.int64)
-    return DocumentBatch(buffer_of(b"".join(documents)), offsets)
+    ends = np.cumsum([0, *map(len, documents)]).astype(np.int64)
+    return DocumentBatch(buffer_of(b"".join(documents)), np.repeat(ends, 2)[1:-1])
+
+
+def batch_with(separator: bytes, documents: list[bytes]) -> DocumentBatch:
+    """Documents with something between them that may seem to go on with them."""
+    sizes = [size for d in documents for size in (len(d), len(separator))][:-1]
+    bounds = np.cumsum([0, *sizes], dtype=np.int64) if documents else np.zeros(0, np.int64)
+    return DocumentBatch(buffer_of(separator.join(documents)), bounds)
 
 
 # Where 1 % of "document 0" to "document 999" falls.
@@ -95,15 +102,15 @@ def test_replacing_changes_nothing_that_is_valid(data: bytes) -> None:
     assert (replaced == data) == (n_replaced == 0)
 
 
-def test_gathering_copies_only_where_there_are_gaps() -> None:
+def test_joining_copies_only_where_there_are_gaps() -> None:
     buffer = buffer_of(b"one--two---three")
-    same, offsets = gather(buffer, np.array([0, 3]), np.array([3, 5]))
+    same, offsets = joined(buffer, np.array([0, 3, 3, 5]))
     assert np.shares_memory(same, buffer)
     assert offsets.tolist() == [0, 3, 5]
-    joined, offsets = gather(buffer, np.array([0, 5, 11]), np.array([3, 8, 16]))
-    assert joined.tobytes() == b"onetwothree"
+    copied, offsets = joined(buffer, np.array([0, 3, 5, 8, 11, 16]))
+    assert copied.tobytes() == b"onetwothree"
     assert offsets.tolist() == [0, 3, 6, 11]
-    nothing, offsets = gather(buffer, np.array([], np.int64), np.array([], np.int64))
+    nothing, offsets = joined(buffer, np.array([], np.int64))
     assert (len(nothing), offsets.tolist()) == (0, [0])
 
 
@@ -121,9 +128,9 @@ def test_the_split_is_stable_for_ever() -> None:
     # one.
     documents = [f"document {i}".encode() for i in range(1000)]
     batch = batch_of(documents)
-    chosen = np.flatnonzero(InValidation(0.01).of(batch.buffer, batch.offsets)).tolist()
+    chosen = np.flatnonzero(InValidation(0.01).of(batch.buffer, batch.bounds)).tolist()
     assert chosen == GOLDEN
-    assert 400 < InValidation(0.5).of(batch.buffer, batch.offsets).sum() < 600
+    assert 400 < InValidation(0.5).of(batch.buffer, batch.bounds).sum() < 600
     by_part = InValidation(0.01)
     document = documents[GOLDEN[0]]
     by_part.add_part(buffer_of(document[:5]))
@@ -141,9 +148,10 @@ def test_look_alikes_are_counted_inside_documents(
     documents: list[bytes], tokens: list[str]
 ) -> None:
     look_alikes = LookAlikes(tokens)
-    counts = look_alikes.count(batch_of(documents))
     assert look_alikes.tokens == tuple(tokens)
-    assert counts.tolist() == [sum(d.count(token.encode()) for d in documents) for token in tokens]
+    expected = [sum(d.count(token.encode()) for d in documents) for token in tokens]
+    assert look_alikes.count(batch_of(documents)).tolist() == expected
+    assert look_alikes.count(batch_with(b"<|a", documents)).tolist() == expected
 
 
 def test_the_separator_is_no_look_alike() -> None:
@@ -163,8 +171,10 @@ def test_the_separator_is_no_look_alike() -> None:
 def test_selecting_keeps_what_is_unfinished(
     chosen: list[bool], documents: bytes, continues: bool, continued: bool
 ) -> None:
-    batch = DocumentBatch(buffer_of(b"onetwothree"), np.array([0, 3, 6, 11]), True, True)
+    bounds = np.array([0, 3, 5, 8, 8, 13])
+    batch = DocumentBatch(buffer_of(b"one--twothree"), bounds, True, True)
     selected = batch.select(np.array(chosen))
-    assert selected.buffer.tobytes() == documents
+    assert selected.joined()[0].tobytes() == documents
+    assert np.shares_memory(selected.buffer, batch.buffer) == any(chosen)
     assert (selected.continues, selected.continued) == (continues, continued)
     assert len(selected) == sum(chosen)

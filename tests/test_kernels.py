@@ -401,9 +401,11 @@ def test_gaps_have_no_ids() -> None:
         pieces = [piece for both in zip(some, gaps, strict=True) for piece in both][:-1]
         for around in ({}, {"prefix_id": 7, "suffix_id": 8, "continues": True, "continued": True}):
             expected, places = encoder.encode(*as_batch(some), **around)
-            ids, found = encoder.encode_view(*as_batch(pieces), gaps=True, **around)
+            ids, found = encoder.encode(*as_batch(pieces), gaps=True, **around)
             assert ids.tolist() == expected.tolist()
             assert found.tolist() == places.tolist()
+    ids, found = encoder.encode(np.zeros(0, np.uint8), np.zeros(0, np.int64), gaps=True)
+    assert (ids.tolist(), found.tolist()) == ([], [0])
 
 
 @pytest.mark.parametrize("continues", [False, True])

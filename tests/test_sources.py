@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nasty import nasty_text
 
 from bpe.pretokenize import Pretokenizer
-from preprocess.documents import CorpusError, Reading
+from preprocess.documents import CorpusError, DocumentBatch, Reading
 from preprocess.sources import Source, find_sources
 from preprocess.sources import text as text_module
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
@@ -42,6 +42,11 @@ def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
     return list(TextSource(path, path.name, Reading(**choices)).units())
 
 
+def parts_of(batch: DocumentBatch) -> list[bytes]:
+    """Each document of a batch, or as much of it as the batch has."""
+    return [batch.buffer[a:b].tobytes() for a, b in batch.bounds.reshape(-1, 2)]
+
+
 def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]]:
     """Put parts of documents together again; also count what was left out and replaced."""
     documents: list[bytes] = []
@@ -49,13 +54,11 @@ def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]
     continued = False
     for unit in units:
         batch = unit.read()
-        parts = [
-            batch.buffer[a:b].tobytes()
-            for a, b in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)
-        ]
+        parts = parts_of(batch)
         assert all(parts), "no document and no part of one is empty"
-        assert batch.offsets[0] == 0
-        assert batch.offsets[-1] == len(batch.buffer)
+        assert batch.bounds[:1].tolist() == [0][: len(parts)]
+        assert batch.bounds[-1:].tolist() == [len(batch.buffer)][: len(parts)]
+        assert batch.n_bytes == sum(map(len, parts))
         totals["empty"] += batch.n_empty
         totals["skipped"] += batch.n_skipped
         totals["replaced"] += batch.n_replaced
@@ -107,10 +110,8 @@ def test_a_cut_changes_no_pre_token(
     pieces: list[list[bytes]] = []
     for unit in units:
         batch = unit.read()
-        for i in range(len(batch)):
-            split = PRETOKENIZER.split(
-                batch.buffer[batch.offsets[i] : batch.offsets[i + 1]].tobytes()
-            )
+        for i, part in enumerate(parts_of(batch)):
+            split = PRETOKENIZER.split(part)
             if i == 0 and batch.continues:
                 pieces[-1] += split
             else:
@@ -134,11 +135,7 @@ def test_no_cut_runs_through_a_special_token(
             around = data[max(0, unit.stop - len(token) + 1) : unit.stop + len(token) - 1]
             assert token not in around
     documents, _ = documents_of(units)
-    in_parts = sum(
-        unit.read().buffer[a:b].tobytes().count(token)
-        for unit in units
-        for a, b in zip(unit.read().offsets[:-1], unit.read().offsets[1:], strict=True)
-    )
+    in_parts = sum(part.count(token) for unit in units for part in parts_of(unit.read()))
     assert in_parts == sum(document.count(token) for document in documents)
 
 
@@ -246,8 +243,9 @@ def test_a_stretch_without_a_place_to_cut_is_one_unit(path: Path) -> None:
     assert [unit.n_bytes for unit in units] == [200_000]
 
 
-def test_text_without_separators_is_not_copied(path: Path) -> None:
-    units = units_of(path, b"some words " * 100, unit_size=100)
+@pytest.mark.parametrize("text", [b"some words " * 100, b"some words <|endoftext|>" * 100])
+def test_text_is_not_copied(path: Path, text: bytes) -> None:
+    units = units_of(path, text, unit_size=100)
     batch = units[1].read()
     assert np.shares_memory(batch.buffer, units[1].mapped)
     assert not batch.buffer.flags.writeable
@@ -374,9 +372,6 @@ def test_the_default_corpus_is_the_same_in_units_of_any_size() -> None:
         found = []
         for unit in source.units():
             batch = unit.read()
-            found += [
-                batch.buffer[a:b].tobytes()
-                for a, b in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)
-            ]
+            found += parts_of(batch)
         assert found == [document for document in documents if document]
         assert sum(unit.n_bytes for unit in source.units()) == source.n_bytes

@@ -163,6 +163,10 @@ def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) ->
     small, _ = normalized.new_encoder().encode(data, np.array([0, 3, 4]), dtype=np.dtype(np.uint16))
     assert small.dtype == np.uint16
     assert small.tolist() == ids.tolist()
+    # The accent between the two would go with either.
+    data = np.frombuffer("e\u0301\u0301b".encode(), np.uint8)
+    apart, _ = normalized.new_encoder().encode(data, np.array([0, 3, 5, 6]), gaps=True)
+    assert apart.tolist() == ids.tolist()
     with pytest.raises(EncodingError, match=r"byte 1 is not valid UTF-8 \(0xff: "):
         normalized.encode_separated_to_numpy(b"a\xff")
 
@@ -172,6 +176,9 @@ def test_separated_documents_of_a_pattern_that_would_refuse_the_separator() -> N
     letters = Tokenizer.from_vocabulary(vocabulary, pattern=r"tiktoken:[a-z]+|\s+")
     ids, offsets = letters.encode_separated_to_numpy(b"abc def<|endoftext|>ghi<|endoftext|>")
     assert [letters.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["abc def", "ghi", ""]
+    data = np.frombuffer(b"abc def<|endoftext|>ghi", np.uint8)
+    again, _ = letters.new_encoder().encode(data, np.array([0, 7, 20, 23]), gaps=True)
+    assert again.tolist() == ids.tolist()
 
 
 def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

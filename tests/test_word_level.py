@@ -146,6 +146,11 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
         assert ids.dtype == found
         assert ids.tolist() == list(chain.from_iterable(expected))
         assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    buffer = np.frombuffer(b"--".join(data), np.uint8)
+    places = np.cumsum([0, *(size for text in data for size in (len(text), 2))], dtype=np.int64)
+    ids, ends = encoder.encode(buffer, places[:-1], prefix_id=7, suffix_id=9, gaps=True)
+    assert ids.tolist() == list(chain.from_iterable(expected))
+    assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
 
 
 def test_ids_that_do_not_fit() -> None:

@@ -116,11 +116,11 @@ class TextUnit:
         if self.skipped:
             # Behind the long document's end there can only be the empty document at the end of the
             # file.
-            nothing = DocumentBatch(content[:0], np.zeros(1, np.int64))
+            nothing = DocumentBatch(content[:0], np.zeros(0, np.int64))
             if continued:
                 return nothing
             return DocumentBatch(
-                nothing.buffer, nothing.offsets, n_skipped=1, n_empty=len(starts) - 1
+                nothing.buffer, nothing.bounds, n_skipped=1, n_empty=len(starts) - 1
             )
         return prepare(
             content,
