@@ -23,7 +23,7 @@ def main() -> None:
         # All libraries take as many threads as there are processors to use.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.threads])
     importlib.import_module(module)
-    clock = Clock(stream)
+    clock = Clock(stream, job.corpus)
     result = SIDES[job.work][job.side].run(job, clock)
     clock.tell("result", *result)
 

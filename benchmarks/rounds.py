@@ -97,7 +97,7 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     with tempfile.TemporaryFile() as said:
         if how.whole:
-            warm_memory()
+            warm_memory(job.corpus)
         started, cpu_started = time.perf_counter(), _cpu_seconds_of_children()
         with subprocess.Popen(
             [*(prefix or []), *command],
