@@ -42,6 +42,7 @@ from bpe.vocabulary import (
     AddedToken,
     Vocabulary,
     all_from_byte_level,
+    all_to_byte_level,
     from_byte_level,
     to_byte_level,
 )
@@ -108,7 +109,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary = parts.vocabulary
     vocabulary.check_merges_say_all()
     tokens = vocabulary.tokens
-    spelled = {token: to_byte_level(token) for token in tokens.values()}
+    spelled = all_to_byte_level(tokens.values())
     keys = dict(zip(tokens, spelled.values(), strict=True))
     inside = {
         token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside

@@ -420,6 +420,17 @@ def to_byte_level(token: bytes) -> str:
     return codecs.charmap_decode(token, "strict", BYTE_LEVEL_ALPHABET)[0]
 
 
+def all_to_byte_level(tokens: Collection[bytes]) -> dict[bytes, str]:
+    """Bytes -> their spelling in GPT-2's byte-level alphabet: one call for all of them."""
+    spelled = to_byte_level(b"".join(tokens))
+    texts: dict[bytes, str] = {}
+    stop = 0
+    for token in tokens:
+        start, stop = stop, stop + len(token)
+        texts[token] = spelled[start:stop]
+    return texts
+
+
 def from_byte_level(spelled: str) -> bytes | None:
     r"""Return the bytes that a text in GPT-2's byte-level alphabet spells, None if it is none.
 

@@ -547,6 +547,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # cycles that nothing needs any more: a quarter of the time of a short command. Work on text
     # leaves no cycles behind.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    # pydantic would look through everything that is installed for plugins; settings need none.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()
     sys.exit(code)

@@ -98,7 +98,8 @@ class ReadSettings(BaseModel):
         workers: Threads; 1 works in the calling thread. The results are the same whatever it is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A command needs one of these classes: the others are not made ready.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     separator: Text = END_OF_TEXT
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error"
@@ -139,7 +140,7 @@ class TrainSettings(ReadSettings):
         return (*dict.fromkeys(more), *self.special_tokens)
 
 
-class ShardSettings(BaseModel):
+class ShardSettings(BaseModel, defer_build=True):
     """How token files are divided.
 
     Attributes:

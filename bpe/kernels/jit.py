@@ -34,7 +34,12 @@ import numpy as np
 import platformdirs
 from llvmlite import binding as llvm
 from numba.core import event, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    NullCache,
+)
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.types.containers import BaseTuple
@@ -288,8 +293,25 @@ class _Dispatcher(CPUDispatcher):
             _TYPES.add(found)
             return found
 
-    def enable_caching(self) -> None:
-        self._cache = _Cache(self.py_func)
+    _its_cache: Any
+
+    @property
+    def _cache(self) -> Any:
+        """Of the kernels that are made, few are called: only those need a cache."""
+        if isinstance(self._its_cache, NullCache) and CACHE_DIRECTORY is not None:
+            # Numba chooses the place of a cache when that is made, so its setting is ours only for
+            # that moment and other users of numba in the process are left alone.
+            before = numba.config.CACHE_DIR
+            numba.config.CACHE_DIR = CACHE_DIRECTORY
+            try:
+                self._its_cache = _Cache(self.py_func)
+            finally:
+                numba.config.CACHE_DIR = before
+        return self._its_cache
+
+    @_cache.setter
+    def _cache(self, none_yet: NullCache) -> None:
+        self._its_cache = none_yet
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -299,23 +321,12 @@ def kernel(function: Callable[..., Any]) -> Any:
     several for each array that is passed on, put under another name or taken out of a tuple, and
     were half of the time of splitting. A kernel can therefore allocate nothing; outputs and scratch
     come from the caller.
-
-    Numba chooses the place of its cache when a function is decorated, so its setting is ours only
-    for that moment and other users of numba in the process are left alone.
     """
     if numba.config.DISABLE_JIT:
         return function
     function.__qualname__ = _own_name(function)
     options = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
-    compiled = _Dispatcher(function, targetoptions=options)
-    if CACHE_DIRECTORY is not None:
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = CACHE_DIRECTORY
-        try:
-            compiled.enable_caching()
-        finally:
-            numba.config.CACHE_DIR = before
-    return compiled
+    return _Dispatcher(function, targetoptions=options)
 
 
 class _CompilationNotice(event.Listener):
