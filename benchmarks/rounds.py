@@ -97,6 +97,8 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     with tempfile.TemporaryFile() as said:
         if how.whole:
+            # Nobody shall wait for the disk because of what another left in the page cache.
+            os.sync()
             warm_memory(job.corpus)
         started, cpu_started = time.perf_counter(), _cpu_seconds_of_children()
         with subprocess.Popen(

@@ -1,17 +1,21 @@
 """The benchmark itself: a figure counts only if results are equal; failures are told."""
 
 import json
+import mmap
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import benchmarks.job
 from benchmarks import report, studies
 from benchmarks.__main__ import Setting, parse, varied
 from benchmarks.corpora import sized, worst_cases
-from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, side
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, side, warm_memory
 from benchmarks.rounds import MODULES, WORK, MeasurementError, compare, measure, peers_of
 from bpe import train_bpe
 
@@ -181,3 +185,20 @@ def test_the_command(job: Job, tmp_path: Path) -> None:
     assert found["comparisons"][0]["equal"] is True
     assert found["about"]["packages"]["numba"]
     assert found["failures"] == []
+
+
+def test_memory_is_written_to_before_a_clock_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "text"
+    corpus.write_bytes(b"text")
+    made: list[np.ndarray] = []
+
+    def zeros(n: int, dtype: type) -> np.ndarray:
+        made.append(np.zeros(n, dtype))
+        return made[0]
+
+    monkeypatch.setattr(benchmarks.job, "np", SimpleNamespace(empty=zeros, uint8=np.uint8))
+    warm_memory(corpus)
+    assert len(made[0]) == 2**26 + 16 * 4
+    assert made[0][:: mmap.PAGESIZE].all()

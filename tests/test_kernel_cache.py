@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from numba.core.errors import NumbaTypeError
 from numba.core.typing.typeof import typeof
 from numpy.typing import NDArray
 
@@ -317,6 +318,30 @@ def argument_values() -> list[Any]:
     arrays += [np.zeros(1, kind) for kind in "bBhHiIqQfd?"]
     numbers = [1, -1, 2**63, True, 0.5, np.uint8(1), np.int64(1), np.uint64(2**63), None]
     return [*arrays, *numbers, Pair(plain, fixed), (1, plain), (plain, fixed)]
+
+
+def other_values() -> list[Any]:
+    """Values that no kernel has, and some that numba has no type for."""
+    big_endian = np.zeros(1, ">u4")
+    fields = np.zeros(1, [("a", np.uint8), ("b", np.int64)])
+    values = [fields, np.array(["text"]), np.array([b"text"]), np.array([{}], object)]
+    return [*values, "text", big_endian, (1, big_endian), np.zeros(1, np.longdouble), {}, (1, {})]
+
+
+@pytest.mark.parametrize("value", other_values(), ids=str)
+def test_what_no_kernel_takes_is_left_to_numba(value: Any) -> None:
+    import numba
+
+    def first(values: Any) -> Any:
+        return values[0]
+
+    ours, theirs = jit.kernel(first), numba.njit(first)
+    assert ours.typeof_pyval(value) == theirs.typeof_pyval(value)
+
+
+def test_masked_arrays_are_refused() -> None:
+    with pytest.raises(NumbaTypeError, match=r"Unsupported array type: numpy\.ma\.MaskedArray"):
+        jit.kernel(lambda values: values[0])(np.ma.masked_array(np.zeros(2), [True, False]))
 
 
 @pytest.mark.parametrize("value", argument_values(), ids=str)

@@ -41,6 +41,7 @@ from numba.core.caching import (
     NullCache,
 )
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
 from numba.core.registry import CPUDispatcher
 from numba.core.types.containers import BaseTuple
 from numba.core.typing.typeof import Purpose, typeof
@@ -160,8 +161,8 @@ class _CompiledKernel(CompileResultCacheImpl):
     """What is kept of a compiled kernel: numba's, with its LLVM code apart.
 
     That is for other kernels that are compiled later and call this one; a process that only runs
-    kernels needs none of it, and to parse it took half of the time of loading them. From
-    it numba takes which functions there are, too: for that, as many that stop the process take its
+    kernels needs none of it, and to parse it took half of the time of loading them. From it numba
+    takes which functions there are, too: for that, functions of the same names that trap take its
     place, so that nothing can go on with them. A numba without the method that is replaced here
     gets the code at once.
     """
@@ -261,12 +262,17 @@ def _own_name(function: Callable[..., Any]) -> str:
     return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
 
 
-# Numba has types only as long as somebody else has them.
+# Numba has types only as long as somebody else has them. Its own dispatcher keeps those of a call
+# until that ends, for all threads in one set, which whoever ends first empties.
 _TYPES: set[Any] = set()
 
 
 def _type_of(value: Any) -> Any:
-    """What numba takes an argument for: its `typeof`, which imports numpy.ma for any array."""
+    """What numba takes an argument for: its `typeof`, which imports numpy.ma for any array.
+
+    Raises:
+        ValueError: Numba has no type for it, or `NumbaError`, which says so, too.
+    """
     if type(value) is np.ndarray:
         dtype, layout = numpy_support.from_dtype(value.dtype), numpy_support.map_layout(value)
         return types.Array(dtype, value.ndim, layout, readonly=not value.flags.writeable)
@@ -289,7 +295,11 @@ class _Dispatcher(CPUDispatcher):
 
     def typeof_pyval(self, val: Any) -> Any:
         with global_compiler_lock:
-            found = _type_of(val)
+            try:
+                found = _type_of(val)
+            except (NumbaError, ValueError):
+                # Numba says in its way what is wrong with it.
+                return super().typeof_pyval(val)
             _TYPES.add(found)
             return found
 
