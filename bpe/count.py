@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise, product
@@ -112,10 +113,9 @@ class PretokenCounts:
             if status != kernels.PAUSED:
                 self._grow(status, len(buffer))
         if len(spans):
-            found, how_often = np.unique(
-                [bytes(buffer[begin:end]) for begin, end in spans.tolist()], return_counts=True
-            )
-            for special, n in zip(found.tolist(), how_often.tolist(), strict=True):
+            # Not NumPy's `unique`: its texts end before the zeros that they end in.
+            found = Counter(bytes(buffer[begin:end]) for begin, end in spans.tolist())
+            for special, n in found.items():
                 pretokens = self._pretokenizer.split(special)
                 self._add_words(
                     np.frombuffer(special, np.uint8),

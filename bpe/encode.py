@@ -302,8 +302,8 @@ class Encoder:
             suffix_id: put after every document, -1 for nothing.
             continues: the first document began in an earlier call: no prefix for it.
             continued: the last document goes on in a later call: no suffix for it.
-            gaps: `offsets` has two for each document, where it begins and ends; what stands between
-                one and the next has no ids, and is not looked at as text.
+            gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
+                all the same; what stands between one and the next has no ids.
             dtype: of the ids, uint32 if None; every id of the vocabulary has to fit.
 
         Returns:

@@ -222,7 +222,6 @@ def count_pretokens(
     if state.file:
         of_workers.append(_load_counts(storage, settings, state))
     idle = list(of_workers)
-    cut_out = {token.encode() for token in settings.all_special_tokens}
 
     def make_work() -> Callable[[WorkUnit], DocumentBatch]:
         try:
@@ -234,11 +233,7 @@ def count_pretokens(
         def work(unit: WorkUnit) -> DocumentBatch:
             batch = unit.read()
             chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
-            if chosen is batch and unit.source.separator in cut_out:
-                # What stands between documents is cut out like any special token: no copy then.
-                counts.add(batch.buffer, batch.bounds)
-            else:
-                counts.add(*chosen.joined())
+            counts.add(*chosen.joined())
             return batch.without_text()
 
         return work

@@ -237,6 +237,28 @@ def test_validation_documents_are_taken_out_of_train_by_their_hash(
         assert file.document_ends.tolist() == ends
 
 
+@pytest.mark.parametrize(
+    ("text", "separator", "special_token"),
+    [("ab\n\n\n\nab ab", "\n\n", "\n\n\n"), ("ab<s><s>ab ab", "<s>", "<s><")],
+)
+def test_what_stands_between_documents_is_not_counted(
+    tmp_path: Path, text: str, separator: str, special_token: str
+) -> None:
+    (tmp_path / "text").write_text(text)
+    special_tokens = [separator, special_token]
+    tokenizer, _ = pipeline.train(
+        paths=tmp_path / "text",
+        out=tmp_path / "tokenizer.json",
+        separator=separator,
+        end_of_text=separator,
+        special_tokens=special_tokens,
+        vocab_size=300,
+        min_frequency=1,
+    )
+    expected = reference.train(["ab", "ab ab"], 300, special_tokens, min_frequency=1)
+    assert tokenizer.merges == expected
+
+
 def test_no_validation_file_if_none_is_wanted(corpus: Path, tmp_path: Path) -> None:
     build(train=corpus / "train", val_fraction=0, out=tmp_path, vocab_size=260)
     assert not (tmp_path / "val.bin").exists()

@@ -180,10 +180,20 @@ def test_frequent_words_of_one_byte_need_no_merge() -> None:
         assert reference.train_from_counts(words, 256 + n) == [(b"x", b"y")]
 
 
+@pytest.mark.parametrize("special_token", ["\0", "b\0", "b\0c\0"])
+def test_special_tokens_may_end_in_zeros(special_token: str) -> None:
+    documents = ["a\0b\0c\0", "b\0\0 b"]
+    counts = counted(documents, [special_token])
+    expected = reference.count(documents, [special_token])
+    assert dict(counts.items()) == {word: n for word, n in expected.items() if n}
+
+
 @settings(max_examples=200)
 @given(
     documents=corpora,
-    special_tokens=st.sampled_from([["ab"], ["ab", "b"], ["aa", "aaa"], ["a a", END], ["日本"]]),
+    special_tokens=st.sampled_from(
+        [["ab"], ["ab", "b"], ["a\0"], ["\0", "b\0\0"], ["aa", "aaa"], ["a a", END], ["日本"]]
+    ),
 )
 def test_special_tokens_are_cut_out(documents: list[str], special_tokens: list[str]) -> None:
     counts = counted(documents, special_tokens)

@@ -308,20 +308,21 @@ class _Dispatcher(CPUDispatcher):
     @property
     def _cache(self) -> Any:
         """Of the kernels that are made, few are called: only those need a cache."""
-        if isinstance(self._its_cache, NullCache) and CACHE_DIRECTORY is not None:
-            # Numba chooses the place of a cache when that is made, so its setting is ours only for
-            # that moment and other users of numba in the process are left alone.
-            before = numba.config.CACHE_DIR
-            numba.config.CACHE_DIR = CACHE_DIRECTORY
-            try:
-                self._its_cache = _Cache(self.py_func)
-            finally:
-                numba.config.CACHE_DIR = before
-        return self._its_cache
+        with global_compiler_lock:
+            if isinstance(self._its_cache, NullCache) and CACHE_DIRECTORY is not None:
+                # Numba chooses the place of a cache when that is made, so its setting is ours only
+                # for that moment and other users of numba in the process are left alone.
+                before = numba.config.CACHE_DIR
+                numba.config.CACHE_DIR = CACHE_DIRECTORY
+                try:
+                    self._its_cache = _Cache(self.py_func)
+                finally:
+                    numba.config.CACHE_DIR = before
+            return self._its_cache
 
     @_cache.setter
-    def _cache(self, none_yet: NullCache) -> None:
-        self._its_cache = none_yet
+    def _cache(self, cache: Any) -> None:
+        self._its_cache = cache
 
 
 def kernel(function: Callable[..., Any]) -> Any:
