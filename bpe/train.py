@@ -226,7 +226,7 @@ def _laid_out(
         state = kernels.MergeState(
             # One more: the row behind the last pair is fetched, if there is one or not.
             rows=zeros(2 * (n_positions + 1), np.int32),
-            symbol_bits=symbol_bits,
+            symbol_bits=np.array([symbol_bits], np.int64),
             places=zeros(3 * n_positions, np.int32),
             new_pairs=zeros(most_places, np.int32),
             new_places=zeros(most_places, np.int32),

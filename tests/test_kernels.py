@@ -627,6 +627,9 @@ def test_who_finds_a_row_finds_all_of_it() -> None:
 @pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
 def test_rows_are_published_in_order_on_every_processor() -> None:
     # A processor that keeps the order of all stores would not notice if it were not asked for.
+    from bpe.kernels.compiler import make_known
+
+    make_known(type(_share))
     share = njit(_share.py_func)
     share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
     (code,) = share.inspect_llvm().values()
@@ -932,12 +935,12 @@ def test_what_threads_share_equals_its_plain_twin() -> None:
     plain_words, plain_counts = words.copy(), counts.copy()
     for i, value in ((0, 7), (0, 8), (1, 9), (2, 2**64 - 1)):
         expected = (
-            machine._plain_claim(plain_words, i, np.uint64(value)),
-            machine._plain_load_acquire(plain_words, i),
-            machine._plain_add_atomically(plain_counts, i & 1, i - 5),
+            machine.claim(plain_words, i, np.uint64(value)),
+            machine.load_acquire(plain_words, i),
+            machine.add_atomically(plain_counts, i & 1, i - 5),
         )
         assert _share(words, counts, i, np.uint64(value)) == expected
-        machine._plain_store_release(plain_words, 1, np.uint64(value))
+        machine.store_release(plain_words, 1, np.uint64(value))
         assert words.tolist() == plain_words.tolist()
         assert counts.tolist() == plain_counts.tolist()
     assert words.tolist() == [7, 2**64 - 1, 2**64 - 1]
@@ -948,57 +951,57 @@ def test_machine_words_equal_their_plain_twins() -> None:
     data = random_source.integers(0, 256, 200, np.uint8)
     for i in range(0, 120, 7):
         for low, high in [(97, 122), (0, 255), (128, 255), (32, 32)]:
-            assert _range_mask(data, i, low, high) == machine._plain_range_mask(data, i, low, high)
-        assert _load_u64(data, i) == machine._plain_load_u64(data, i)
+            assert _range_mask(data, i, low, high) == machine.range_mask(data, i, low, high)
+        assert _load_u64(data, i) == machine.load_u64(data, i)
         for members in (0, 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0):
-            expected = machine._plain_member_mask(data, i, members)
+            expected = machine.member_mask(data, i, members)
             assert _member_mask(data, i, np.uint64(members)) == expected
-    assert _zeros(np.uint64(0))[0] == machine._plain_trailing_zeros(np.uint64(0)) == 64
+    assert _zeros(np.uint64(0))[0] == machine.trailing_zeros(np.uint64(0)) == 64
     for word in [1, 2**63, 12, *random_source.integers(1, 2**64, 20, np.uint64).tolist()]:
         word = np.uint64(word)
         assert _zeros(word) == (
-            machine._plain_trailing_zeros(word),
-            machine._plain_leading_zeros(word),
+            machine.trailing_zeros(word),
+            machine.leading_zeros(word),
         )
         factor = np.uint64(0x9E3779B97F4A7C15)
-        assert _multiply(word, factor) == machine._plain_multiply(word, factor)
-        assert _add(word, factor) == machine._plain_add(word, factor)
-        assert _fold(word, factor) == machine._plain_multiply_and_fold(word, factor)
-        assert _ones(word) == machine._plain_ones(word)
+        assert _multiply(word, factor) == machine.multiply(word, factor)
+        assert _add(word, factor) == machine.add(word, factor)
+        assert _fold(word, factor) == machine.multiply_and_fold(word, factor)
+        assert _ones(word) == machine.ones(word)
         for bits in (1, 15, 32, 63):
             expected = int(f"{int(word):064b}"[bits:] + f"{int(word):064b}"[:bits], 2)
             assert _rotate(word, np.uint64(bits)) == expected
-            assert machine._plain_rotate(word, np.uint64(bits)) == expected
+            assert machine.rotate(word, np.uint64(bits)) == expected
         for bits in range(16, 33):
             compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
             _store(compiled, 1, word, bits)
-            machine._plain_store_four_ids(plain, 1, word, bits)
+            machine.store_four_ids(plain, 1, word, bits)
             assert compiled.tolist() == plain.tolist()
     words = random_source.integers(0, 2**64, 40, np.uint64)
     for i in range(0, 37, 3):
         at = np.uint64(i)
         key, plain_key = words[:9].copy(), words[:9].copy()
         _take_key(data, 3 * i, words, at, key, np.uint64(5))
-        machine._plain_take_key(data, 3 * i, words, at, plain_key, np.uint64(5))
+        machine.take_key(data, 3 * i, words, at, plain_key, np.uint64(5))
         assert key.tolist() == plain_key.tolist()
         for other in (words.copy(), words ^ np.uint64(1 << i)):
             other[20:22] = words[i : i + 2]
             for j in (np.uint64(19), np.uint64(20), np.uint64(21)):
-                same = machine._plain_same_two_words(words, at, other, j)
+                same = machine.same_two_words(words, at, other, j)
                 assert _same_two_words(words, at, other, j) == same
                 assert same == (words[i : i + 2].tolist() == other[int(j) : int(j) + 2].tolist())
         ids, plain_ids = np.zeros(60, np.uint32), np.zeros(60, np.uint32)
         _copy_four_ids(words, at, ids, i)
-        machine._plain_copy_four_ids(words, at, plain_ids, i)
+        machine.copy_four_ids(words, at, plain_ids, i)
         assert ids.tolist() == plain_ids.tolist()
         _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
-        machine._plain_copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
+        machine.copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
         assert ids.tolist() == plain_ids.tolist()
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
-        assert _minimum(numbers, i) == machine._plain_minimum_of_16(numbers, i)
+        assert _minimum(numbers, i) == machine.minimum_of_16(numbers, i)
         a, b, c = (int(place) for place in random_source.integers(i - 3, i + 19, 3))
-        least = machine._plain_minimum_of_others(numbers, i, machine.ONE_PLACE, a, b, c)
+        least = machine.minimum_of_others(numbers, i, machine.ONE_PLACE, a, b, c)
         assert _minimum_of_others(numbers, i, a, b, c) == least
         others = {*range(i, i + 16)} - {a, b, c}
         assert least == min(int(numbers[place]) for place in others)

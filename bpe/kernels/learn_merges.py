@@ -93,7 +93,7 @@ class MergeState(NamedTuple):
     """The rest; modified in place."""
 
     rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only fetched
-    symbol_bits: int  # of a row's HEAD, at most 30
+    symbol_bits: NDArray[np.int64]  # int64[1], those of a row's HEAD, at most 30; never changed
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used becomes resident
     new_pairs: NDArray[np.int32]  # int32, scratch: for each new place its pair,
     new_places: NDArray[np.int32]  # int32, and the place
@@ -202,13 +202,13 @@ def fill_rows(words, first, stop, state, pair_of_code, next_places):
             never be merged.
         next_places: int64[n_pairs], where in `state.places` those of each pair begin; moved on.
     """
-    rows = state.rows
+    rows, symbol_bits = state.rows, state.symbol_bits[0]
     for w in range(first, stop):
         begin, end = words.offsets[w], words.offsets[w + 1]
         count = words.counts[w]
-        if count >= BEGINS >> state.symbol_bits:
+        if count >= BEGINS >> symbol_bits:
             count = np.int64(0)
-        head = count << state.symbol_bits
+        head = count << symbol_bits
         for at in range(begin, end):
             pair = np.int32(ENDS)
             if at + 1 < end:
@@ -262,8 +262,8 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 
     Returns the number of new places in scratch.
     """
-    rows = state.rows
-    symbol_of = np.int64((1 << state.symbol_bits) - 1)
+    rows, symbol_bits = state.rows, state.symbol_bits[0]
+    symbol_of = np.int64((1 << symbol_bits) - 1)
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
     n_left, n_right = np.int64(symbols.lengths[left]), np.int64(symbols.lengths[right])
     n_both = n_left + n_right
@@ -293,7 +293,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
         if symbols.places[symbol] < 0:
             symbols.places[symbol] = at
         head = np.int64(rows[2 * at + HEAD])
-        count = (head & (BEGINS - 1)) >> state.symbol_bits
+        count = (head & (BEGINS - 1)) >> symbol_bits
         if count == 0:
             count = count_of_frequent(words, at)
         if head < BEGINS:

@@ -1,0 +1,284 @@
+"""Machine code of kernels: the cache on disk, and how it comes into the process without numba.
+
+What numba compiles (`bpe.kernels.compiler`) is kept as one object file for each kernel and kind of
+arguments, and LLVM links that into the process (llvmlite). To import numba takes a fifth of a
+second and more, which a process that only runs kernels need not spend.
+
+Law: a stale kernel can never run. Every state of the sources, of numba and of how Python and NumPy
+lay out objects has a directory of its own, named by their digest; a file says what it is for, and
+is taken for nothing else. Nor can a damaged one: a power cut may leave a file cut off, or full of
+zeros. Here a digest in front of the content is compared first, and what is damaged is said,
+compiled and written anew. It is no defence against somebody who can write to the directory, where
+all is there to be run.
+
+A directory that another user can write to would let them run code here, so there is no fall-back to
+a shared temporary directory: where the user's cache directory cannot be written, nothing is cached,
+and that is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_logger = logging.getLogger("bpe")
+
+
+def sources() -> list[Path]:
+    """The files whose content decides what the kernels do, in a fixed order: code and tables."""
+    return [*sorted((_PACKAGE / "kernels").glob("*.py")), *sorted(_PACKAGE.glob("unicode_*"))]
+
+
+def _layout() -> str:
+    """What decides how an object of Python or NumPy lies in memory, and what code there is."""
+    headers = [each.__basicsize__ for each in (object, tuple, np.ndarray)]
+    return f"{sys.implementation.cache_tag} {sys.byteorder} {headers} numpy {np.__version__}"
+
+
+def source_digest() -> str:
+    """Hexadecimal digest of all kernel sources and tables, and of what compiles and calls them."""
+    digest = hashlib.sha256(_layout().encode())
+    # The file in which a package says its version, read without importing the package.
+    versions = [
+        Path(spec.origin).with_name("_version.py")
+        for name in ("numba", "llvmlite")
+        if (spec := find_spec(name)) is not None and spec.origin is not None
+    ]
+    for path in [*versions, *sources()]:
+        if path.is_file():
+            content = path.read_bytes()
+            digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def cache_directory() -> Path | None:
+    """Where machine code is kept; None if that cannot be written, which is said once."""
+    base = os.environ.get("NUMBA_CACHE_DIR")
+    if not base:
+        import platformdirs
+
+        base = platformdirs.user_cache_dir("tokenbin", False)
+    directory = Path(base, f"kernels-{source_digest()}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        _logger.warning(
+            "kernels are compiled anew in every process, because their cache %s cannot be written"
+            " (%s); set NUMBA_CACHE_DIR to a directory of yours",
+            directory,
+            error.strerror,
+        )
+        return None
+    return directory
+
+
+class MachineCode(NamedTuple):
+    """A compiled kernel, as it is kept.
+
+    Attributes:
+        what: Which kernel, for which arguments and which processor.
+        entry: The name of the function that is called.
+        results: The kind of each number that it returns: "int", "uint" or "bool".
+        many: Whether those are returned as a tuple.
+        dtypes: The element types of the arrays that it looks for.
+        object_file: What LLVM made.
+    """
+
+    what: str
+    entry: str
+    results: tuple[str, ...]
+    many: bool
+    dtypes: tuple[str, ...]
+    object_file: bytes
+
+
+_said: set[str] = set()
+
+
+def say_once(message: str, *details: object) -> None:
+    """Say what is wrong, each thing once per process: after a power cut it may be all files."""
+    if message not in _said:
+        _said.add(message)
+        _logger.warning(message, *details)
+
+
+def load(path: Path, what: str) -> MachineCode | None:
+    """What a file holds, or None: there is none, or it is damaged, and will be overwritten."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _say_damaged(path, error.strerror)
+        return None
+    data = memoryview(content)[_DIGEST_BYTES:]
+    if content[:_DIGEST_BYTES] != hashlib.sha256(data).digest():
+        _say_damaged(path, "its content is not what was written")
+        return None
+    head, _, object_file = content[_DIGEST_BYTES:].partition(b"\n")
+    found_what, entry, results, many, dtypes = json.loads(head)
+    if found_what != what:
+        return None
+    return MachineCode(what, entry, tuple(results), many, tuple(dtypes), object_file)
+
+
+def _say_damaged(path: Path, why: str | None) -> None:
+    say_once(
+        "kernels are compiled anew where their cache is damaged; the first such file is %s (%s)",
+        path,
+        why,
+    )
+
+
+def save(path: Path, code: MachineCode) -> None:
+    """Keep it for other processes, all of it or nothing."""
+    data = json.dumps(code[:-1]).encode() + b"\n" + code.object_file
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    try:
+        temporary.write_bytes(hashlib.sha256(data).digest() + data)
+        os.replace(temporary, path)
+    except OSError as error:
+        # What was compiled can be used all the same.
+        temporary.unlink(missing_ok=True)
+        say_once(
+            "kernels are compiled anew in the next process, because %s cannot be written (%s)",
+            path,
+            error.strerror,
+        )
+
+
+class Linker:
+    """LLVM, as far as it is needed to bring machine code into the process."""
+
+    def __init__(self) -> None:
+        from llvmlite import binding
+
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        self._binding = binding
+        self.processor = " ".join(
+            [
+                binding.get_process_triple(),
+                binding.get_host_cpu_name(),
+                binding.get_host_cpu_features().flatten(),
+            ]
+        )
+        machine = binding.Target.from_default_triple().create_target_machine()
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        self._known: dict[str, object] = {}
+        self._addresses: dict[str, int] = {}
+
+    def address(self, code: MachineCode, classes: dict[str, type]) -> int:
+        """Where the entry of a kernel is, once it is linked with the types that it looks for.
+
+        Args:
+            code: What was compiled.
+            classes: Those of tuples among its arguments, by `name_of_class`.
+        """
+        if code.entry not in self._addresses:
+            dtypes = {f"dtype {name}": np.dtype(name) for name in code.dtypes}
+            for name, value in {"numpy.ndarray": np.ndarray, **classes, **dtypes}.items():
+                # What has a name here stays for ever: its address is in the machine code.
+                if self._known.setdefault(name, value) is value:
+                    self._binding.add_symbol(f"tokenbin {name}", id(value))
+            object_file = self._binding.ObjectFileRef.from_data(code.object_file)
+            self._engine.add_object_file(object_file)
+            self._engine.finalize_object()
+            self._addresses[code.entry] = self._engine.get_function_address(code.entry)
+        return self._addresses[code.entry]
+
+
+OK, MISMATCH, ERROR = range(3)
+"""What the entry of a kernel returns: it ran; an argument is not what it takes; it raised."""
+
+
+# The characters by which NumPy knows truth values, and the integers and floating numbers that every
+# machine has.
+_ELEMENTS = "?bBhHiIlLqQfd"
+
+
+def kind_of(value: Any) -> Any:
+    """What decides which machine code is for an argument.
+
+    Returns:
+        "int", "uint" or "bool"; ("array", type of the elements, dimensions, whether it can be
+        written); ("tuple", class, kinds of the values).
+
+    Raises:
+        TypeError: No kernel takes such a value.
+    """
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    if isinstance(value, np.uint64) or (type(value) is int and 2**63 <= value < 2**64):
+        return "uint"
+    if isinstance(value, np.int64) or (type(value) is int and -(2**63) <= value < 2**63):
+        return "int"
+    if isinstance(value, tuple):
+        kinds = tuple(map(kind_of, value))
+        # A number inside of a tuple is an object whose layout Python does not promise.
+        if not any(isinstance(kind, str) for kind in kinds):
+            return "tuple", type(value), kinds
+    # A map of a file is an array like others; what other classes hide is not for kernels.
+    elif type(value) in (np.ndarray, np.memmap):
+        is_plain = value.dtype.isnative and value.dtype.char in _ELEMENTS
+        if is_plain and value.flags.c_contiguous and value.flags.aligned:
+            return "array", value.dtype.name, value.ndim, bool(value.flags.writeable)
+    raise TypeError(
+        "kernels take integers of 64 bits, truth values, contiguous arrays of numbers, and tuples"
+        f" of arrays; found {_described(value)}"
+    )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a {type(value).__name__} of {value.dtype} with the strides {value.strides}"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def spelled(kind: Any) -> str:
+    """A kind of arguments as text, the same in every process."""
+    if isinstance(kind, str):
+        return kind
+    if kind[0] == "tuple":
+        return f"{name_of_class(kind[1])}({', '.join(map(spelled, kind[2]))})"
+    _, dtype, n_dimensions, writable = kind
+    return f"{'' if writable else 'const '}{dtype}[{n_dimensions}]"
+
+
+def name_of_class(cls: type) -> str:
+    """What machine code calls a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def plain(value: Any) -> Any:
+    """An argument as the machine code recognises it."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.int64):
+        return int(value)
+    if type(value) is int and value >= 2**63:
+        return np.uint64(value)
+    if isinstance(value, np.ndarray):
+        # An equal type of elements may be another object.
+        return np.asarray(value).view(np.dtype(value.dtype.name))
+    if isinstance(value, tuple):
+        values = map(plain, value)
+        return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
+    return value

@@ -1,0 +1,272 @@
+"""What kernels take from Python: the kinds of arguments, and that nothing else gets in."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bpe.kernels import jit, machine_code
+from bpe.kernels.jit import kernel
+from bpe.kernels.machine_code import kind_of
+
+pytestmark = pytest.mark.skipif(jit.DISABLE_JIT, reason="uncompiled, functions take what they are")
+
+
+class Pair(NamedTuple):
+    first: NDArray[Any]
+    second: NDArray[Any]
+
+
+class Other(NamedTuple):
+    first: NDArray[Any]
+    second: NDArray[Any]
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def arrays() -> list[NDArray[Any]]:
+    return [
+        *[np.arange(1, 4).astype(kind) for kind in "bBhHiIqQfd?"],
+        np.arange(24, dtype=np.uint32).reshape(2, 3, 4),
+        np.array(7, np.uint64),
+        np.zeros((0, 3), np.int32),
+        read_only(np.arange(5)),
+    ]
+
+
+@kernel
+def _total(values):
+    total = np.int64(0)
+    for value in values.flat:
+        total += np.int64(value)
+    return total, values.size, values.ndim
+
+
+@kernel
+def _numbers(number, flag):
+    return number, flag, np.uint8(200), np.int8(-3)
+
+
+@kernel
+def _of_pair(pair, factor):
+    pair.first[0] = pair.second[1] * factor
+
+
+@kernel
+def _of_tuple(arrays):
+    return arrays[0].size - arrays[1].size
+
+
+@kernel
+def _raising(values, i):
+    if i < 0:
+        raise IndexError("nothing is there")
+    return values[i] // (i - 1)
+
+
+@pytest.mark.parametrize("array", arrays(), ids=lambda array: f"{array.dtype}{array.shape}")
+def test_arrays(array: NDArray[Any]) -> None:
+    assert _total(array) == (int(array.sum()), array.size, array.ndim)
+
+
+def test_arrays_that_are_other_objects(tmp_path: Path) -> None:
+    """A map of a file, and types of elements that are equal and not the same."""
+    values = np.arange(3, dtype=np.int64)
+    values.tofile(tmp_path / "values")
+    mapped = np.memmap(tmp_path / "values", np.int64, "r")
+    unpickled = pickle.loads(pickle.dumps(values))
+    with_metadata = values.view(np.dtype(np.int64, metadata={"unit": "m"}))
+    long_long = values.astype(np.longlong)
+    for array in (mapped, unpickled, with_metadata, long_long):
+        assert _total(array) == (3, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        *[(number, number) for number in (1, -(2**63), 2**63, 2**64 - 1)],
+        *[(np.int64(-5), -5), (np.uint64(2**64 - 1), 2**64 - 1), (np.uint64(3), 3)],
+    ],
+)
+@pytest.mark.parametrize("flag", [True, False, np.True_])
+def test_numbers(number: Any, expected: int, flag: Any) -> None:
+    found = _numbers(number, flag)
+    assert found == (expected, bool(flag), 200, -3)
+    assert [type(value) for value in found] == [int, bool, int, int]
+
+
+def test_tuples() -> None:
+    pair = Pair(np.zeros(2, np.int64), np.array([3, 4], np.int64))
+    assert _of_pair(pair, 5) is None
+    assert pair.first.tolist() == [20, 0]
+    other = Other(np.zeros(2, np.uint64), np.array([3, 4], np.uint64))
+    _of_pair(other, np.uint64(6))
+    assert other.first.tolist() == [24, 0]
+    assert _of_tuple((pair.first, pair.second[1:])) == 1
+    assert _of_tuple((pair.first[1:], pair.second, pair.second)) == -1
+
+
+def test_machine_code_tells_kinds_apart_itself() -> None:
+    """Whatever comes first: none is read as what another one is."""
+    arguments = [*arrays(), np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int32)]
+    for array in arguments * 2:
+        assert _total(array)[1:] == (array.size, array.ndim)
+    n = len(_total._specializations)
+    assert n == len({kind_of(array) for array in arguments})
+    for specialization in _total._specializations:
+        fits = [specialization.call((machine_code.plain(array),))[0] for array in arguments]
+        assert fits == [(kind_of(array),) == specialization.kinds for array in arguments]
+        assert not any(specialization.call((value,))[0] for value in (1, None, "a", [1], (1,)))
+        assert not specialization.call(())[0]
+        assert not specialization.call((arguments[0], 1))[0]
+
+
+REFUSED = [
+    np.zeros((4, 6))[:, ::2],
+    np.zeros((4, 6)).T,
+    np.zeros(1, ">u4"),
+    np.zeros(9, np.uint8)[1:].view(np.int64),
+    np.zeros(1, [("a", np.uint8), ("b", np.int64)]),
+    np.zeros(1, np.longdouble),
+    np.zeros(1, np.complex64),
+    np.array(["text"]),
+    np.array([{}], object),
+    np.ma.masked_array(np.zeros(2), [True, False]),
+    np.uint8(1),
+    2**64,
+    -(2**63) - 1,
+    0.5,
+    None,
+    "text",
+    b"bytes",
+    [1],
+    {},
+    (np.zeros(1), 1),
+    (1, 2),
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: f"{type(value).__name__} {value}")
+def test_what_no_kernel_takes(value: Any) -> None:
+    with pytest.raises(TypeError, match="kernels take integers of 64 bits, truth values, contig"):
+        _total(value)
+
+
+def test_what_is_found_is_said() -> None:
+    with pytest.raises(TypeError, match=r"found a ndarray of >u4 with the strides \(4,\)"):
+        _total(np.zeros(1, ">u4"))
+    with pytest.raises(TypeError, match=r"tuples of arrays; found 'text' \(str\)"):
+        _total("text")
+
+
+@pytest.mark.parametrize("value", [*arrays(), 1, 2**63, True, np.int64(1), np.uint64(1)], ids=str)
+def test_numba_takes_arguments_for_the_same(value: Any) -> None:
+    from numba.core.typing.typeof import typeof
+
+    from bpe.kernels.compiler import numba_type
+
+    for each in (value, (value, value), Pair(value, value)):
+        if isinstance(value, np.ndarray) or each is value:
+            assert numba_type(kind_of(each)) == typeof(each)
+
+
+def test_what_a_kernel_raises() -> None:
+    values = np.array([4, 6, 8])
+    assert _raising(values, 2) == 8
+    with pytest.raises(IndexError, match="nothing is there"):
+        _raising(values, -1)
+    with pytest.raises(ZeroDivisionError):
+        _raising(values, 1)
+    assert _raising(values, 2) == 8
+
+
+@kernel
+def _half(number):
+    return number / 2
+
+
+def test_what_a_kernel_may_return() -> None:
+    with pytest.raises(TypeError, match="a kernel returns float64: expected integers and truth"):
+        _half(3)
+
+
+@kernel
+def _first(values):
+    return values[0]
+
+
+def test_machine_code_that_refuses_what_it_was_compiled_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As if objects did not lie in memory as they did when it was compiled."""
+    (tmp_path / "values").write_bytes(bytes(16))
+    mapped = np.memmap(tmp_path / "values", np.int64, "r")
+    monkeypatch.setattr(jit, "plain", lambda value: value)
+    with pytest.raises(
+        TypeError, match=r"_first: its machine code refuses \(const int64\[1\]\), f"
+    ):
+        _first(mapped)
+
+
+def test_arguments_are_given_back() -> None:
+    values, pair = np.arange(3), Pair(np.zeros(2, np.int64), np.zeros(2, np.int64))
+    before = [sys.getrefcount(each) for each in (values, pair, pair.first, values.dtype)]
+    for _ in range(1000):
+        _total(values)
+        _of_pair(pair, 1)
+    after = [sys.getrefcount(each) for each in (values, pair, pair.first, values.dtype)]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [0, 0, 0, 0]
+
+
+def test_threads_that_come_first_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def counted(name: str) -> None:
+        compiled.append(name)
+
+    @kernel
+    def add(a, b):
+        return a + b
+
+    made = add._machine_code
+    monkeypatch.setattr(add, "_machine_code", lambda kinds: (counted(kinds), made(kinds))[1])
+    barrier = threading.Barrier(4)
+
+    def call(number: int) -> int:
+        barrier.wait()
+        return add(number, 1) + add(np.uint64(number), np.uint64(1))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(call, range(4))) == [2, 4, 6, 8]
+    assert sorted(compiled) == [("int", "int"), ("uint", "uint")]
+
+
+def test_a_kernel_that_is_made_twice_is_linked_once() -> None:
+    def make() -> Any:
+        @kernel
+        def triple(number):
+            return 3 * number
+
+        return triple
+
+    first, second = make(), make()
+    assert first is not second
+    assert (first(4), second(5), make()(6)) == (12, 15, 18)
+
+
+def test_the_kinds_of_arguments_are_spelled_alike_in_every_process() -> None:
+    pair = Pair(np.zeros(2, np.int64), read_only(np.zeros((1, 2), np.uint8)))
+    assert machine_code.spelled(kind_of(pair)) == (
+        f"{Pair.__module__}.Pair(int64[1], const uint8[2])"
+    )
