@@ -69,7 +69,7 @@ class Result(NamedTuple):
         n_bytes: Text that was worked on.
         digest: Of the result; None where it cannot equal ours (another tie-break).
         output: A file whose digest the parent takes, where the end of the process is the end of
-            the work.
+            the work; it has a directory of its own, which is removed then.
     """
 
     n_bytes: int

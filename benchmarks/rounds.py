@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import statistics
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     measured.n_bytes, measured.digest, output = result
     if output is not None:
         measured.digest = digest_of_file(Path(output))
+        shutil.rmtree(Path(output).parent)
     return measured
 
 

@@ -6,6 +6,7 @@ Law: the process is measured from its start to its end, imports and everything e
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def _build(job: Job, path: Path) -> None:
         workers=job.threads,
         overwrite=True,
     )
+
+
+def _new_directory(job: Job) -> Path:
+    """Nothing is there that would have to be given back to the system first."""
+    return Path(tempfile.mkdtemp(dir=job.directory))
 
 
 def _write_gigatoken(job: Job, path: Path) -> None:
@@ -59,7 +65,7 @@ def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: `tokenbin encode`; it checks, digests and brings to the disk, too."""
     from preprocess.cli import main
 
-    path = job.directory / "ours.bin"
+    path = _new_directory(job) / "ours.bin"
     workers = ["--workers", str(job.threads)]
     files = [str(job.corpus), "--tokenizer", str(job.tokenizer), "--out", str(path)]
     try:
@@ -73,7 +79,7 @@ def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
 @side("to-bin", "gigatoken", whole=True)
 def to_bin_gigatoken(job: Job, clock: Clock) -> Result:
     """By gigatoken and NumPy; nothing is checked, digested or brought to the disk."""
-    path = job.directory / "gigatoken.bin"
+    path = _new_directory(job) / "gigatoken.bin"
     _write_gigatoken(job, path)
     return Result(job.corpus.stat().st_size, None, path)
 
@@ -117,7 +123,7 @@ def steady_tokenbin(job: Job, clock: Clock) -> Result:
     tiny.write_text("Nothing much.")
     for figure in ("first", "tiny"):
         clock.time(figure, lambda: _build(_with_corpus(job, tiny), job.directory / "tiny.bin"))
-    path = job.directory / "steady.bin"
+    path = _new_directory(job) / "steady.bin"
     clock.time("build", lambda: _build(job, path))
     return Result(job.corpus.stat().st_size, None, path)
 

@@ -13,7 +13,9 @@ changed, missing or in another place is noticed. What the entries mean is said b
 Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
 journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
 if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
-killed loses about a second of work, and one that loses its power loses no more.
+killed loses about a second of work, and one that loses its power loses no more. In the first
+seconds a disk that is ready gets its share four times as often: of a short run that is nearly all
+that there would be to wait for at its end.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ class Journal:
     Attributes:
         entries: Those of earlier runs of the same command, in order.
         n_entries: Those of this run as well.
-        seconds: The time between two entries that need not be waited for.
+        seconds: The longest time between two entries that need not be waited for.
 
     Raises:
         JournalError: It is damaged.
@@ -130,7 +132,7 @@ class Journal:
         self.n_entries = len(self.entries)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenbin-journal")
         self._under_way: Future[None] | None = None
-        self._committed = time.monotonic()
+        self._began = self._committed = time.monotonic()
 
     def last(self, kind: str) -> Entry | None:
         """The last entry of a kind that an earlier run wrote."""
@@ -138,7 +140,11 @@ class Journal:
 
     def due(self) -> bool:
         """Whether it is time for another entry."""
-        return time.monotonic() - self._committed >= self.seconds
+        now = time.monotonic()
+        pause = self.seconds
+        if self._under_way is None or self._under_way.done():
+            pause = min(pause, max(pause / 4, (now - self._began) / 16))
+        return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:
         """Bring streams and then an entry to the disk, soon; returns before that is done.

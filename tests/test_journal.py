@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,3 +139,30 @@ def test_it_is_due_after_its_seconds(tmp_path: Path) -> None:
         assert not journal.due()
         journal.seconds = 0.0
         assert journal.due()
+
+
+def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("preprocess.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
+    slow = Slow()
+    with Journal(LocalStorage(tmp_path, "run")) as journal:
+
+        def pause() -> float:
+            before, passed = now[0], 0.0
+            while not journal.due():
+                passed += 1 / 64
+                now[0] = before + passed
+            now[0] = before
+            return passed
+
+        assert pause() == 0.25
+        journal.commit({"kind": "x"}, [slow])
+        assert pause() == 1.0  # the disk is at work
+        slow.may.set()
+        journal.wait()
+        for passed, expected in ((2, 0.25), (8, 0.5), (100, 1.0)):
+            now[0] = 100.0 + passed
+            journal.append({"kind": "y"})
+            assert pause() == pytest.approx(expected, abs=0.05)

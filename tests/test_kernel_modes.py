@@ -14,8 +14,8 @@ TESTS = Path(__file__).parent
 
 @pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
 def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
-    # Bounds are checked alike however well the compiler optimizes, which takes minutes. What it makes
-    # then is for nobody else, so it has a cache of its own.
+    # Bounds are checked alike however well the compiler optimizes, which takes minutes. What comes
+    # of that is for nobody else, and has a cache of its own.
     cache = pytestconfig.rootpath / ".pytest_cache" / mode.lower()
     environment = os.environ | {mode: "1", "NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
     command = [sys.executable, "-m", "pytest", "-q", str(TESTS / "test_kernels.py")]

@@ -185,7 +185,7 @@ class _Entry:
 
     def _word(self, of: Any, value: Any) -> tuple[str, Any]:
         """(the kind of a result, its 64 bits)."""
-        of = types.unliteral(of)
+        of = getattr(of, "literal_type", of)  # a constant has a type of its own
         if of == types.boolean:
             return "bool", self._builder.zext(value, _I64)
         if of not in types.integer_domain:
