@@ -212,11 +212,10 @@ class EncoderTables:
         whole_offsets = np.zeros(1, np.int64)
         whole_ids = np.empty(0, np.int32)
         if vocabulary.whole_first:
-            tokens = vocabulary.tokens
-            whole_bytes = np.frombuffer(b"".join(tokens.values()), np.uint8).copy()
-            whole_offsets = np.cumsum([0, *map(len, tokens.values())], dtype=np.int64)
-            whole_ids = np.fromiter(tokens, np.int32, len(tokens))
-            whole = np.empty(2 * 2 * _power_of_two_above(len(tokens)), np.uint64)
+            tokens = vocabulary.flat
+            whole_ids, whole_offsets = tokens.ids.copy(), tokens.offsets.copy()
+            whole_bytes = tokens.data.copy()
+            whole = np.empty(2 * 2 * _power_of_two_above(len(whole_ids)), np.uint64)
             merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
         self.tables = merge_tables.Tables(
             byte_ids=byte_ids,
@@ -232,11 +231,9 @@ class EncoderTables:
             whole_offsets=whole_offsets,
             whole_ids=whole_ids,
         )
-        all_tokens = list(vocabulary.tokens.values())
-        token_bytes = np.frombuffer(b"".join(all_tokens), np.uint8)
-        token_offsets = np.cumsum([0, *map(len, all_tokens)], dtype=np.int64)
+        token_ids, token_offsets, token_bytes = vocabulary.flat
+        token_bytes = read_only(token_bytes)
         first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
-        token_ids = np.fromiter(vocabulary.tokens, np.int64, len(all_tokens))
         first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
         last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
         lowest = np.empty(merge_tables.KINDS * vocabulary.size, np.uint32)
@@ -250,10 +247,11 @@ class EncoderTables:
         if self.pretokenizer.pattern in PATTERNS:
             # Most words of a text are tokens: to encode each token puts those among the words that
             # are pre-tokens and not in the table of tokens.
-            short = [token for token in all_tokens if len(token) <= kernels.SHORT]
+            lengths = np.diff(token_offsets)
+            is_short = lengths <= kernels.SHORT
             Encoder(self).encode_view(
-                np.frombuffer(b"".join(short), np.uint8),
-                np.cumsum([0, *map(len, short)], dtype=np.int64),
+                token_bytes[np.repeat(is_short, lengths)],
+                np.cumsum(np.append(0, lengths[is_short])),
             )
 
 

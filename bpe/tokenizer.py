@@ -193,7 +193,19 @@ class Tokenizer:
                 not implemented.
             TokenizerFileError: The file cannot be read, or is damaged.
         """
-        return cls._of(tokenizer_file.load(path))
+        from bpe import tokenizer_cache
+
+        files = tokenizer_file.TokenizerFiles.read(path)
+        kept = tokenizer_cache.find(files)
+        if kept is not None:
+            parts, fingerprint = kept
+            tokenizer = cls._of(parts)
+            tokenizer.fingerprint = fingerprint
+            return tokenizer
+        tokenizer = cls._of(files.parts())
+        if tokenizer_cache.is_worth_it(files):
+            tokenizer_cache.keep(files, tokenizer._parts, tokenizer.fingerprint)
+        return tokenizer
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, beside it, tokenizer_config.json.

@@ -322,19 +322,37 @@ def write_atomically(path: Path, text: str) -> None:
         os.close(directory)
 
 
-def load(path: str | os.PathLike[str]) -> TokenizerParts:
-    """Read tokenizer.json, ours or Hugging Face's, and the configuration beside it if there is one.
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The texts of a tokenizer.json, and of the configuration beside it if there is one."""
 
-    Raises:
-        TokenizerFileError: The file cannot be read, is damaged, is not a byte-level BPE, or has a
-            setting that is not implemented.
-    """
-    path = Path(path)
-    parts = parse_tokenizer_json(read_text(path), path)
-    beside = config_path(path)
-    if not beside.exists():
-        return parts
-    return with_config(parts, parse_json(read_text(beside), beside), path, beside)
+    path: Path
+    text: str
+    config: str | None
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> TokenizerFiles:
+        """Read both.
+
+        Raises:
+            TokenizerFileError: One cannot be read, is empty, or is not UTF-8.
+        """
+        path = Path(path)
+        text, beside = read_text(path), config_path(path)
+        return cls(path, text, read_text(beside) if beside.exists() else None)
+
+    def parts(self) -> TokenizerParts:
+        """What they say.
+
+        Raises:
+            TokenizerFileError: One is damaged, is not of a byte-level BPE, has a setting that is
+                not implemented, or contradicts the other.
+        """
+        parts = parse_tokenizer_json(self.text, self.path)
+        if self.config is None:
+            return parts
+        beside = config_path(self.path)
+        return with_config(parts, parse_json(self.config, beside), self.path, beside)
 
 
 def with_config(

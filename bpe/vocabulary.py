@@ -70,6 +70,14 @@ class PairTable(NamedTuple):
     merged_ids: NDArray[np.int32]
 
 
+class FlatTokens(NamedTuple):
+    """The ordinary tokens as arrays, in one order."""
+
+    ids: NDArray[np.int32]  # int32[n]
+    offsets: NDArray[np.int64]  # int64[n + 1]: token i is `data[offsets[i] : offsets[i + 1]]`
+    data: NDArray[np.uint8]  # uint8[n_bytes]
+
+
 class Vocabulary:
     """Ids, tokens, merges and special tokens that fit together.
 
@@ -92,7 +100,7 @@ class Vocabulary:
         *,
         whole_first: bool = False,
     ) -> None:
-        self.tokens: dict[int, bytes] = dict(tokens)
+        self.tokens = dict(tokens)
         added = (
             [AddedToken(text, token_id) for text, token_id in special_tokens.items()]
             if isinstance(special_tokens, Mapping)
@@ -103,9 +111,31 @@ class Vocabulary:
         self._ids = _checked_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
-        self.special_tokens = {token.text: token.id for token in self.added_tokens if token.special}
+        self.special_tokens = _special(self.added_tokens)
         self._merges: list[Pair] | None = list(merges)
         self._pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
+
+    @classmethod
+    def restored(
+        cls,
+        tokens: FlatTokens,
+        pairs: PairTable | None,
+        added_tokens: Iterable[AddedToken],
+        *,
+        whole_first: bool,
+        ranked_by_bytes: bool,
+    ) -> Vocabulary:
+        """The vocabulary of which `flat`, `pairs` and so on are these; nothing is checked.
+
+        Dictionaries of its tokens are made when somebody asks for them: most who encode do not.
+        """
+        vocabulary = cls.__new__(cls)
+        vocabulary.flat = tokens
+        vocabulary.whole_first, vocabulary.ranked_by_bytes = whole_first, ranked_by_bytes
+        vocabulary.added_tokens = tuple(added_tokens)
+        vocabulary.special_tokens = _special(vocabulary.added_tokens)
+        vocabulary._merges, vocabulary._pairs = None, pairs
+        return vocabulary
 
     @classmethod
     def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
@@ -183,9 +213,38 @@ class Vocabulary:
         return self._merges
 
     @functools.cached_property
+    def tokens(self) -> dict[int, bytes]:
+        """Id -> bytes of every ordinary token."""
+        data, offsets = self.flat.data.tobytes(), self.flat.offsets.tolist()
+        tokens = map(data.__getitem__, map(slice, offsets, offsets[1:]))
+        return dict(zip(self.flat.ids.tolist(), tokens, strict=True))
+
+    @functools.cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return {token: token_id for token_id, token in self.tokens.items()}
+
+    @functools.cached_property
+    def flat(self) -> FlatTokens:
+        """The ordinary tokens as arrays, in the order of `tokens`."""
+        import numpy as np
+
+        tokens = self.tokens
+        lengths = [0, *map(len, tokens.values())]
+        return FlatTokens(
+            np.fromiter(tokens, np.int32, len(tokens)),
+            np.cumsum(lengths, dtype=np.int64),
+            np.frombuffer(b"".join(tokens.values()), np.uint8),
+        )
+
+    @property
+    def pairs(self) -> PairTable | None:
+        """What `pair_table` returns, where merges say it; None where tiktoken's ranks do."""
+        return self._pairs
+
+    @functools.cached_property
     def size(self) -> int:
         """The largest id, special tokens included, plus one."""
-        return max(*self.tokens, *(token.id for token in self.added_tokens)) + 1
+        return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), 0) + 1
 
     @functools.cached_property
     def bytes_of_id(self) -> dict[int, bytes]:
@@ -214,7 +273,11 @@ class Vocabulary:
         """`int32[256]`: the id of each byte."""
         import numpy as np
 
-        return np.array([self._ids[bytes([byte])] for byte in range(256)], dtype=np.int32)
+        ids, offsets, data = self.flat
+        of_one_byte = np.flatnonzero(np.diff(offsets) == 1)
+        byte_ids = np.empty(256, np.int32)
+        byte_ids[data[offsets[of_one_byte]]] = ids[of_one_byte]
+        return byte_ids
 
     def pair_table(self) -> PairTable:
         """Return every pair that an encoder joins, with its rank and the id that it makes.
@@ -273,7 +336,9 @@ class Vocabulary:
                 )
 
     def __getstate__(self) -> dict[str, object]:
-        derived = ("size", "bytes_of_id", "byte_ids")
+        # What comes of `tokens`, or, where these were not asked for, of `flat`.
+        derived = {"size", "bytes_of_id", "byte_ids"}
+        derived |= {"flat"} if "tokens" in self.__dict__ else {"_ids"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __eq__(self, other: object) -> bool:
@@ -292,6 +357,10 @@ class Vocabulary:
             f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, "
             f"special_tokens={list(self.special_tokens)!r})"
         )
+
+
+def _special(added_tokens: Iterable[AddedToken]) -> dict[str, int]:
+    return {token.text: token.id for token in added_tokens if token.special}
 
 
 def unknown_id_message(token_id: object, size: int) -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bpe import Tokenizer, tokenizer_file
 from bpe.errors import TokenizerFileError, VocabularyError
 from bpe.patterns import PATTERNS
-from bpe.tokenizer_file import TokenizerParts
+from bpe.tokenizer_file import TokenizerFiles, TokenizerParts
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary, to_byte_level
 
@@ -27,6 +27,10 @@ SPECIAL = ["<|endoftext|>", "<|é \n|>"]
 PARTS = TokenizerParts(
     Vocabulary.from_merges(MERGES, SPECIAL), "gpt2", "greatest-bytes", "<|endoftext|>"
 )
+
+
+def load(path: Path) -> TokenizerParts:
+    return TokenizerFiles.read(path).parts()
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_what_is_saved_is_read_again(saved: Path) -> None:
-    assert tokenizer_file.load(saved) == PARTS
+    assert load(saved) == PARTS
     assert sorted(path.name for path in saved.parent.iterdir()) == [
         "tokenizer.json",
         "tokenizer_config.json",
@@ -67,7 +71,7 @@ def test_the_text_is_that_of_the_format(saved: Path) -> None:
 def test_the_same_tokenizer_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = tmp_path / "again" / "tokenizer.json"
     again.parent.mkdir()
-    text = tokenizer_file.save(again, tokenizer_file.load(saved))
+    text = tokenizer_file.save(again, load(saved))
     assert again.read_bytes() == saved.read_bytes() == text.encode()
     beside = again.with_name("tokenizer_config.json")
     assert beside.read_bytes() == saved.with_name("tokenizer_config.json").read_bytes()
@@ -77,7 +81,7 @@ def test_ranks_stay_ranks(tmp_path: Path) -> None:
     ranks = {bytes([byte]): 255 - byte for byte in range(256)} | {b"ab": 256, b"abc": 300}
     parts = TokenizerParts(Vocabulary.from_ranks(ranks, {"<x>": 298}), "gpt2")
     tokenizer_file.save(tmp_path / "t.json", parts)
-    assert tokenizer_file.load(tmp_path / "t.json") == parts
+    assert load(tmp_path / "t.json") == parts
     model = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["model"]
     assert model["ignore_merges"] is True
     assert model["merges"] == [["a", "b"], ["ab", "c"]]
@@ -97,14 +101,14 @@ def test_the_configuration_belongs_to_its_file(tmp_path: Path) -> None:
         parts = TokenizerParts(PARTS.vocabulary, "gpt2", None, eos_token)
         tokenizer_file.save(tmp_path / f"{name}.json", parts)
     for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
-        assert tokenizer_file.load(tmp_path / f"{name}.json").eos_token == eos_token
+        assert load(tmp_path / f"{name}.json").eos_token == eos_token
     config = json.loads((tmp_path / "one_config.json").read_text(encoding="utf-8"))
     assert config["eos_token"] == "<|endoftext|>"
 
 
 def test_without_a_configuration_there_is_no_eos_token(saved: Path) -> None:
     saved.with_name("tokenizer_config.json").unlink()
-    assert tokenizer_file.load(saved).eos_token is None
+    assert load(saved).eos_token is None
 
 
 def test_a_write_that_fails_leaves_what_was_there(
@@ -122,7 +126,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     monkeypatch.undo()
     assert saved.read_bytes() == before
     assert len(list(saved.parent.iterdir())) == 2
-    assert tokenizer_file.load(saved) == PARTS
+    assert load(saved) == PARTS
 
 
 # --- Hugging Face's ------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ SEQUENCE = {"type": "Sequence", "pretokenizers": [SPLIT | {"invert": False}, NO_
 def test_their_files_with_settings_that_are_implemented_are_read(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", document(**changes)))
+    parts = load(write(tmp_path / "tokenizer.json", document(**changes)))
     special = [AddedToken("<|end|>", 260, normalized=True)]
     expected = Vocabulary(Vocabulary.from_merges(MERGES).tokens, MERGES, special)
     # What they say besides is kept, to be written again.
@@ -204,7 +208,7 @@ def test_their_files_with_settings_that_are_implemented_are_read(
 def test_a_special_token_need_not_stand_in_the_model(tmp_path: Path) -> None:
     value = document()
     del value["model"]["vocab"]["<|end|>"]
-    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    parts = load(write(tmp_path / "tokenizer.json", value))
     assert parts.vocabulary.special_tokens == {"<|end|>": 260}
 
 
@@ -213,11 +217,11 @@ def test_only_tokens_outside_the_model_are_numbered(tmp_path: Path) -> None:
     value = document()
     value["model"]["vocab"]["<|end|>"] = 300
     value["added_tokens"] = [added(id=300), added(content="<new>", id=261)]
-    parts = tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    parts = load(write(tmp_path / "tokenizer.json", value))
     assert parts.vocabulary.special_tokens == {"<new>": 261, "<|end|>": 300}
     value["added_tokens"][1]["id"] = 301
     with pytest.raises(TokenizerFileError, match="has the id 301: expected 261, as Hugging Face"):
-        tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+        load(write(tmp_path / "tokenizer.json", value))
 
 
 def test_thousands_of_added_tokens_are_read_one_by_one(
@@ -234,13 +238,13 @@ def test_thousands_of_added_tokens_are_read_one_by_one(
     monkeypatch.setattr(tokenizer_file, "_begins_with_white_space", counted)
     value = document()
     value["added_tokens"] += [added(content=f"<{i}>", id=261 + i, rstrip=True) for i in range(2000)]
-    tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+    load(write(tmp_path / "tokenizer.json", value))
     assert n_looked_at == 2001
 
 
 def test_ignore_merges_takes_whole_pretokens_first(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", document(model__ignore_merges=True))
-    assert tokenizer_file.load(path).vocabulary.whole_first
+    assert load(path).vocabulary.whole_first
 
 
 def added(**changes: object) -> dict[str, object]:
@@ -340,7 +344,7 @@ def test_every_other_setting_is_refused_by_name(
 ) -> None:
     path = write(tmp_path / "tokenizer.json", document(**changes))
     with pytest.raises(TokenizerFileError, match=message) as raised:
-        tokenizer_file.load(path)
+        load(path)
     assert str(path) in str(raised.value)
 
 
@@ -348,7 +352,7 @@ def test_a_vocabulary_that_lacks_bytes_names_the_file(tmp_path: Path) -> None:
     value = document()
     del value["model"]["vocab"]["Z"]
     with pytest.raises(TokenizerFileError, match=r"tokenizer.json: 1 of the 256 bytes.*b'Z'"):
-        tokenizer_file.load(write(tmp_path / "tokenizer.json", value))
+        load(write(tmp_path / "tokenizer.json", value))
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -360,7 +364,7 @@ def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path
     for length in [*range(1, 400, 7), *range(400, len(data) - 2, 997), len(data) - 2]:
         path.write_bytes(data[:length])
         with pytest.raises(TokenizerFileError, match=r"ends in the middle|is not UTF-8"):
-            tokenizer_file.load(path)
+            load(path)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +391,7 @@ def test_what_is_not_a_tokenizer_is_told_what_it_is(
     path = tmp_path / "tokenizer.json"
     path.write_bytes(data)
     with pytest.raises(TokenizerFileError, match=message) as raised:
-        tokenizer_file.load(path)
+        load(path)
     assert str(raised.value).startswith(str(path))
 
 
@@ -395,14 +399,14 @@ def test_a_surrogate_among_the_settings_is_refused(tmp_path: Path) -> None:
     text = json.dumps(document(model__unk_token="\ud800"))
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(TokenizerFileError, match=r"it has a lone surrogate, '\\ud800'"):
-        tokenizer_file.load(tmp_path / "tokenizer.json")
+        load(tmp_path / "tokenizer.json")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(TokenizerFileError, match=r"none.json: cannot be read: No such file"):
-        tokenizer_file.load(tmp_path / "none.json")
+        load(tmp_path / "none.json")
     with pytest.raises(TokenizerFileError, match=r"cannot be read: Is a directory"):
-        tokenizer_file.load(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +428,7 @@ def test_a_configuration_that_does_not_fit_is_refused(
 ) -> None:
     saved.with_name("tokenizer_config.json").write_text(config)
     with pytest.raises(TokenizerFileError, match=message):
-        tokenizer_file.load(saved)
+        load(saved)
 
 
 def test_a_configuration_without_an_eos_token_stays_without(saved: Path, tmp_path: Path) -> None:
@@ -441,7 +445,7 @@ def test_a_configuration_without_an_eos_token_stays_without(saved: Path, tmp_pat
 def test_their_configurations_may_hold_an_object(saved: Path) -> None:
     config = '{"eos_token": {"content": "<|endoftext|>", "lstrip": false}}'
     saved.with_name("tokenizer_config.json").write_text(config)
-    assert tokenizer_file.load(saved).eos_token == "<|endoftext|>"
+    assert load(saved).eos_token == "<|endoftext|>"
 
 
 # --- vocab.json and merges.txt -------------------------------------------------------------------

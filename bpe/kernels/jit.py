@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bpe.cache import say_once
 from bpe.kernels import machine_code
 from bpe.kernels.machine_code import (
     ERROR,
@@ -181,18 +182,14 @@ class Kernel:
         arguments = ", ".join(map(spelled, kinds))
         what = f"{self.name}({arguments}) {instructions} {_linker().processor} {settings}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
-        directory = machine_code.cache_directory()
-        path = None if directory is None else directory / f"{self.name}-{digest}.o"
-        if path is not None and (found := machine_code.load(path, what)) is not None:
+        name = f"{self.name}-{digest}.o"
+        if (found := machine_code.load(name, what)) is not None:
             return found
-        machine_code.say_once(
-            "compiling kernels for this machine; this happens once and takes up to a minute"
-        )
+        say_once("compiling kernels for this machine; this happens once and takes up to a minute")
         from bpe.kernels.compiler import compiled
 
         code = compiled(self, kinds, what, f"tokenbin_{digest}")
-        if path is not None:
-            machine_code.save(path, code)
+        machine_code.save(name, code)
         return code
 
 

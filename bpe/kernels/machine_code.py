@@ -5,35 +5,24 @@ arguments, and LLVM links that into the process (llvmlite). To import numba take
 second and more, which a process that only runs kernels need not spend.
 
 Law: a stale kernel can never run. Every state of the sources, of numba and of how Python and NumPy
-lay out objects has a directory of its own, named by their digest; a file says what it is for, and
-is taken for nothing else. Nor can a damaged one: a power cut may leave a file cut off, or full of
-zeros. Here a digest in front of the content is compared first, and what is damaged is said,
-compiled and written anew. It is no defence against somebody who can write to the directory, where
-all is there to be run.
-
-A directory that another user can write to would let them run code here, so there is no fall-back to
-a shared temporary directory: where the user's cache directory cannot be written, nothing is cached,
-and that is said.
+lay out objects has a directory of its own (`bpe.cache`); a file says what it is for, and is taken
+for nothing else.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-import logging
-import os
 import sys
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bpe.cache import Cache, digest_of
+
 _PACKAGE = Path(__file__).resolve().parent.parent
-_DIGEST_BYTES = hashlib.sha256().digest_size
-_logger = logging.getLogger("bpe")
 
 
 def sources() -> list[Path]:
@@ -49,44 +38,19 @@ def _layout() -> str:
 
 def source_digest() -> str:
     """Hexadecimal digest of all kernel sources and tables, and of what compiles and calls them."""
-    digest = hashlib.sha256(_layout().encode())
     # The file in which a package says its version, read without importing the package.
     versions = [
         Path(spec.origin).with_name("_version.py")
         for name in ("numba", "llvmlite")
         if (spec := find_spec(name)) is not None and spec.origin is not None
     ]
-    for path in [*versions, *sources()]:
-        if path.is_file():
-            content = path.read_bytes()
-            digest.update(f"\0{path.name}\0{len(content)}\0".encode())
-            digest.update(content)
-    return digest.hexdigest()[:32]
+    return digest_of(_layout(), [*versions, *sources()])
 
 
 @functools.cache
-def cache_directory() -> Path | None:
-    """Where machine code is kept; None if that cannot be written, which is said once."""
-    base = os.environ.get("NUMBA_CACHE_DIR")
-    if not base:
-        import platformdirs
-
-        base = platformdirs.user_cache_dir("tokenbin", False)
-    directory = Path(base, f"kernels-{source_digest()}")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        _logger.warning(
-            "kernels are compiled anew in every process, because their cache %s cannot be written"
-            " (%s); set NUMBA_CACHE_DIR to a directory of yours",
-            directory,
-            error.strerror,
-        )
-        return None
-    return directory
+def kept_code() -> Cache:
+    """Where machine code is kept."""
+    return Cache(f"kernels-{source_digest()}", "kernels are compiled anew")
 
 
 class MachineCode(NamedTuple):
@@ -109,59 +73,21 @@ class MachineCode(NamedTuple):
     object_file: bytes
 
 
-_said: set[str] = set()
-
-
-def say_once(message: str, *details: object) -> None:
-    """Say what is wrong, each thing once per process: after a power cut it may be all files."""
-    if message not in _said:
-        _said.add(message)
-        _logger.warning(message, *details)
-
-
-def load(path: Path, what: str) -> MachineCode | None:
-    """What a file holds, or None: there is none, or it is damaged, and will be overwritten."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+def load(name: str, what: str) -> MachineCode | None:
+    """What was kept under a name, or None: nothing, or it is damaged, or for something else."""
+    content = kept_code().read(name)
+    if content is None:
         return None
-    except OSError as error:
-        _say_damaged(path, error.strerror)
-        return None
-    data = memoryview(content)[_DIGEST_BYTES:]
-    if content[:_DIGEST_BYTES] != hashlib.sha256(data).digest():
-        _say_damaged(path, "its content is not what was written")
-        return None
-    head, _, object_file = content[_DIGEST_BYTES:].partition(b"\n")
+    head, _, object_file = bytes(content).partition(b"\n")
     found_what, entry, results, many, dtypes = json.loads(head)
     if found_what != what:
         return None
     return MachineCode(what, entry, tuple(results), many, tuple(dtypes), object_file)
 
 
-def _say_damaged(path: Path, why: str | None) -> None:
-    say_once(
-        "kernels are compiled anew where their cache is damaged; the first such file is %s (%s)",
-        path,
-        why,
-    )
-
-
-def save(path: Path, code: MachineCode) -> None:
-    """Keep it for other processes, all of it or nothing."""
-    data = json.dumps(code[:-1]).encode() + b"\n" + code.object_file
-    temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
-    try:
-        temporary.write_bytes(hashlib.sha256(data).digest() + data)
-        os.replace(temporary, path)
-    except OSError as error:
-        # What was compiled can be used all the same.
-        temporary.unlink(missing_ok=True)
-        say_once(
-            "kernels are compiled anew in the next process, because %s cannot be written (%s)",
-            path,
-            error.strerror,
-        )
+def save(name: str, code: MachineCode) -> None:
+    """Keep it for other processes."""
+    kept_code().write(name, json.dumps(code[:-1]).encode() + b"\n" + code.object_file)
 
 
 class Linker:
