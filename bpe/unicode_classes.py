@@ -13,7 +13,8 @@ every code point; `tests/test_unicode_classes.py` asks tiktoken's engine about a
 from __future__ import annotations
 
 import functools
-from importlib import resources
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,12 +58,9 @@ _WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
 
 def category_runs() -> Iterator[tuple[int, int, str]]:
     """Yield `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn."""
-    text = resources.files("bpe").joinpath("unicode_categories.txt").read_text(encoding="ascii")
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        code_points, category = line.split(" ")
-        first, _, last = code_points.partition("..")
+    text = Path(__file__).with_name("unicode_categories.txt").read_text(encoding="ascii")
+    # All in one call: one for each of 3,400 lines takes four times as long.
+    for first, last, category in re.findall(r"^(\w+)(?:\.\.(\w+))? (\w\w)$", text, re.MULTILINE):
         yield int(first, 16), int(last or first, 16), category
 
 
@@ -77,7 +75,8 @@ def class_table() -> NDArray[np.uint8]:
 
     table = np.zeros(0x110000, dtype=np.uint8)
     for first, last, category in category_runs():
-        table[first : last + 1] = _FLAGS_OF_CATEGORY.get(category, 0)
+        if flags := _FLAGS_OF_CATEGORY.get(category):
+            table[first : last + 1] = flags
     table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
     table.flags.writeable = False
     return table

@@ -549,6 +549,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     # pydantic would look through everything that is installed for plugins; settings need none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # NumPy's library of linear algebra, which nothing here uses, would start its threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()
     sys.exit(code)
