@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import mmap
 import os
@@ -168,6 +169,12 @@ def side(
         return run
 
     return add
+
+
+def import_ours() -> None:
+    """Import what ours imports when it is first used: on no side do imports count."""
+    for name in ("bpe.encode", "bpe.train", "llvmlite.binding"):
+        importlib.import_module(name)
 
 
 def installed(package: str) -> str | None:
