@@ -127,7 +127,8 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     measured.n_bytes, measured.digest, output = result
     if output is not None:
         measured.digest = digest_of_file(Path(output))
-        shutil.rmtree(Path(output).parent)
+        if Path(output).parent.parent == job.directory:
+            shutil.rmtree(Path(output).parent)
     return measured
 
 

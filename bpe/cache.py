@@ -2,10 +2,10 @@
 
 Law: what is read was written whole, and for just what it is asked for. Each state of the sources
 that decide what is kept has a directory of its own, named by their digest; a file has the digest of
-its content in front, which is compared first, as a power cut may leave a file cut off or full of
-zeros; and it gets its name when it is complete. What is damaged is said, and made and written anew.
-That is no defence against somebody who can write to the directory, where kernels are there to be
-run.
+its name and content in front, which is compared first, as a power cut may leave a file cut off or
+full of zeros; and it gets its name when it is complete. What is damaged is said, and made and
+written anew. That is no defence against somebody who can write to the directory, where kernels are
+there to be run.
 
 A directory that another user can write to would let them run code here, so there is no fall-back to
 a shared temporary directory: where the user's cache directory cannot be written, nothing is kept,
@@ -14,11 +14,9 @@ and that is said.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import os
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -46,30 +44,43 @@ def digest_of(about: str, paths: Iterable[Path]) -> str:
     return digest.hexdigest()[:32]
 
 
+def _digest(name: str, data: bytes | memoryview) -> bytes:
+    """Of what is kept, and of the name under which it was asked to be."""
+    digest = hashlib.sha256(f"{name}\0".encode())
+    digest.update(data)
+    return digest.digest()
+
+
+def _unique(directory: Path, name: str) -> Path:
+    """A name that nobody else takes, not even a process of the same number on another machine."""
+    return directory / f".{name}-{os.urandom(8).hex()}"
+
+
 class Cache:
     """A directory of files of one kind.
 
     Args:
         name: Of the directory: the kind, and the digest of what decides its content.
         otherwise: What happens where nothing can be kept, as in "kernels are compiled anew".
+
+    Attributes:
+        directory: Where it is; None if that cannot be written, which is said.
     """
 
     def __init__(self, name: str, otherwise: str) -> None:
-        self._name = name
         self._otherwise = otherwise
+        self.directory = self._made(name)
 
-    @functools.cached_property
-    def directory(self) -> Path | None:
-        """Where it is; None if that cannot be written, which is said."""
+    def _made(self, name: str) -> Path | None:
         base = os.environ.get("NUMBA_CACHE_DIR")
         if not base:
             import platformdirs
 
             base = platformdirs.user_cache_dir("tokenbin", False)
-        directory = Path(base, self._name)
+        directory = Path(base, name)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            probe = directory / f".probe-{os.getpid()}"
+            probe = _unique(directory, "probe")
             probe.touch()
             probe.unlink()
         except OSError as error:
@@ -95,7 +106,7 @@ class Cache:
             self._say_damaged(path, error.strerror)
             return None
         data = content[_DIGEST_BYTES:]
-        if content[:_DIGEST_BYTES] != hashlib.sha256(data).digest():
+        if content[:_DIGEST_BYTES] != _digest(name, data):
             self._say_damaged(path, "its content is not what was written")
             return None
         return data
@@ -105,12 +116,17 @@ class Cache:
         if self.directory is None:
             return
         path = self.directory / name
-        temporary = self.directory / f".{name}-{os.getpid()}-{threading.get_ident()}"
+        temporary = _unique(self.directory, name)
         try:
-            temporary.write_bytes(hashlib.sha256(data).digest() + data)
-            os.replace(temporary, path)
+            # All of the cache may have been removed meanwhile.
+            self.directory.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(_digest(name, data) + data)
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             say_once(
                 f"{self._otherwise} in the next process, because %s cannot be written (%s)",
                 path,
@@ -118,16 +134,19 @@ class Cache:
             )
 
     def keep_newest(self, n: int) -> None:
-        """Remove all files but those that were written last."""
+        """Remove all files but those that were written last; that this cannot be done is said."""
         if self.directory is None:
             return
-        # Another process may remove the same ones.
-        ages = {}
-        for path in self.directory.iterdir():
-            with suppress(FileNotFoundError):
-                ages[path] = path.stat().st_mtime_ns
-        for path in sorted(ages, key=ages.__getitem__)[:-n]:
-            path.unlink(missing_ok=True)
+        try:
+            # Another process may remove the same ones.
+            ages = {}
+            for path in self.directory.glob("[!.]*"):
+                with suppress(FileNotFoundError):
+                    ages[path] = path.stat().st_mtime_ns
+            for path in sorted(ages, key=ages.__getitem__)[:-n]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            say_once("%s cannot be tidied up (%s)", self.directory, error.strerror)
 
     def _say_damaged(self, path: Path, why: str | None) -> None:
         say_once(

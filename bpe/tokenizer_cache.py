@@ -1,8 +1,8 @@
 """Tokenizers that were read before: what a tokenizer.json says, as arrays.
 
 Law: what is found here is what reading the files again would give, and its fingerprint. A file of
-the cache is for the texts of tokenizer.json and of its configuration, to the byte, and for this
-state of the package (`bpe.cache`). What is refused is never here.
+the cache is for the texts of tokenizer.json and of its configuration, and for this state of the
+package (`bpe.cache`). What is refused is never here.
 
 To read a vocabulary of 32,000 tokens and to check that it is consistent takes a tenth of a second,
 and its fingerprint, for which it is written again, half of that: as much as to encode 100 MB.
@@ -13,11 +13,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bpe.cache import Cache, digest_of
+from bpe.patterns import PATTERNS
 from bpe.tokenizer_file import TokenizerFiles, TokenizerParts
 from bpe.vocabulary import AddedToken, FlatTokens, PairTable, Vocabulary
 
@@ -27,13 +29,15 @@ if TYPE_CHECKING:
 # Shorter files are read as fast as this would be.
 _AT_LEAST = 1 << 16
 _KEPT = 16
-_PLAIN = ("pattern", "tie_break", "eos_token", "add_prefix_space", "settings", "config")
+_OTHERWISE = ("vocabulary", "normal_forms", "outside")
+_PLAIN = tuple(field.name for field in fields(TokenizerParts) if field.name not in _OTHERWISE)
 
 
 @functools.cache
 def _cache() -> Cache:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return Cache(f"tokenizers-{digest_of('1', sources)}", "tokenizers are read anew")
+    package = Path(__file__).parent
+    sources = [*sorted(package.glob("*.py")), *sorted(package.glob("unicode_*.txt"))]
+    return Cache(f"tokenizers-{digest_of(sys.byteorder, sources)}", "tokenizers are read anew")
 
 
 def is_worth_it(files: TokenizerFiles) -> bool:
@@ -89,7 +93,12 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
 
 
 def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None:
-    """Keep what was read from files, and the fingerprint of that."""
+    """Keep what was read from files, and the fingerprint of that.
+
+    Not of a pattern that the package `regex` runs: whether it can is asked when the file is read.
+    """
+    if parts.pattern not in PATTERNS:
+        return
     vocabulary = parts.vocabulary
     tokens, pairs = vocabulary.flat, vocabulary.pairs
     head = {

@@ -428,7 +428,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     """Return what the text of a tokenizer.json says; `path` is what errors call it.
 
     Raises:
-        TokenizerFileError: As in `load`.
+        TokenizerFileError: As in `TokenizerFiles.parts`.
     """
     path = Path(path)
     top = parse_json(text, path)
@@ -449,6 +449,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     _check_post_processor(path, top.get("post_processor"))
     _check_decoder(path, top.get("decoder"))
     normal_forms = _normal_forms(path, top.get("normalizer"), "normalizer")
+    _canonical(path, top.get("pre_tokenizer"))
     pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
 
     _expect(path, "model.dropout", model.get("dropout"), None, 0)

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -34,6 +32,9 @@ WHITE_SPACE: Final = 4
 MARK: Final = 8
 UPPER: Final = 16
 LOWER: Final = 32
+
+# Lines of the table that is shipped.
+_N_RUNS: Final = 3368
 
 _FLAGS_OF_CATEGORY: Final = {
     "Lu": LETTER | UPPER,
@@ -56,12 +57,22 @@ _FLAGS_OF_CATEGORY: Final = {
 _WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
 
 
-def category_runs() -> Iterator[tuple[int, int, str]]:
-    """Yield `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn."""
-    text = Path(__file__).with_name("unicode_categories.txt").read_text(encoding="ascii")
-    # All in one call: one for each of 3,400 lines takes four times as long.
-    for first, last, category in re.findall(r"^(\w+)(?:\.\.(\w+))? (\w\w)$", text, re.MULTILINE):
-        yield int(first, 16), int(last or first, 16), category
+def category_runs() -> list[tuple[int, int, str]]:
+    """Return `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn.
+
+    Raises:
+        RuntimeError: The file is damaged.
+    """
+    path = Path(__file__).with_name("unicode_categories.txt")
+    text = path.read_text(encoding="ascii")
+    # All in one call: one for each line takes four times as long.
+    runs = re.findall(r"^([0-9A-F]+)(?:\.\.([0-9A-F]+))? (\w\w)$", text, re.MULTILINE)
+    if len(runs) != _N_RUNS:
+        raise RuntimeError(
+            f"{path}: {len(runs):,} lines say the category of code points: expected {_N_RUNS:,};"
+            " the installation is damaged: install tokenbin again"
+        )
+    return [(int(first, 16), int(last or first, 16), category) for first, last, category in runs]
 
 
 @functools.cache

@@ -338,7 +338,7 @@ class Vocabulary:
     def __getstate__(self) -> dict[str, object]:
         # What comes of `tokens`, or, where these were not asked for, of `flat`.
         derived = {"size", "bytes_of_id", "byte_ids"}
-        derived |= {"flat"} if "tokens" in self.__dict__ else {"_ids"}
+        derived |= {"flat"} if "tokens" in self.__dict__ else set()
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __eq__(self, other: object) -> bool:

@@ -27,7 +27,7 @@ from preprocess.storage import LocalStorage, OutputError, unfinished, writing
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_PACKAGES = ("tokenbin", "numpy", "numba", "xxhash", "torch", "tokenizers")
+_PACKAGES = ("tokenbin", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _MEMORY_INFO = Path("/proc/meminfo")
 _GROUPS = Path("/proc/self/cgroup")
@@ -271,7 +271,7 @@ def _tokenizer(path: Path) -> str:
     if back != _TEXT:
         raise NotFitError(
             "one just trained does not give the text back that it encoded: the installation is"
-            " damaged; install tokenbin and numba again"
+            " damaged; install tokenbin, numba and llvmlite again"
         )
     there = path / TOKENIZER_FILE
     said = f"({len(_TEXT.encode()):,} bytes, {n_tokens:,} tokens)"

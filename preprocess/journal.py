@@ -13,9 +13,9 @@ changed, missing or in another place is noticed. What the entries mean is said b
 Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
 journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
 if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
-killed loses about a second of work, and one that loses its power loses no more. In the first
-seconds a disk that is ready gets its share four times as often: of a short run that is nearly all
-that there would be to wait for at its end.
+killed loses about a second of work, and one that loses its power loses no more. A disk that is
+ready gets its share four times as often in the first 4 seconds, and ever less often up to the 16th:
+of a short run it would be nearly all that there is to wait for at its end.
 """
 
 from __future__ import annotations

@@ -200,6 +200,87 @@ def test_a_full_disk_while_machine_code_is_written(package: Path) -> None:
     assert run(package, FIND) == "[0, 2]|cached"
 
 
+OWN = """
+from typing import NamedTuple
+import numpy as np
+from bpe.kernels.jit import kernel
+STEP = 2
+class Pair(NamedTuple):
+    first: object
+    second: object
+@kernel
+def callee(x):
+    return x * 2
+@kernel
+def caller(pair, x):
+    return callee(x) + STEP + pair.first[0]
+print(caller(Pair(first=np.array([10]), second=np.array([20])), 100))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("STEP = 2", "STEP = 3", 213),
+        ("x * 2", "x * 3", 312),
+        ("    first: object\n    second", "    second: object\n    first", 212),
+    ],
+)
+def test_a_kernel_of_somebody_elses_whose_module_changes(
+    package: Path, before: str, after: str, expected: int
+) -> None:
+    module = package.parent / "own.py"
+    module.write_text(OWN, encoding="utf-8")
+    program = "import own"
+    assert run(package, program) == "212|compiled"
+    assert run(package, program) == "212|cached"
+    change(module, before, after)
+    shutil.rmtree(package.parent / "__pycache__", ignore_errors=True)
+    assert run(package, program) == f"{expected}|compiled"
+
+
+def test_a_file_of_numba_settings_makes_other_code(package: Path) -> None:
+    pytest.importorskip("yaml", reason="without PyYAML numba reads no .numba_config.yaml")
+    assert run(package, FIND_INTO.format(4)) == "(3, 3)|compiled"
+    (package.parent / ".numba_config.yaml").write_text("boundscheck: 1\n", encoding="utf-8")
+    checked = execute(package, FIND_INTO.format(0), expected_exit=1)
+    assert "IndexError: index is out of bounds" in checked.stderr
+
+
+FORK = """
+import os, threading
+import numpy as np
+from bpe.kernels import compiler, jit
+from bpe.kernels.search import find_all
+started, go_on = threading.Event(), threading.Event()
+compiled = compiler.compiled
+def slow(*arguments):
+    started.set()
+    go_on.wait()
+    return compiled(*arguments)
+@jit.kernel
+def other(x):
+    return x + 1
+other(1)
+compiler.compiled = slow
+text = np.frombuffer(b"a-a", np.uint8)
+thread = threading.Thread(target=find_all, args=(text, text[:1], 0, np.empty(9, np.int64)))
+thread.start()
+started.wait()
+threading.Timer(0.2, go_on.set).start()
+child = os.fork()
+if child == 0:
+    os._exit(other(np.uint64(41)))
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_is_forked_while_a_kernel_is_compiled(package: Path) -> None:
+    assert execute(package, FORK, NUMBA_CACHE_DIR="/dev/null/none").stdout == "42\n"
+
+
 def test_no_cache_where_none_can_be_written(package: Path) -> None:
     (package.parent.parent / "cache").write_text("a file, not a directory", encoding="utf-8")
     assert run(package, FIND) == "[0, 2]|compiled"

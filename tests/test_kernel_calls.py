@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import threading
@@ -202,6 +203,33 @@ def test_what_a_kernel_may_return() -> None:
 
 
 @kernel
+def _exponent(number):
+    return math.frexp(float(number))[1]
+
+
+def test_what_only_numba_has_is_refused() -> None:
+    """It would not be there in a process that finds the machine code in the cache."""
+    with pytest.raises(TypeError, match=r"_exponent: its machine code needs numba_frexp; kernels"):
+        _exponent(3)
+
+
+def test_two_classes_of_one_name() -> None:
+    def make() -> Any:
+        class Twin(NamedTuple):
+            first: NDArray[Any]
+            second: NDArray[Any]
+
+        return Twin(np.zeros(1, np.int64), np.ones(2, np.int64))
+
+    first, second = make(), make()
+    _of_pair(first, 3)
+    with pytest.raises(TypeError, match=r"two classes are called .*Twin: kernels know tuples by"):
+        _of_pair(second, 3)
+    _of_pair(first, 4)
+    assert first.first.tolist() == [4]
+
+
+@kernel
 def _first(values):
     return values[0]
 
@@ -268,5 +296,5 @@ def test_a_kernel_that_is_made_twice_is_linked_once() -> None:
 def test_the_kinds_of_arguments_are_spelled_alike_in_every_process() -> None:
     pair = Pair(np.zeros(2, np.int64), read_only(np.zeros((1, 2), np.uint8)))
     assert machine_code.spelled(kind_of(pair)) == (
-        f"{Pair.__module__}.Pair(int64[1], const uint8[2])"
+        f"{Pair.__module__}.Pair('first', 'second')(int64[1], const uint8[2])"
     )

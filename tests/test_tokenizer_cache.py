@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,9 +67,10 @@ PARTS = {name: TokenizerParts(vocabulary, "gpt2") for name, vocabulary in VOCABU
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of one test's own, in which small files are worth it, too."""
-    own = Cache("tokenizers", "tokenizers are read anew")
-    own.directory = tmp_path / "cache"
-    own.directory.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+        own = Cache("tokenizers", "tokenizers are read anew")
+    assert own.directory is not None
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     monkeypatch.setattr(tokenizer_cache, "_AT_LEAST", 0)
     monkeypatch.setattr("bpe.cache._said", set())
@@ -213,6 +216,76 @@ def test_what_is_damaged_is_said_and_written_anew(
     assert kept.read_bytes() == sound
 
 
+def test_a_file_under_another_name_is_damaged(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, other = tmp_path / "tokenizer.json", tmp_path / "other.json"
+    save(path, PARTS["merges"])
+    save(other, PARTS["no merges"])
+    for each in (path, other):
+        Tokenizer.from_file(each)
+    first, second = cache.iterdir()
+    first.write_bytes(second.read_bytes())
+    for each in (path, other):
+        assert Tokenizer.from_file(each)._parts == from_files(each)._parts
+    (record,) = caplog.records
+    assert f"{first} (its content is not what was written)" in record.getMessage()
+
+
+def test_all_of_the_cache_may_be_removed(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    save(path, PARTS["merges"])
+    for _ in range(2):
+        Tokenizer.from_file(path)
+        shutil.rmtree(cache)
+    Tokenizer.from_file(path)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_cannot_be_tidied_up_is_said(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (cache / "a directory").mkdir()
+    os.utime(cache / "a directory", (0, 0))
+    path = tmp_path / "tokenizer.json"
+    for number in range(tokenizer_cache._KEPT):
+        save(path, TokenizerParts(Vocabulary.from_merges(MERGES[:number]), "gpt2"))
+        Tokenizer.from_file(path)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{cache} cannot be tidied up (")
+
+
+def test_threads_that_make_a_cache_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: Cache(f"kind-{number // 8}", "anew"), range(400)))
+    assert all(each.directory is not None for each in made)
+    assert not caplog.records
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_pattern_that_regex_runs_is_read_each_time(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    save(path, TokenizerParts(VOCABULARIES["merges"], r"\p{L}+|."))
+    for _ in range(2):
+        assert Tokenizer.from_file(path)._parts == from_files(path)._parts
+    assert not list(cache.iterdir())
+
+
+def test_a_pattern_that_is_no_unicode(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    save(path, TokenizerParts(VOCABULARIES["merges"], r"\p{L}+|."))
+    document = json.loads(path.read_text())
+    split = document["pre_tokenizer"]["pretokenizers"][0]
+    split["pattern"]["Regex"] += "|\ud800"
+    del document["model"]["pattern"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(TokenizerFileError, match=r"it has a lone surrogate, '\\ud800'"):
+        Tokenizer.from_file(path)
+
+
 def test_only_the_newest_stay(cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     for number in range(20):
@@ -243,8 +316,8 @@ def test_a_cache_that_cannot_be_written_is_said(
     base = tmp_path / "base"
     base.write_text("a file, not a directory")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(base))
-    monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     own = Cache("tokenizers", "tokenizers are read anew")
+    monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     path = tmp_path / "tokenizer.json"
     save(path, PARTS["merges"])
     assert Tokenizer.from_file(path) == Tokenizer.from_file(path) == from_files(path)
@@ -268,8 +341,6 @@ print(Tokenizer.from_file(sys.argv[1]).vocab_size)
 
 
 def test_another_state_of_the_package_finds_nothing(tmp_path: Path) -> None:
-    import shutil
-
     package = tmp_path / "copy" / "bpe"
     shutil.copytree(ROOT / "bpe", package, ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / "tokenizer.json"

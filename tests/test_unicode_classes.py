@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiktoken
 
+from bpe import unicode_classes
 from bpe.unicode_classes import (
     LETTER,
     LOWER,
@@ -126,7 +128,25 @@ def test_pages_say_what_the_table_says() -> None:
 
 
 def test_runs_ascend_and_never_touch_with_one_category() -> None:
-    runs = list(category_runs())
+    runs = category_runs()
     for (_, last, category), (first, _, following) in pairwise(runs):
         assert last < first
         assert last + 1 < first or category != following
+
+
+@pytest.mark.parametrize("damage", ["cut off", "spaces", "a line less"])
+def test_a_damaged_table_is_refused(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(unicode_classes.__file__).with_name("unicode_categories.txt").read_text("ascii")
+    path = tmp_path / "unicode_categories.txt"
+    path.write_text(
+        {
+            "cut off": text[: len(text) // 2],
+            "spaces": text.replace("Lu\n", "Lu \n"),
+            "a line less": "\n".join(text.splitlines()[:-1]) + "\n",
+        }[damage]
+    )
+    monkeypatch.setattr(unicode_classes, "__file__", str(tmp_path / "unicode_classes.py"))
+    with pytest.raises(RuntimeError, match=r"expected 3,368; the installation is damaged: install"):
+        category_runs()

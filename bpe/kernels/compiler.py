@@ -116,11 +116,11 @@ def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> Mach
             way_in.results,
             way_in.many,
             tuple(sorted(way_in.dtypes)),
-            _object_file(library, result.library, entry),
+            _object_file(library, result.library, entry, kernel.name),
         )
 
 
-def _object_file(library: Any, kernel_library: Any, entry: str) -> bytes:
+def _object_file(library: Any, kernel_library: Any, entry: str, name: str) -> bytes:
     """One file with all that is called, of which the entry alone has a name for others."""
     module = library._final_module
     module.link_in(kernel_library._get_module_for_linking(), preserve=True)
@@ -130,6 +130,13 @@ def _object_file(library: Any, kernel_library: Any, entry: str) -> bytes:
     library._optimize_final_module()
     module = library._final_module
     module.verify()
+    # What numba's own runtime would have to bring, nobody has where numba is not imported.
+    for each in [*module.functions, *module.global_variables]:
+        if each.is_declaration and not each.name.startswith(("tokenbin ", "llvm.")):
+            raise TypeError(
+                f"{name}: its machine code needs {each.name}; kernels do without what is outside of"
+                " them"
+            )
     return bytes(library.codegen._tm.emit_object(module))
 
 

@@ -15,6 +15,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 _lock = threading.RLock()
 _linker = functools.cache(machine_code.Linker)
+if hasattr(os, "register_at_fork"):
+    # A child has no thread that would let go what another one held at that moment.
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 _C_TYPES = {"int": ctypes.c_int64, "uint": ctypes.c_uint64, "bool": ctypes.c_int64}
 # Kind of a number -> the class that stands for it, and its range.
@@ -172,15 +178,9 @@ class Kernel:
             return specialization
 
     def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode:
-        # What numba is told by its settings, to check bounds for one, makes other code.
-        settings = sorted(
-            f"{variable}={value}"
-            for variable, value in os.environ.items()
-            if variable.startswith("NUMBA_") and variable != "NUMBA_CACHE_DIR"
-        )
-        instructions = hashlib.sha256(self.py_func.__code__.co_code).hexdigest()
         arguments = ", ".join(map(spelled, kinds))
-        what = f"{self.name}({arguments}) {instructions} {_linker().processor} {settings}"
+        about = [_linker().processor, machine_code.numba_settings(), _source_of(self.py_func)]
+        what = f"{self.name}({arguments}) {about}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
         name = f"{self.name}-{digest}.o"
         if (found := machine_code.load(name, what)) is not None:
@@ -191,6 +191,20 @@ class Kernel:
         code = compiled(self, kinds, what, f"tokenbin_{digest}")
         machine_code.save(name, code)
         return code
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """What decides what a kernel does, beside what the directory of the cache is named by.
+
+    Kernels of one module call one another, and take numbers from it.
+    """
+    path = function.__code__.co_filename
+    try:
+        content = Path(path).read_bytes()
+    except OSError:  # typed in, or run by `python -c`
+        content = os.urandom(16)
+    code = function.__code__
+    return hashlib.sha256(content + f"{code.co_firstlineno}".encode() + code.co_code).hexdigest()
 
 
 def _own_name(function: Callable[..., Any]) -> str:

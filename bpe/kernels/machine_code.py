@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +52,18 @@ def source_digest() -> str:
 def kept_code() -> Cache:
     """Where machine code is kept."""
     return Cache(f"kernels-{source_digest()}", "kernels are compiled anew")
+
+
+def numba_settings() -> list[str]:
+    """What numba is told by its settings, to check bounds for one: that makes other code."""
+    settings = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
+    ]
+    # Numba takes it from where it is imported.
+    file = Path(".numba_config.yaml")
+    return [*settings, file.read_text(encoding="utf-8")] if file.is_file() else settings
 
 
 class MachineCode(NamedTuple):
@@ -118,12 +131,16 @@ class Linker:
             code: What was compiled.
             classes: Those of tuples among its arguments, by `name_of_class`.
         """
+        dtypes = {f"dtype {name}": np.dtype(name) for name in code.dtypes}
+        for name, value in {"numpy.ndarray": np.ndarray, **classes, **dtypes}.items():
+            # What has a name here stays for ever: its address is in the machine code.
+            if self._known.setdefault(name, value) is not value:
+                raise TypeError(
+                    f"two classes are called {name}: kernels know tuples by the names of their"
+                    " classes; give the second one another name, or start a new process"
+                )
+            self._binding.add_symbol(f"tokenbin {name}", id(value))
         if code.entry not in self._addresses:
-            dtypes = {f"dtype {name}": np.dtype(name) for name in code.dtypes}
-            for name, value in {"numpy.ndarray": np.ndarray, **classes, **dtypes}.items():
-                # What has a name here stays for ever: its address is in the machine code.
-                if self._known.setdefault(name, value) is value:
-                    self._binding.add_symbol(f"tokenbin {name}", id(value))
             object_file = self._binding.ObjectFileRef.from_data(code.object_file)
             self._engine.add_object_file(object_file)
             self._engine.finalize_object()
@@ -183,7 +200,8 @@ def spelled(kind: Any) -> str:
     if isinstance(kind, str):
         return kind
     if kind[0] == "tuple":
-        return f"{name_of_class(kind[1])}({', '.join(map(spelled, kind[2]))})"
+        fields = getattr(kind[1], "_fields", ())
+        return f"{name_of_class(kind[1])}{fields}({', '.join(map(spelled, kind[2]))})"
     _, dtype, n_dimensions, writable = kind
     return f"{'' if writable else 'const '}{dtype}[{n_dimensions}]"
 
