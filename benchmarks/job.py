@@ -15,11 +15,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
-
-import numpy as np
 
 T = TypeVar("T")
 
@@ -85,6 +82,8 @@ def warm_memory(corpus: Path) -> None:
     reporting). The next page there takes 14 us, not 0.3: more than encoding the text that it is
     for. What is not covered here is paid by the side that takes more.
     """
+    import numpy as np
+
     # At most 1.0 GB were seen for 59 MB, in training, and 1.9 for 877 MB.
     size = corpus.stat().st_size
     n_bytes = max(min(2**26 + 16 * size, 2**30), 4 * size)
@@ -179,6 +178,8 @@ def import_ours() -> None:
 
 def installed(package: str) -> str | None:
     """The version of a package, None if it is not there."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -193,6 +194,8 @@ def documents(corpus: Path) -> list[str]:
 
 def digest_of(*parts: Any) -> str:
     """A digest of arrays or byte strings, one after the other."""
+    import numpy as np
+
     digest = hashlib.sha256()
     for part in parts:
         digest.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else part)

@@ -1,17 +1,15 @@
 """From a text file to a `.bin`, and from either to the first batch, in a new process.
 
-Law: the process is measured from its start to its end, imports and everything else included. The
-`.bin` of both sides must be the same bytes: the ids of each document, the end-of-text id behind it.
+Law: the process is measured from its start to its end, imports and everything else included, so
+that nothing is imported here that a side would not import itself. The `.bin` of both sides must be
+the same bytes: the ids of each document, the end-of-text id behind it.
 """
 
 from __future__ import annotations
 
-import tempfile
+import os
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, side
 
@@ -32,13 +30,16 @@ def _build(job: Job, path: Path) -> None:
 
 def _new_directory(job: Job) -> Path:
     """Nothing is there that would have to be given back to the system first."""
-    return Path(tempfile.mkdtemp(dir=job.directory))
+    directory = job.directory / f"{job.side}-{os.getpid()}"
+    directory.mkdir()
+    return directory
 
 
 def _write_gigatoken(job: Job, path: Path) -> None:
     """As little work and memory as it can be done with: blocks of documents, each copied once."""
     import awkward
     import gigatoken
+    import numpy as np
 
     tokenizer = gigatoken.Tokenizer(str(job.tokenizer))
     end_of_text = tokenizer._special_tokens()[END_OF_TEXT]
@@ -87,6 +88,8 @@ def to_bin_gigatoken(job: Job, clock: Clock) -> Result:
 @side("first-batch", OURS, whole=True)
 def first_batch_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: open the `.bin`, which `prepare` has built, and draw a batch."""
+    import numpy as np
+
     from preprocess import get_batch, open_tokens
 
     tokens = open_tokens(job.directory / "first.bin")
@@ -97,11 +100,13 @@ def first_batch_tokenbin(job: Job, clock: Clock) -> Result:
 @side("first-batch", "gigatoken", whole=True)
 def first_batch_gigatoken(job: Job, clock: Clock) -> Result:
     """Read the text, encode it with gigatoken, and draw a batch."""
+    import numpy as np
+
     from preprocess import get_batch
 
     path = job.directory / "first-gigatoken.bin"
     _write_gigatoken(job, path)
-    ids: NDArray[Any] = np.fromfile(path, np.uint16 if job.vocab_size <= 65536 else np.uint32)
+    ids = np.fromfile(path, np.uint16 if job.vocab_size <= 65536 else np.uint32)
     batch = get_batch(ids, 64, 1024, rng=np.random.default_rng(0))
     return Result(job.corpus.stat().st_size, digest_of(*batch))
 
