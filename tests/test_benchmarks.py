@@ -6,12 +6,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import benchmarks.job
 from benchmarks import report, studies
 from benchmarks.__main__ import Setting, parse, varied
 from benchmarks.corpora import sized, worst_cases
@@ -198,7 +196,8 @@ def test_memory_is_written_to_before_a_clock_starts(
         made.append(np.zeros(n, dtype))
         return made[0]
 
-    monkeypatch.setattr(benchmarks.job, "np", SimpleNamespace(empty=zeros, uint8=np.uint8))
-    warm_memory(corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "empty", zeros)
+        warm_memory(corpus)
     assert len(made[0]) == 2**26 + 16 * 4
     assert made[0][:: mmap.PAGESIZE].all()

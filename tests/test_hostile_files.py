@@ -17,7 +17,7 @@ from bpe import Tokenizer
 from bpe.errors import EncodingError, TokenizerFileError
 from bpe.pretokenize import Pretokenizer
 from bpe.tokenizer_file import (
-    load,
+    TokenizerFiles,
     load_gpt2_files,
     load_tiktoken_ranks,
     parse_tokenizer_json,
@@ -56,7 +56,7 @@ def test_any_damage_to_the_text(
     path = tmp_path_factory.mktemp("damaged") / "t.json"
     path.write_bytes(text)
     try:
-        load(path)
+        TokenizerFiles.read(path).parts()
     except TokenizerFileError as error:
         assert str(path) in str(error)
 
@@ -122,4 +122,4 @@ def test_a_number_of_thousands_of_digits_is_no_id(tmp_path: Path) -> None:
     config = {"added_tokens_decoder": {"9" * 5000: {"content": "<|endoftext|>"}}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(TokenizerFileError, match=r"for the id 999.*has no added token"):
-        load(path)
+        TokenizerFiles.read(path).parts()
