@@ -203,7 +203,7 @@ class Tokenizer:
             tokenizer.fingerprint = fingerprint
             return tokenizer
         tokenizer = cls._of(files.parts())
-        if tokenizer_cache.is_worth_it(files):
+        if tokenizer_cache.is_kept(files, tokenizer._parts):
             tokenizer_cache.keep(files, tokenizer._parts, tokenizer.fingerprint)
         return tokenizer
 

@@ -40,9 +40,13 @@ def _cache() -> Cache:
     return Cache(f"tokenizers-{digest_of(sys.byteorder, sources)}", "tokenizers are read anew")
 
 
-def is_worth_it(files: TokenizerFiles) -> bool:
-    """Whether they are so long that it saves time."""
-    return len(files.text) >= _AT_LEAST
+def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:
+    """Whether `keep` is for what was read from these files.
+
+    They are so long that it saves time; and not of a pattern that the package `regex` runs: whether
+    it can is asked when the files are read.
+    """
+    return len(files.text) >= _AT_LEAST and parts.pattern in PATTERNS
 
 
 def _name(files: TokenizerFiles) -> str:
@@ -59,7 +63,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
     """What `keep` was given for these files, or None."""
     import numpy as np
 
-    content = _cache().read(_name(files)) if is_worth_it(files) else None
+    content = _cache().read(_name(files)) if len(files.text) >= _AT_LEAST else None
     if content is None:
         return None
     n_head = int.from_bytes(content[:8], "little")
@@ -93,12 +97,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
 
 
 def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None:
-    """Keep what was read from files, and the fingerprint of that.
-
-    Not of a pattern that the package `regex` runs: whether it can is asked when the file is read.
-    """
-    if parts.pattern not in PATTERNS:
-        return
+    """Keep what was read from files, and the fingerprint of that."""
     vocabulary = parts.vocabulary
     tokens, pairs = vocabulary.flat, vocabulary.pairs
     head = {

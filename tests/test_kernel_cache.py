@@ -239,6 +239,30 @@ def test_a_kernel_of_somebody_elses_whose_module_changes(
     assert run(package, program) == f"{expected}|compiled"
 
 
+EDIT_AND_RUN = """
+import own
+from pathlib import Path
+module = Path("own.py")
+module.write_text(module.read_text().replace("STEP = 2", "STEP = 3"))
+own.run()
+"""
+
+
+def test_a_module_that_is_edited_before_its_kernel_is_called(package: Path) -> None:
+    """What was imported runs, and is not kept for what stands there now."""
+    module = package.parent / "own.py"
+    module.write_text(OWN.replace("print(caller", "run = lambda: print(caller"), encoding="utf-8")
+    assert run(package, EDIT_AND_RUN) == "212|compiled"
+    shutil.rmtree(package.parent / "__pycache__", ignore_errors=True)
+    assert run(package, "import own; own.run()") == "213|compiled"
+
+
+def test_a_kernel_that_is_in_no_file_is_not_kept(package: Path) -> None:
+    for _ in range(2):
+        assert run(package, OWN) == "212|compiled"
+    assert not list((package.parent.parent / "cache").rglob("*.o"))
+
+
 def test_a_file_of_numba_settings_makes_other_code(package: Path) -> None:
     pytest.importorskip("yaml", reason="without PyYAML numba reads no .numba_config.yaml")
     assert run(package, FIND_INTO.format(4)) == "(3, 3)|compiled"

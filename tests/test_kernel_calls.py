@@ -18,7 +18,9 @@ from bpe.kernels import jit, machine_code
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine_code import kind_of
 
-pytestmark = pytest.mark.skipif(jit.DISABLE_JIT, reason="uncompiled, functions take what they are")
+pytestmark = pytest.mark.skipif(
+    jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
+)
 
 
 class Pair(NamedTuple):

@@ -32,8 +32,8 @@ _POINTER = _I8.as_pointer()
 # array has its fields, in the order that NumPy's C interface has had since its first version.
 _TYPE = object.__basicsize__ - 8
 _N_ITEMS, _ITEMS = object.__basicsize__, tuple.__basicsize__
-_DATA, _N_DIMENSIONS, _SHAPE, _STRIDES, _BASE, _DTYPE, _FLAGS = (
-    object.__basicsize__ + offset for offset in (0, 8, 16, 24, 32, 40, 48)
+_DATA, _N_DIMENSIONS, _SHAPE, _STRIDES, _DTYPE, _FLAGS = (
+    object.__basicsize__ + offset for offset in (0, 8, 16, 24, 40, 48)
 )
 # In the flags of an array.
 _C_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400

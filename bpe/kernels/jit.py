@@ -143,6 +143,8 @@ class Kernel:
         self.__doc__ = function.__doc__
         self.py_func = function
         self.dispatcher: Any = None
+        # As it is now: who edits the module later runs what was imported.
+        self._source = _source_of(function)
         self._specializations: tuple[_Specialization, ...] = ()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -179,32 +181,42 @@ class Kernel:
 
     def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode:
         arguments = ", ".join(map(spelled, kinds))
-        about = [_linker().processor, machine_code.numba_settings(), _source_of(self.py_func)]
+        about = [_linker().processor, machine_code.numba_settings(), self._source]
         what = f"{self.name}({arguments}) {about}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
         name = f"{self.name}-{digest}.o"
-        if (found := machine_code.load(name, what)) is not None:
+        if self._source and (found := machine_code.load(name, what)) is not None:
             return found
         say_once("compiling kernels for this machine; this happens once and takes up to a minute")
         from bpe.kernels.compiler import compiled
 
         code = compiled(self, kinds, what, f"tokenbin_{digest}")
-        machine_code.save(name, code)
+        if self._source:
+            machine_code.save(name, code)
         return code
 
 
 def _source_of(function: Callable[..., Any]) -> str:
     """What decides what a kernel does, beside what the directory of the cache is named by.
 
-    Kernels of one module call one another, and take numbers from it.
+    Kernels of one module call one another, and take numbers from it. It is "" of one that is in no
+    file, as by `python -c`: its machine code is not kept.
     """
-    path = function.__code__.co_filename
-    try:
-        content = Path(path).read_bytes()
-    except OSError:  # typed in, or run by `python -c`
-        content = os.urandom(16)
     code = function.__code__
-    return hashlib.sha256(content + f"{code.co_firstlineno}".encode() + code.co_code).hexdigest()
+    path = Path(code.co_filename)
+    if not path.is_file():
+        return ""
+    state = path.stat()
+    of_file = _digest_of_file(path, state.st_mtime_ns, state.st_size)
+    return hashlib.sha256(
+        f"{of_file} {code.co_firstlineno} {code.co_code.hex()}".encode()
+    ).hexdigest()
+
+
+@functools.cache
+def _digest_of_file(path: Path, mtime_ns: int, size: int) -> str:
+    """Of its content; the other two say which state of the file that is."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _own_name(function: Callable[..., Any]) -> str:

@@ -48,10 +48,14 @@ def source_digest() -> str:
     return digest_of(_layout(), [*versions, *sources()])
 
 
+# Of the sources as they are now, before they are imported: who edits them later runs the old ones.
+_DIGEST = source_digest()
+
+
 @functools.cache
 def kept_code() -> Cache:
     """Where machine code is kept."""
-    return Cache(f"kernels-{source_digest()}", "kernels are compiled anew")
+    return Cache(f"kernels-{_DIGEST}", "kernels are compiled anew")
 
 
 def numba_settings() -> list[str]:
@@ -63,7 +67,7 @@ def numba_settings() -> list[str]:
     ]
     # Numba takes it from where it is imported.
     file = Path(".numba_config.yaml")
-    return [*settings, file.read_text(encoding="utf-8")] if file.is_file() else settings
+    return [*settings, repr(file.read_bytes())] if file.is_file() else settings
 
 
 class MachineCode(NamedTuple):
