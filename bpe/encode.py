@@ -243,16 +243,6 @@ class EncoderTables:
         # Of two with one place in the table the first stays: the lower id, as they mostly stand.
         kernels.fill_tokens(self.tables, group_scratch(), token_bytes, token_offsets)
         self.words = SharedWords()
-        # Only scanners take what is not UTF-8, as many tokens are.
-        if self.pretokenizer.pattern in PATTERNS:
-            # Most words of a text are tokens: to encode each token puts those among the words that
-            # are pre-tokens and not in the table of tokens.
-            lengths = np.diff(token_offsets)
-            is_short = lengths <= kernels.SHORT
-            Encoder(self).encode_view(
-                token_bytes[np.repeat(is_short, lengths)],
-                np.cumsum(np.append(0, lengths[is_short])),
-            )
 
 
 class Encoder:

@@ -1,4 +1,4 @@
-"""The kernel tests once more: uncompiled, with bounds checks, and between unreadable pages."""
+"""The kernel tests once more: plain, with bounds checks, for others, between unreadable pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from bpe.kernels import vectors
+from bpe.kernels.jit import kernel
+
 TESTS = Path(__file__).parent
+
+
+@kernel
+def has_eight():
+    return vectors.has_eight()
 
 
 @pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
@@ -23,6 +31,29 @@ def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> None:
+    if not has_eight():
+        pytest.skip("for a processor without AVX-512 all other tests are compiled already")
+    cache = pytestconfig.rootpath / ".pytest_cache" / "generic"
+    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    environment = os.environ | generic | {"NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
+    tests = [
+        str(TESTS / "test_kernels.py"),
+        "-k",
+        "encoder_gives_the_ids or beyond_a_window or eight",
+    ]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *tests],
+        env=environment,
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "2 skipped" in run.stdout, "eight words at a time were compiled for this processor"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect is called as on Linux")

@@ -24,7 +24,7 @@ from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as encode_kernels
-from bpe.kernels import machine, merge_tables
+from bpe.kernels import machine, merge_tables, vectors
 from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import kernel
 from bpe.kernels.split import sure_letters
@@ -1007,11 +1007,130 @@ def test_machine_words_equal_their_plain_twins() -> None:
         assert least == min(int(numbers[place]) for place in others)
 
 
+def test_eight_words_equal_their_plain_twins() -> None:
+    if not _has_eight():
+        pytest.skip("this processor has no AVX-512 with VBMI2, of which the functions are made")
+    random_source = np.random.default_rng(4)
+    source = random_source.integers(0, 256, 300, np.uint8)
+    numbers = np.array([0, 1, 7, 8, 9, 64, 2**31, 2**61 - 1], np.uint64)
+    for i in range(0, 24, 5):
+        words = random_source.integers(0, 2**64, 40, np.uint64)
+        others = random_source.integers(0, 2**64, 40, np.uint64)
+        others[i : i + 8 : 3] = words[i : i + 8 : 3]
+        places = random_source.integers(0, vectors.WINDOW - 7, 8, np.uint64)
+        halves = np.zeros(11 * 16, np.uint32)
+        above = _eight(words, others, source, places, numbers, np.uint64(i), halves)
+        a, b = words[i : i + 8], others[i : i + 8]
+        assert vectors.load_eight(words, np.uint64(i)).tolist() == a.tolist()
+        assert above == vectors.which_above(a, b) == sum(1 << j for j in range(8) if a[j] > b[j])
+        text = source.tobytes()[7:]
+        at_places = [int.from_bytes(text[place:][:8], "little") for place in places.tolist()]
+        padding = [-(1 << 8 * min(n, 8)) & (2**64 - 1) for n in numbers.tolist()]
+        expected = [
+            *(a + b, a - b, a * b, a & b, a | b, a ^ b),
+            vectors.words_in_window(source, 7, places),
+            vectors.words_at(source, 7, places),
+            vectors.gather_eight(words, places & vectors.all_eight(31)),
+            vectors.rotate_eight(a, 15),
+            vectors.from_byte(numbers),
+        ]
+        assert expected[6].tolist() == expected[7].tolist() == at_places
+        assert expected[10].tolist() == padding
+        found = halves.reshape(-1, 2, 8).astype(np.uint64)
+        found = found[:, 0] | found[:, 1] << np.uint64(32)
+        assert found.tolist() == [each.tolist() for each in expected]
+
+
+def test_positions_of_eight_words_equal_their_plain_twins() -> None:
+    if not _has_eight():
+        pytest.skip("this processor has no AVX-512 with VBMI2, of which the functions are made")
+    random_source = random.Random(5)
+    words = [0, 1, 2**63, 2**64 - 1, 2**33 - 1, 2**32 - 1, 0x5555555555555555]
+    words += [random_source.getrandbits(64) & random_source.getrandbits(64) for _ in range(20)]
+    for word in words:
+        for base, at in ((0, 0), (2**40, 3)):
+            expected = [base + j for j in range(64) if word >> j & 1]
+            array = np.zeros(70, np.int64)
+            _store_positions(np.uint64(word), base, array, at)
+            assert array[at : at + len(expected)].tolist() == expected
+            chosen = word & 0xFF
+            expected = [base % 2**31 + j for j in range(8) if chosen >> j & 1]
+            numbers = np.zeros(20, np.uint32)
+            _store_chosen(np.uint64(chosen), np.uint64(base % 2**31), numbers, np.uint64(at))
+            assert numbers[at : at + len(expected)].tolist() == expected
+
+
+def test_tokens_of_every_length_in_and_beyond_a_window() -> None:
+    """Eight pre-tokens at a time are looked up from a window of the text, or one by one."""
+    merges = trained()
+    vocabulary = Vocabulary.from_merges(merges)
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    rank = reference.rank_by_merges(merges)
+    random_source = random.Random(9)
+    for longest in (3, 9, 17, 100):
+        words = [
+            "".join(random_source.choices("theantor", k=random_source.randint(1, longest)))
+            for _ in range(40)
+        ]
+        text = " ".join(words)
+        # It ends at several places of a window.
+        for cut in range(len(text) - 5, len(text)):
+            ids, _ = encoder.encode(*as_batch([text[:cut]]))
+            got = [vocabulary.tokens[token_id] for token_id in ids]
+            assert got == [
+                token
+                for pretoken in reference.split(text[:cut])
+                for token in reference.encode(pretoken.encode(), rank)
+            ]
+
+
 def test_keys_of_different_words_differ() -> None:
     seen = {}
     for low, high in [(0, 1 << 56), (0, 2 << 56), (97, 1 << 56), (97, 2 << 56)]:
         seen[int(word_kernels.hash_key(np.uint64(low), np.uint64(high)))] = (low, high)
     assert len(seen) == 4
+
+
+@kernel
+def _has_eight():
+    return vectors.has_eight()
+
+
+@kernel
+def _put_eight(words, halves, at):
+    """Both halves of eight words."""
+    vectors.store_halves(words, halves, at)
+    vectors.store_halves(vectors.rotate_eight(words, np.uint64(32)), halves, at + np.uint64(8))
+
+
+@kernel
+def _eight(words, others, source, places, numbers, i, halves):
+    a, b = vectors.load_eight(words, i), vectors.load_eight(others, i)
+    of_source = vectors.load_eight(places, np.uint64(0))
+    of_words = of_source & vectors.all_eight(np.uint64(31))
+    padding = vectors.from_byte(vectors.load_eight(numbers, np.uint64(0)))
+    _put_eight(a + b, halves, np.uint64(0))
+    _put_eight(a - b, halves, np.uint64(16))
+    _put_eight(a * b, halves, np.uint64(32))
+    _put_eight(a & b, halves, np.uint64(48))
+    _put_eight(a | b, halves, np.uint64(64))
+    _put_eight(a ^ b, halves, np.uint64(80))
+    _put_eight(vectors.words_in_window(source, 7, of_source), halves, np.uint64(96))
+    _put_eight(vectors.words_at(source, 7, of_source), halves, np.uint64(112))
+    _put_eight(vectors.gather_eight(words, of_words), halves, np.uint64(128))
+    _put_eight(vectors.rotate_eight(a, np.uint64(15)), halves, np.uint64(144))
+    _put_eight(padding, halves, np.uint64(160))
+    return vectors.which_above(a, b)
+
+
+@kernel
+def _store_positions(word, base, array, i):
+    vectors.store_positions(word, base, array, i)
+
+
+@kernel
+def _store_chosen(chosen, first, array, i):
+    vectors.store_chosen(chosen, first, array, i)
 
 
 @kernel

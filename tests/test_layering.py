@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     "bpe.errors bpe.unicode_classes bpe.gathered bpe.huge_pages bpe.threads bpe.cache"
     " bpe.kernels.machine",
-    "bpe.kernels.machine_code bpe.kernels.intrinsics",
+    "bpe.kernels.machine_code bpe.kernels.intrinsics bpe.kernels.vectors",
+    "bpe.kernels.vector_intrinsics",
     "bpe.kernels.compiler",
     "bpe.kernels.jit",
     "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.learn_merges"

@@ -21,7 +21,7 @@ from numba.core.types.containers import BaseTuple
 from numba.extending import typeof_impl
 from numba.np import numpy_support
 
-from bpe.kernels import intrinsics  # noqa: F401  (registers them)
+from bpe.kernels import intrinsics, vector_intrinsics  # noqa: F401  (registers them)
 from bpe.kernels.machine_code import ERROR, MISMATCH, OK, MachineCode, name_of_class
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)

@@ -45,6 +45,21 @@ from bpe.kernels.machine import (
     take_key,
     trailing_zeros,
 )
+from bpe.kernels.vectors import (
+    WINDOW,
+    all_eight,
+    from_byte,
+    gather_eight,
+    has_eight,
+    load_eight,
+    rotate_eight,
+    store_chosen,
+    store_halves,
+    store_positions,
+    which_above,
+    words_at,
+    words_in_window,
+)
 from bpe.kernels.words import (
     MOST_LONG,
     add_long_row,
@@ -158,6 +173,12 @@ def token_hash(word):
     """
     # The upper bits of a product depend on all bits of the word.
     return rotate(multiply(word, np.uint64(0x9E3779B97F4A7C15)), np.uint64(TOKEN_BITS))
+
+
+@kernel
+def token_hashes(words):
+    """`token_hash` of eight words."""
+    return rotate_eight(words * all_eight(np.uint64(0x9E3779B97F4A7C15)), np.uint64(TOKEN_BITS))
 
 
 @kernel
@@ -358,9 +379,12 @@ def take_positions(starts, cursor, positions):
     while k < starts.size and n <= GROUP:
         word = starts[k]
         base = np.int64(k) << 6
+        following = n + ones(word)
+        if has_eight():
+            store_positions(word, base, positions, n)
+            word = np.uint64(0)
         # Eight at a time, whether there are as many or not, and then the place is taken back: the
         # number is different in every word, and an end of a loop at each could only be guessed.
-        following = n + ones(word)
         while word:
             at = np.uint64(n)
             for j in range(8):
@@ -465,8 +489,30 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
     # Unsigned numbers need no test for places counted from the end.
     i, n, one = np.uint64(first), np.uint64(n_others), np.uint64(1)
     start, last = positions[i], positions[np.uint64(stop)]
+    eight = np.uint64(8)
     # A loop whose end cannot be counted is not unrolled: registers are just enough.
     while start != last:
+        if has_eight() and np.int64(i) + 8 <= stop:
+            # Eight at a time. Where they lie near together, all bytes come from two registers, and
+            # what reaches out of these is padded.
+            starts = load_eight(positions, i)
+            lengths = load_eight(positions, i + one) - starts
+            at = start - source_start
+            words = starts - all_eight(np.uint64(start))
+            if positions[i + eight] - start <= WINDOW and at + WINDOW <= source.size:
+                words = words_in_window(source, at, words)
+            else:
+                words = words_at(source, at, words)
+            hashed = token_hashes(words | from_byte(lengths))
+            differing = gather_eight(tokens, hashed & all_eight(most)) ^ hashed
+            others = which_above(differing, all_eight(most))
+            others |= which_above(lengths, all_eight(np.uint64(TOKEN_BYTES)))
+            store_halves(differing, group, i)
+            store_chosen(others, i, group, n + OTHERS)
+            n += np.uint64(ones(others))
+            i += eight
+            start = positions[i]
+            continue
         end = positions[i + one]
         length = np.uint64(min(end - start, np.int64(TOKEN_BYTES + 1)))
         hashed = token_hash(load_u64(source, start - source_start) | PADDING[length])

@@ -21,7 +21,7 @@ _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _MASK64 = (1 << 64) - 1
 
 
-def _instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: where a kernel calls `plain`, this is generated."""
 
     def register(define: Callable[..., Any]) -> Any:
@@ -38,18 +38,20 @@ def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, in
     return builder.bitcast(builder.gep(data, [index]), cgutils.voidptr_t)
 
 
-def _at(kind: Any, context: Any, builder: Any, signature: Any, arguments: Any, number: int) -> Any:
+def element_at(
+    kind: Any, context: Any, builder: Any, signature: Any, arguments: Any, number: int
+) -> Any:
     """Pointer to the value of this kind at `array[index]`, arguments `number` and the next."""
     array_type, array, index = signature.args[number], arguments[number], arguments[number + 1]
     pointer = _element_pointer(context, builder, array_type, array, index)
     return builder.bitcast(pointer, kind.as_pointer())
 
 
-@_instead_of(machine.range_mask)
+@instead_of(machine.range_mask)
 def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I8, 64)
-        pointer = _at(vector, context, builder, signature, arguments, 0)
+        pointer = element_at(vector, context, builder, signature, arguments, 0)
         loaded = builder.load(pointer, align=1)
         undefined = ir.Constant(vector, ir.Undefined)
         zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
@@ -67,14 +69,16 @@ def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) ->
     return types.uint64(array, types.int64, types.uint8, types.uint8), generate
 
 
-@_instead_of(machine.member_mask)
+@instead_of(machine.member_mask)
 def _member_mask(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # Lanes of 16 bits: each takes its quarter of the word and shifts it. There are no shifts
         # by lane of less, and wider lanes take twice as many instructions and more.
         i16, vector = ir.IntType(16), ir.VectorType(_I8, 64)
         lanes = ir.VectorType(i16, 64)
-        loaded = builder.load(_at(vector, context, builder, signature, arguments, 0), align=1)
+        loaded = builder.load(
+            element_at(vector, context, builder, signature, arguments, 0), align=1
+        )
         undefined = ir.Constant(lanes, ir.Undefined)
         zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
 
@@ -98,37 +102,37 @@ def _member_mask(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
     return types.uint64(array, types.int64, types.uint64), generate
 
 
-@_instead_of(machine.load_u64)
+@instead_of(machine.load_u64)
 def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_at(_I64, context, builder, signature, arguments, 0), align=1)
+        return builder.load(element_at(_I64, context, builder, signature, arguments, 0), align=1)
 
     return types.uint64(array, types.int64), generate
 
 
-@_instead_of(machine.load_acquire)
+@instead_of(machine.load_acquire)
 def _load_acquire(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        pointer = element_at(_I64, context, builder, signature, arguments, 0)
         return builder.load_atomic(pointer, "acquire", 8)
 
     return types.uint64(array, types.int64), generate
 
 
-@_instead_of(machine.store_release)
+@instead_of(machine.store_release)
 def _store_release(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        pointer = element_at(_I64, context, builder, signature, arguments, 0)
         builder.store_atomic(arguments[2], pointer, "release", 8)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.uint64), generate
 
 
-@_instead_of(machine.claim)
+@instead_of(machine.claim)
 def _claim(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        pointer = element_at(_I64, context, builder, signature, arguments, 0)
         nothing = ir.Constant(_I64, 0)
         found = builder.cmpxchg(pointer, nothing, arguments[2], "acq_rel", "acquire")
         return builder.extract_value(found, 1)
@@ -136,23 +140,24 @@ def _claim(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     return types.boolean(array, types.int64, types.uint64), generate
 
 
-@_instead_of(machine.add_atomically)
+@instead_of(machine.add_atomically)
 def _add_atomically(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _at(_I64, context, builder, signature, arguments, 0)
+        pointer = element_at(_I64, context, builder, signature, arguments, 0)
         return builder.atomic_rmw("add", pointer, arguments[2], "monotonic")
 
     return types.int64(array, types.int64, types.int64), generate
 
 
-@_instead_of(machine.take_key)
+@instead_of(machine.take_key)
 def _take_key(
     typing_context: Any, source: Any, i: Any, parts: Any, j: Any, target: Any, k: Any
 ) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I64, 2)
         text, mask, to = (
-            _at(vector, context, builder, signature, arguments, number) for number in (0, 2, 4)
+            element_at(vector, context, builder, signature, arguments, number)
+            for number in (0, 2, 4)
         )
         top = builder.gep(mask, [ir.Constant(_I64, 1)])
         kept = builder.and_(builder.load(text, align=1), builder.load(mask, align=8))
@@ -163,12 +168,14 @@ def _take_key(
     return types.void(*words), generate
 
 
-@_instead_of(machine.same_two_words)
+@instead_of(machine.same_two_words)
 def _same_two_words(typing_context: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector, wide = ir.VectorType(_I64, 2), ir.IntType(128)
         first, second = (
-            builder.load(_at(vector, context, builder, signature, arguments, number), align=8)
+            builder.load(
+                element_at(vector, context, builder, signature, arguments, number), align=8
+            )
             for number in (0, 2)
         )
         differing = builder.bitcast(builder.xor(first, second), wide)
@@ -177,12 +184,12 @@ def _same_two_words(typing_context: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
     return types.boolean(a, types.uint64, b, types.uint64), generate
 
 
-@_instead_of(machine.copy_four_ids)
+@instead_of(machine.copy_four_ids)
 def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I64, 2)
         from_, to = (
-            _at(vector, context, builder, signature, arguments, number) for number in (0, 2)
+            element_at(vector, context, builder, signature, arguments, number) for number in (0, 2)
         )
         kept = ir.Constant(vector, [_MASK64, _MASK64 >> 3])
         builder.store(builder.and_(builder.load(from_, align=8), kept), to, align=4)
@@ -191,12 +198,12 @@ def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any
     return types.void(source, types.uint64, target, types.int64), generate
 
 
-@_instead_of(machine.copy_16_ids)
+@instead_of(machine.copy_16_ids)
 def _copy_16_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
         from_, to = (
-            _at(vector, context, builder, signature, arguments, number) for number in (0, 2)
+            element_at(vector, context, builder, signature, arguments, number) for number in (0, 2)
         )
         builder.store(builder.load(from_, align=4), to, align=4)
         return context.get_dummy_value()
@@ -204,7 +211,7 @@ def _copy_16_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) 
     return types.void(source, types.int64, target, types.int64), generate
 
 
-@_instead_of(machine.store_four_ids)
+@instead_of(machine.store_four_ids)
 def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I64, 4)
@@ -222,7 +229,7 @@ def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: An
         mask = splat(builder.sub(builder.shl(one, bits), one))
         fields = builder.and_(builder.lshr(splat(word), shifts), mask)
         ids = builder.trunc(fields, ir.VectorType(_I32, 4))
-        pointer = _at(ids.type, context, builder, signature, arguments, 0)
+        pointer = element_at(ids.type, context, builder, signature, arguments, 0)
         builder.store(ids, pointer, align=4)
         return context.get_dummy_value()
 
@@ -237,23 +244,23 @@ def _minimum(builder: Any, values: Any) -> Any:
     return builder.call(function, [values])
 
 
-@_instead_of(machine.minimum_of_16)
+@instead_of(machine.minimum_of_16)
 def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
-        pointer = _at(vector, context, builder, signature, arguments, 0)
+        pointer = element_at(vector, context, builder, signature, arguments, 0)
         return _minimum(builder, builder.load(pointer, align=4))
 
     return types.uint32(array, types.int64), generate
 
 
-@_instead_of(machine.minimum_of_others)
+@instead_of(machine.minimum_of_others)
 def _minimum_of_others(
     typing_context: Any, array: Any, i: Any, one_place: Any, a: Any, b: Any, c: Any
 ) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
-        pointer = _at(vector, context, builder, signature, arguments, 0)
+        pointer = element_at(vector, context, builder, signature, arguments, 0)
         values = builder.load(pointer, align=4)
         first = builder.add(arguments[1], ir.Constant(_I64, 63))
         for place in arguments[3:]:
@@ -269,7 +276,7 @@ def _minimum_of_others(
     return types.uint32(array, int64, one_place, int64, int64, int64), generate
 
 
-@_instead_of(machine.trailing_zeros)
+@instead_of(machine.trailing_zeros)
 def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -277,7 +284,7 @@ def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@_instead_of(machine.leading_zeros)
+@instead_of(machine.leading_zeros)
 def _leading_zeros(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -285,7 +292,7 @@ def _leading_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@_instead_of(machine.ones)
+@instead_of(machine.ones)
 def _ones(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -293,7 +300,7 @@ def _ones(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@_instead_of(machine.multiply)
+@instead_of(machine.multiply)
 def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.mul(*arguments)
@@ -301,7 +308,7 @@ def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@_instead_of(machine.multiply_and_fold)
+@instead_of(machine.multiply_and_fold)
 def _multiply_and_fold(typing_context: Any, a: Any, b: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)
@@ -312,7 +319,7 @@ def _multiply_and_fold(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@_instead_of(machine.add)
+@instead_of(machine.add)
 def _add(typing_context: Any, a: Any, b: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.add(*arguments)
@@ -320,7 +327,7 @@ def _add(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@_instead_of(machine.rotate)
+@instead_of(machine.rotate)
 def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # Shifts that are written down, the compiler takes apart: it multiplies twice instead.
@@ -332,7 +339,7 @@ def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@_instead_of(machine.out_of_line)
+@instead_of(machine.out_of_line)
 def _out_of_line(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
@@ -342,7 +349,7 @@ def _out_of_line(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@_instead_of(machine.apart)
+@instead_of(machine.apart)
 def _apart(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
@@ -351,7 +358,7 @@ def _apart(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@_instead_of(machine.in_line)
+@instead_of(machine.in_line)
 def _in_line(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("alwaysinline")
@@ -360,7 +367,7 @@ def _in_line(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@_instead_of(machine.prefetch)
+@instead_of(machine.prefetch)
 def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])

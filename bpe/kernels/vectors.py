@@ -1,0 +1,92 @@
+"""Eight words at a time, for processors that can.
+
+Law: what stands here is what is done; `bpe.kernels.vector_intrinsics` says what the compiler makes
+of it instead, which gives the same bits. Nothing checks bounds: the caller guarantees that what the
+docstring names lies inside the arrays.
+
+Eight words are `uint64[8]` here, and one register in a kernel, which knows `+ - * & | ^` of two of
+them, modulo 2**64. A kernel asks `has_eight` first, whose answer the compiler knows: on other
+processors what would follow is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bpe.kernels.machine import load_u64
+
+WINDOW = 128
+"""Bytes that `words_in_window` reads."""
+
+
+def has_eight() -> bool:
+    """Whether the processor has instructions for all that stands here (AVX-512 with VBMI2)."""
+    return True
+
+
+def all_eight(word: int) -> Any:
+    """Eight times the same."""
+    return np.full(8, int(word), np.uint64)
+
+
+def load_eight(array: Any, i: int) -> Any:
+    """`array[i : i + 8]`, of 64 bits each."""
+    return array[i : i + np.uint64(8)].astype(np.uint64)
+
+
+def words_at(source: Any, i: int, places: Any) -> Any:
+    """The eight bytes from each `source[i + place]`, `uint8`, as one word."""
+    return np.array([load_u64(source, int(i) + int(place)) for place in places])
+
+
+def words_in_window(source: Any, i: int, places: Any) -> Any:
+    """The same, of places below WINDOW; all of `source[i : i + WINDOW]` is read, and no more.
+
+    Bytes that lie behind it mean nothing.
+    """
+    return words_at(source[i : i + WINDOW], 0, places)
+
+
+def gather_eight(array: Any, places: Any) -> Any:
+    """`array[place]`, `uint64`, for each place."""
+    return array[places]
+
+
+def rotate_eight(words: Any, bits: int) -> Any:
+    """Each word with its so many upper bits as the lowest ones; 0 < bits < 64."""
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - int(bits)))
+
+
+def from_byte(numbers: Any) -> Any:
+    """For each number, below 2**61, a word: its bytes from that one on are 0xFF, the others 0."""
+    return np.array([-(1 << 8 * min(int(n), 8)) & (2**64 - 1) for n in numbers], np.uint64)
+
+
+def which_above(words: Any, limits: Any) -> np.uint64:
+    """Bit j: word j is above limit j."""
+    return np.uint64(sum(int(above) << j for j, above in enumerate(words > limits)))
+
+
+def store_halves(words: Any, array: Any, i: int) -> None:
+    """The lower halves of eight words to `array[i : i + 8]`, `uint32`."""
+    array[i : i + np.uint64(8)] = words.astype(np.uint32)
+
+
+def store_chosen(chosen: int, first: int, array: Any, i: int) -> None:
+    """`first + j` for every set bit j of eight, ascending, to `array[i:]`, `uint32`.
+
+    Eight are written: what is behind them means nothing.
+    """
+    places = [int(first) + j for j in range(8) if int(chosen) >> j & 1]
+    array[i : i + np.uint64(len(places))] = places
+
+
+def store_positions(word: int, base: int, array: Any, i: int) -> None:
+    """`base + j` for every set bit j of a word, ascending, to `array[i:]`, `int64`.
+
+    Up to 64 are written: what is behind them means nothing.
+    """
+    places = [int(base) + j for j in range(64) if int(word) >> j & 1]
+    array[i : i + len(places)] = places
