@@ -5,20 +5,21 @@ What is changed or left out is counted: documents of zero bytes are dropped; tex
 is an error, is replaced, or takes its document with it, as the user chose. Everything is decided
 document by document, so nothing depends on how a source was cut into work units.
 
-Documents stay where they are, mapped from a file: a batch says where each begins and ends. What
-stands between them, separators, is not copied away.
+Documents stay where they were read to: a batch says where each begins and ends. What stands between
+them, separators, is not copied away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
+from preprocess.reused_memory import ReusedMemory
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -49,6 +50,7 @@ class Reading:
         validation_fraction: Share of the documents that belongs to validation, in [0, 1).
         safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
         uncut: Byte strings that no cut may run through: the special tokens.
+        memory: For text that is read: at most one unit for each worker, and a few that wait.
     """
 
     separator: bytes = b"<|endoftext|>"
@@ -57,6 +59,9 @@ class Reading:
     validation_fraction: float = 0.0
     safe_cut: Callable[[NDArray[np.uint8], int, int], int] | None = None
     uncut: tuple[bytes, ...] = ()
+    memory: ReusedMemory = field(
+        default_factory=lambda: ReusedMemory(limit=256, largest=1 << 26), repr=False, compare=False
+    )
 
     @property
     def decides_by_document(self) -> bool:
@@ -69,7 +74,7 @@ class DocumentBatch:
     """Documents side by side, none of them empty, all of them UTF-8.
 
     Attributes:
-        buffer: uint8[n_bytes], read-only; it may be a mapped file.
+        buffer: uint8[n_bytes], read-only.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
         continues: Document 0 began in an earlier batch of the same source.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preprocess.joined import windows_of
-from preprocess.sampling import SamplingError, batches, get_batch
+from preprocess.sampling import SamplingError, get_batch
 from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 
@@ -299,19 +299,6 @@ def test_what_is_held_in_any_way_is_never_written_over(steps: list[tuple[int, in
         assert [np.array(each).tolist() for each in held] == seen
 
 
-def test_large_batches_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = batches._Outputs()
-    monkeypatch.setattr(batches, "_outputs", outputs)
-    monkeypatch.setattr(outputs, "LARGEST", 8 * 40)
-    get_batch(np.arange(5000), 4, 11)
-    assert not any(outputs._memory)
-    for n in range(1, 11):
-        get_batch(np.arange(5000), 4, n)
-    assert [len(memory) // 8 for memory in outputs._memory] == [
-        4 * n for n in range(7, 11) for _ in "xy"
-    ]
-
-
 def test_what_becomes_of_a_batch_is_nothing_to_others() -> None:
     (array, _) = get_batch(np.arange(5000), 5, 77)
     base: Any = array
@@ -323,30 +310,6 @@ def test_what_becomes_of_a_batch_is_nothing_to_others() -> None:
         for array in get_batch(np.arange(5000), np.int16(5), np.int16(77)):
             assert array.dtype == np.int64
             assert array.flags.writeable
-
-
-def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock may be held by a thread that a signal interrupted, or that a fork left behind."""
-    outputs = batches._Outputs()
-    inside, go_on = threading.Event(), threading.Event()
-    holders = outputs._holders
-
-    def slow(place: int) -> int:
-        inside.set()
-        assert go_on.wait(60)
-        return holders(place)
-
-    gone = outputs.array((3, 4)).ctypes.data
-    monkeypatch.setattr(outputs, "_holders", slow)
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(outputs.array((3, 4)).ctypes.data))
-    thread.start()
-    assert inside.wait(60)
-    # While another one looks for memory, there is none to be found.
-    assert outputs.array((3, 4)).ctypes.data != gone
-    go_on.set()
-    thread.join()
-    assert found == [gone]
 
 
 def test_windows_of_data_are_not_to_be_written() -> None:

@@ -37,7 +37,7 @@ LEVELS = [
     "bpe.train",
     "bpe",
     "preprocess.engine preprocess.progress preprocess.storage preprocess.joined"
-    " preprocess.stopping",
+    " preprocess.stopping preprocess.reused_memory",
     "preprocess.token_file preprocess.journal",
     "preprocess.quality preprocess.spill",
     "preprocess.sampling.batches preprocess.documents preprocess.config",
@@ -102,7 +102,12 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 
 
 def test_sampling_knows_only_the_token_file() -> None:
-    allowed = {"bpe.errors", "preprocess.joined", "preprocess.token_file"}
+    allowed = {
+        "bpe.errors",
+        "preprocess.joined",
+        "preprocess.reused_memory",
+        "preprocess.token_file",
+    }
     for name in MODULES:
         if name.startswith("preprocess.sampling"):
             others = {x for x in imports_of(name) if not x.startswith("preprocess.sampling")}
@@ -146,6 +151,7 @@ def test_who_samples_never_loads_the_builder() -> None:
         "bpe.errors",
         "preprocess",
         "preprocess.joined",
+        "preprocess.reused_memory",
         "preprocess.sampling",
         "preprocess.sampling.batches",
         "preprocess.token_file",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from nasty import nasty_text
 
 from bpe.pretokenize import Pretokenizer
-from preprocess.documents import CorpusError, DocumentBatch, Reading
+from preprocess.documents import ChangedError, CorpusError, DocumentBatch, Reading
 from preprocess.sources import Source, find_sources
 from preprocess.sources import text as text_module
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
@@ -247,8 +249,11 @@ def test_a_stretch_without_a_place_to_cut_is_one_unit(path: Path) -> None:
 def test_text_is_not_copied(path: Path, text: bytes) -> None:
     units = units_of(path, text, unit_size=100)
     batch = units[1].read()
-    assert np.shares_memory(batch.buffer, units[1].mapped)
     assert not batch.buffer.flags.writeable
+    content = units[1].content()
+    assert np.shares_memory(batch.buffer, content)
+    # What somebody holds is not written over.
+    assert not np.shares_memory(content, units[1].content())
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
@@ -264,6 +269,43 @@ def test_invalid_text_is_an_error_that_names_the_byte_in_the_file(
         CorpusError, match=r"text\.txt: byte 35: not valid UTF-8 \(0xff: .*--on-invalid-utf8"
     ):
         documents_of(units)
+
+
+def test_a_file_that_ends_too_early_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = units_of(path, b"some words " * 100, unit_size=100)
+    # As one that is truncated after its size was looked at.
+    monkeypatch.setattr(TextSource, "check_unchanged", lambda source: None)
+    os.truncate(path, 150)
+    units[0].read()
+    with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
+        units[1].read()
+
+
+def test_a_place_that_the_disk_cannot_read_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = units_of(path, b"some words " * 100, unit_size=100)
+
+    class Damaged(io.FileIO):
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            if self.tell() >= 300:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().readinto(buffer[: min(50, 300 - self.tell())])
+
+    def opened(path: Path, mode: str, buffering: int) -> io.FileIO:
+        return Damaged(path, mode)
+
+    monkeypatch.setattr("builtins.open", opened)
+    for unit in units:
+        if unit.stop <= 300:
+            assert unit.read().n_bytes == unit.n_bytes
+        else:
+            place = max(unit.start, 300)
+            wanted = rf"text\.txt: byte {place:,} and on cannot be read: Input/output error; see to"
+            with pytest.raises(CorpusError, match=wanted):
+                unit.read()
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, overload
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from bpe.errors import TokenbinError
 from preprocess.joined import JoinedArrays, windows_of
+from preprocess.reused_memory import ReusedMemory
 from preprocess.token_file import TokenFile, open_tokens
 
 if TYPE_CHECKING:
@@ -112,56 +112,20 @@ def get_batch(
     else:
         # All windows as rows of one overlapping view; taking rows copies just those.
         windows = windows_of(tokens, context_length + 1)[starts]
-    inputs, targets = (_outputs.array((batch_size, context_length)) for _ in range(2))
+    inputs, targets = (_empty((batch_size, context_length)) for _ in range(2))
     inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
     if device is None:
         return inputs, targets
     return _to_device(inputs, device), _to_device(targets, device)
 
 
-class _Outputs:
-    """Memory of batches that nobody holds any more, for those that come.
-
-    Fresh memory costs more than a batch: the system hands it out page by page, full of zeros, at
-    the first touch, and takes it back as soon as the arrays are gone.
-    """
-
-    # Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
-    LIMIT = 8
-    LARGEST = 1 << 24  # bytes of an array that is kept
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # No arrays, so that nobody can change their shape or make them read-only for others.
-        self._memory = [bytearray()]
-        # As this Python counts them.
-        self._free = self._holders(0)
-
-    def array(self, shape: tuple[int, int]) -> Batch:
-        """int64[shape], C-contiguous, of any content, that shares memory with no other array."""
-        n_bytes = 8 * shape[0] * shape[1]
-        # Nobody waits: who holds the lock may be the thread that was interrupted by a signal, or
-        # one that a forked process does not have.
-        if n_bytes > self.LARGEST or not self._lock.acquire(blocking=False):
-            return np.empty(shape, np.int64)
-        try:
-            for place in range(len(self._memory)):
-                # Every array made of it, views of views too, holds the memory.
-                if len(self._memory[place]) == n_bytes and self._holders(place) == self._free:
-                    self._memory.append(self._memory.pop(place))
-                    break
-            else:
-                self._memory.append(bytearray(n_bytes))
-                del self._memory[: -self.LIMIT]
-            return np.frombuffer(self._memory[-1], np.int64).reshape(shape)
-        finally:
-            self._lock.release()
-
-    def _holders(self, place: int) -> int:
-        return sys.getrefcount(self._memory[place])
+# Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
+_outputs = ReusedMemory(limit=8, largest=1 << 24)
 
 
-_outputs = _Outputs()
+def _empty(shape: tuple[int, int]) -> Batch:
+    """int64[shape], C-contiguous, of any content."""
+    return _outputs.array(8 * shape[0] * shape[1]).view(np.int64).reshape(shape)
 
 
 def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-r"""Text files: mapped, not read; documents are what stands between separators.
+r"""Text files; documents are what stands between separators.
 
 Law: the documents are `text.split(separator)`, byte for byte, wherever the file is cut. A unit ends
 
@@ -12,9 +12,10 @@ A stretch without such a place is one unit, however long. Where something must b
 document before any part of it can be used (validation, leaving out what is not UTF-8), units hold
 whole documents, and one that is longer than a unit is looked at while planning, part by part.
 
-A file that is truncated while it is mapped kills the process with SIGBUS, and nothing can catch
-that. So each file's size and time are compared before and after every unit; what remains is a
-truncation during a unit.
+Units are read: into memory that is used again that costs less than to map a file, page by page, and
+to give the map back. Places to cut at are looked for in a map. A file that is truncated meanwhile
+kills the process with SIGBUS there, and nothing can catch that. So each file's size and time are
+compared before and after every unit, and before a place is looked for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import mmap
 import os
 import stat
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -63,7 +64,6 @@ class TextUnit:
 
     Attributes:
         source: The file.
-        mapped: uint8[size of the file], the map; it lives as long as a unit needs it.
         start: Where it starts: at the start of the file, behind a separator or inside a document.
         stop: Where it stops.
         begins_inside: Whether it starts inside a document.
@@ -73,13 +73,14 @@ class TextUnit:
     """
 
     source: TextSource
-    mapped: Bytes
     start: int
     stop: int
     begins_inside: bool
     ends: Ends
     in_validation: bool | None = None
     skipped: bool = False
+    # What was read, until its content is asked for: [] or [uint8[n_bytes]].
+    _read: list[Bytes] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def n_bytes(self) -> int:
@@ -101,13 +102,14 @@ class TextUnit:
         return [int(self.stop), inside, *decided]
 
     def content(self) -> Bytes:
-        """Bytes [start, stop) of the file, mapped."""
+        """Bytes [start, stop) of the file: what `read` has read, if it has."""
         self.source.check_unchanged()
-        return self.mapped[self.start : self.stop]
+        return self._read.pop() if self._read else self.source.read(self.start, self.stop)
 
     def read(self) -> DocumentBatch:
         """Its documents, or parts of documents."""
-        content = self.content()
+        content = self.source.read(self.start, self.stop)
+        self._read[:] = [content]
         starts, ends = between(content, self.source.separator)
         if self.ends is Ends.BETWEEN:
             # What follows the last separator belongs to the next unit.
@@ -185,10 +187,13 @@ class TextSource:
         except (FileNotFoundError, NotADirectoryError):
             unchanged = False
         if not unchanged:
-            raise ChangedError(
-                f"{self.path}: was changed, replaced or removed while it was being read; run the"
-                " command again when nothing writes to it"
-            )
+            raise self._changed()
+
+    def _changed(self) -> ChangedError:
+        return ChangedError(
+            f"{self.path}: was changed, replaced or removed while it was being read; run the"
+            " command again when nothing writes to it"
+        )
 
     def units(self, after: list[Any] | None = None) -> Iterator[TextUnit]:
         """Cut the file into units; a file of zero bytes is one unit of zero bytes."""
@@ -199,10 +204,35 @@ class TextSource:
         return self._units_anywhere(mapped, start, decided[0])
 
     def content_before(self, place: list[Any]) -> Iterator[Bytes]:
-        """The bytes of the file before a place, mapped."""
-        mapped = self._map()
+        """The bytes of the file before a place."""
         for start in range(0, place[0], _STRIDE_BYTES):
-            yield mapped[start : min(start + _STRIDE_BYTES, place[0])]
+            yield self.read(start, min(start + _STRIDE_BYTES, place[0]))
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """uint8[stop - start], read-only: bytes [start, stop) of the file.
+
+        Raises:
+            ChangedError: They are not there any more.
+            CorpusError: They cannot be read.
+        """
+        self.check_unchanged()
+        content = self.reading.memory.array(stop - start)
+        left = content.data
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(start)
+                while left and (n := file.readinto(left)):
+                    left = left[n:]
+        except OSError as error:
+            place = stop - len(left)
+            raise CorpusError(
+                f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
+                " disk, or leave the file out"
+            ) from error
+        if left:
+            raise self._changed()
+        content.flags.writeable = False
+        return content
 
     def _map(self) -> Bytes:
         """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
@@ -216,8 +246,9 @@ class TextSource:
         """Units that may end inside documents: little is read but the places to cut at."""
         cutter = _Cutter(mapped, self.reading)
         while True:
+            self.check_unchanged()
             stop, ends = cutter.cut(start + self.reading.unit_size)
-            yield TextUnit(self, mapped, start, stop, begins_inside, ends)
+            yield TextUnit(self, start, stop, begins_inside, ends)
             if ends is Ends.FILE:
                 return
             start, begins_inside = stop, ends is Ends.INSIDE
@@ -238,17 +269,18 @@ class TextSource:
             if start == n:
                 return
         while start + unit_size < n:
+            self.check_unchanged()
             # A document starts at `start`, so separators found from there are the true ones.
             starts, _ = between(mapped[start : start + unit_size], self.separator)
             if len(starts) > 1:
                 stop = start + int(starts[-1])
-                yield TextUnit(self, mapped, start, stop, False, Ends.BETWEEN)
+                yield TextUnit(self, start, stop, False, Ends.BETWEEN)
             else:
                 stop = yield from self._parts(cutter, start)
                 if stop == n:
                     return
             start = stop
-        yield TextUnit(self, mapped, start, n, False, Ends.FILE)
+        yield TextUnit(self, start, n, False, Ends.FILE)
 
     def _parts(
         self, cutter: _Cutter, start: int, decided: tuple[bool | None, bool] | None = None
@@ -269,7 +301,6 @@ class TextSource:
                 ends = Ends.FILE if stop == len(cutter.mapped) else Ends.BETWEEN
             yield TextUnit(
                 self,
-                cutter.mapped,
                 part_start,
                 part_stop,
                 place > 0 or decided is not None,

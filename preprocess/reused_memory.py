@@ -1,0 +1,66 @@
+"""Memory of arrays that nobody holds any more, for those that come.
+
+Law: an array shares memory with no other that is alive; what it contains at first means nothing.
+
+Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
+at the first touch, and takes it back as soon as the arrays are gone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Sizes are rounded up to a multiple of this, so that the next one, a little larger, fits too.
+_STEP = 1 << 16
+
+
+class ReusedMemory:
+    """Hands out arrays, and sees by itself when all that was made of one is gone.
+
+    Args:
+        limit: How many of them are kept.
+        largest: Bytes of the largest that is.
+    """
+
+    def __init__(self, limit: int, largest: int) -> None:
+        self._limit, self._largest = limit, largest
+        self._lock = threading.Lock()
+        # No arrays, so that nobody can change their shape or make them read-only for others.
+        self._memory = [bytearray()]
+        # As this Python counts them.
+        self._free = self._holders(0)
+
+    def array(self, n_bytes: int) -> NDArray[np.uint8]:
+        """uint8[n_bytes], writable, of any content."""
+        # Nobody waits: who holds the lock may be the thread that was interrupted by a signal, or
+        # one that a forked process does not have.
+        if n_bytes > self._largest or not self._lock.acquire(blocking=False):
+            return np.empty(n_bytes, np.uint8)
+        try:
+            # Every array made of it, views of views too, holds the memory. What was in use last is
+            # near the processor.
+            free = [
+                place
+                for place in reversed(range(len(self._memory)))
+                if self._holders(place) == self._free
+            ]
+            for place in free:
+                if len(self._memory[place]) >= n_bytes:
+                    self._memory.append(self._memory.pop(place))
+                    break
+            else:
+                # What is too small for this is for the others that come.
+                for place in free:
+                    del self._memory[place]
+                self._memory.append(bytearray(-(-n_bytes // _STEP) * _STEP))
+                del self._memory[: -self._limit]
+            return np.frombuffer(self._memory[-1], np.uint8, n_bytes)
+        finally:
+            self._lock.release()
+
+    def _holders(self, place: int) -> int:
+        return sys.getrefcount(self._memory[place])

@@ -1,0 +1,105 @@
+"""Memory that is handed out again: never while anybody holds some of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocess.reused_memory import ReusedMemory
+
+STEP = 1 << 16
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.ctypes.data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * STEP), st.integers(0, 5)), max_size=40))
+def test_what_is_held_in_any_way_is_never_handed_out(steps: list[tuple[int, int]]) -> None:
+    reused = ReusedMemory(limit=3, largest=2 * STEP)
+    ways: list[Callable[[Any], Any]] = [
+        lambda array: array,
+        lambda array: array[5:],
+        lambda array: array[1:][::-1],
+        lambda array: memoryview(array),
+        lambda array: array[: len(array) // 8 * 8].view(np.int64),
+    ]
+    held: list[Any] = []
+    seen: list[bytes] = []
+    for number, (n_bytes, way) in enumerate(steps):
+        array = reused.array(n_bytes)
+        assert array.dtype == np.uint8
+        assert len(array) == n_bytes
+        array[:] = number
+        if way < len(ways):
+            held.append(ways[way](array))
+            seen.append(bytes(held[-1]))
+        del array
+        held, seen = held[-6:], seen[-6:]
+        assert [bytes(each) for each in held] == seen
+
+
+def test_what_nobody_holds_is_handed_out_again() -> None:
+    reused = ReusedMemory(limit=4, largest=1 << 20)
+    # The last one that was in use, for one that is as large, smaller, or a little larger.
+    first, second = reused.array(1000), reused.array(1000)
+    places = address(first), address(second)
+    del first, second
+    for n_bytes in (1000, 10, STEP):
+        assert address(reused.array(n_bytes)) == places[1]
+    both = reused.array(STEP), reused.array(STEP)
+    assert {address(each) for each in both} == set(places)
+
+
+def test_no_more_is_kept_than_was_asked_for() -> None:
+    reused = ReusedMemory(limit=2, largest=STEP)
+    held = [reused.array(STEP) for _ in range(5)]
+    assert len(reused._memory) == 2
+    del held
+    # What is too small for an array is not kept beside it.
+    small = ReusedMemory(limit=4, largest=4 * STEP)
+    for n in (1, 2, 3, 4):
+        small.array(n * STEP)
+    assert [len(memory) for memory in small._memory] == [4 * STEP]
+    reused.array(STEP + 1)
+    assert all(len(memory) == STEP for memory in reused._memory)
+
+
+def test_what_becomes_of_an_array_is_nothing_to_others() -> None:
+    reused = ReusedMemory(limit=4, largest=STEP)
+    base: Any = reused.array(100)
+    while isinstance(base, np.ndarray):
+        base.flags.writeable = False
+        base = base.base
+    del base
+    assert reused.array(100).flags.writeable
+
+
+def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock may be held by a thread that a signal interrupted, or that a fork left behind."""
+    reused = ReusedMemory(limit=4, largest=STEP)
+    inside, go_on = threading.Event(), threading.Event()
+    holders = reused._holders
+
+    def slow(place: int) -> int:
+        inside.set()
+        assert go_on.wait(60)
+        return holders(place)
+
+    gone = address(reused.array(100))
+    monkeypatch.setattr(reused, "_holders", slow)
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(address(reused.array(100))))
+    thread.start()
+    assert inside.wait(60)
+    # While another one looks for memory, there is none to be found.
+    assert address(reused.array(100)) != gone
+    go_on.set()
+    thread.join()
+    assert found == [gone]
