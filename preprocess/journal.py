@@ -14,8 +14,8 @@ Policy: about once a second the streams are brought to the disk (fdatasync) by a
 journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
 if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
 killed loses about a second of work, and one that loses its power loses no more. A disk that is
-ready gets its share four times as often in the first 4 seconds, and ever less often up to the 16th:
-of a short run it would be nearly all that there is to wait for at its end.
+ready gets its share 16 times as often in the first second, and ever less often up to the 16th: of a
+short run it would be nearly all that there is to wait for at its end.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Journal:
         now = time.monotonic()
         pause = self.seconds
         if self._under_way is None or self._under_way.done():
-            pause = min(pause, max(pause / 4, (now - self._began) / 16))
+            pause = min(pause, max(pause, now - self._began) / 16)
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:

@@ -157,12 +157,12 @@ def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
             now[0] = before
             return passed
 
-        assert pause() == 0.25
+        assert pause() == 1 / 16
         journal.commit({"kind": "x"}, [slow])
         assert pause() == 1.0  # the disk is at work
         slow.may.set()
         journal.wait()
-        for passed, expected in ((2, 0.25), (8, 0.5), (100, 1.0)):
+        for passed, expected in ((0.5, 1 / 16), (2, 1 / 8), (8, 0.5), (100, 1.0)):
             now[0] = 100.0 + passed
             journal.append({"kind": "y"})
             assert pause() == pytest.approx(expected, abs=0.05)
