@@ -2,7 +2,7 @@
 
 Law: results come in the order of the units, whatever finished first; so the first error, in that
 order, is the one that is raised, as it was. Units are handed out one by one to whoever is free, and
-at most `workers + 2` of them are under way or waiting to be taken, so memory does not grow with the
+at most `workers + 4` of them are under way or waiting to be taken, so memory does not grow with the
 corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started and
 what runs is waited for: units are short.
 
@@ -24,7 +24,7 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 # Finished results that may wait for an earlier unit, beyond one for each worker.
-_WAITING = 2
+_WAITING = 4
 
 
 def available_workers() -> int:
