@@ -52,7 +52,7 @@ def test_few_units_are_under_way(workers: int) -> None:
 
     with closing(run_in_order(units(), squaring, workers)) as results:
         for done, _ in enumerate(results):
-            assert taken <= done + workers + 4
+            assert taken <= done + 2 * workers + 2
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -106,7 +106,7 @@ def test_the_first_error_in_order_is_raised_as_it_was(workers: int) -> None:
     with pytest.raises(OddError) as raised:
         results.extend(run_in_order(range(1000), make_work, workers))
     assert raised.value is error
-    assert len(done) <= 4 + workers + 4
+    assert len(done) <= 4 + 2 * workers + 2
     assert not our_threads()
 
 
