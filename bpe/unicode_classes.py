@@ -107,9 +107,13 @@ def class_pages() -> NDArray[np.uint64]:
 
     table = class_table()
     pages = np.zeros((0x5000, 8), dtype=np.uint64)
-    for i in range(6):
-        members = np.packbits(table & np.uint8(1 << i), bitorder="little")
-        pages[: len(table) // 64, i] = members.view("<u8")
+    # One plane at a time: most have no classes at all, and memory of all would be touched first.
+    for first in range(0, len(table), 0x10000):
+        plane = table[first : first + 0x10000]
+        if plane.any():
+            for i in range(6):
+                members = np.packbits(plane & np.uint8(1 << i), bitorder="little")
+                pages[first // 64 : (first + 0x10000) // 64, i] = members.view("<u8")
     flat = pages.reshape(-1)
     flat.flags.writeable = False
     return flat
