@@ -12,14 +12,13 @@ them, separators, is not copied away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.reused_memory import ReusedMemory
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -50,7 +49,6 @@ class Reading:
         validation_fraction: Share of the documents that belongs to validation, in [0, 1).
         safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
         uncut: Byte strings that no cut may run through: the special tokens.
-        memory: For text that is read: at most one unit for each worker, and a few that wait.
     """
 
     separator: bytes = b"<|endoftext|>"
@@ -59,9 +57,6 @@ class Reading:
     validation_fraction: float = 0.0
     safe_cut: Callable[[NDArray[np.uint8], int, int], int] | None = None
     uncut: tuple[bytes, ...] = ()
-    memory: ReusedMemory = field(
-        default_factory=lambda: ReusedMemory(limit=256, largest=1 << 26), repr=False, compare=False
-    )
 
     @property
     def decides_by_document(self) -> bool:

@@ -43,6 +43,7 @@ from preprocess.documents import (
     prepare,
     replace_invalid,
 )
+from preprocess.reused_memory import ReusedMemory
 
 # How far is looked at a time for a place to cut; a signal waits for no longer than this takes.
 _WINDOW_BYTES = 64 * 1024
@@ -64,6 +65,7 @@ class TextUnit:
 
     Attributes:
         source: The file.
+        memory: For what is read of it; it lives as long as a unit needs it.
         start: Where it starts: at the start of the file, behind a separator or inside a document.
         stop: Where it stops.
         begins_inside: Whether it starts inside a document.
@@ -73,6 +75,7 @@ class TextUnit:
     """
 
     source: TextSource
+    memory: ReusedMemory
     start: int
     stop: int
     begins_inside: bool
@@ -104,11 +107,14 @@ class TextUnit:
     def content(self) -> Bytes:
         """Bytes [start, stop) of the file: what `read` has read, if it has."""
         self.source.check_unchanged()
-        return self._read.pop() if self._read else self.source.read(self.start, self.stop)
+        return self._read.pop() if self._read else self._content()
+
+    def _content(self) -> Bytes:
+        return self.source.read(self.start, self.stop, self.memory)
 
     def read(self) -> DocumentBatch:
         """Its documents, or parts of documents."""
-        content = self.source.read(self.start, self.stop)
+        content = self._content()
         self._read[:] = [content]
         starts, ends = between(content, self.source.separator)
         if self.ends is Ends.BETWEEN:
@@ -205,18 +211,19 @@ class TextSource:
 
     def content_before(self, place: list[Any]) -> Iterator[Bytes]:
         """The bytes of the file before a place."""
+        memory = _memory()
         for start in range(0, place[0], _STRIDE_BYTES):
-            yield self.read(start, min(start + _STRIDE_BYTES, place[0]))
+            yield self.read(start, min(start + _STRIDE_BYTES, place[0]), memory)
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """uint8[stop - start], read-only: bytes [start, stop) of the file.
+    def read(self, start: int, stop: int, memory: ReusedMemory) -> Bytes:
+        """uint8[stop - start], read-only, in this memory: bytes [start, stop) of the file.
 
         Raises:
             ChangedError: They are not there any more.
             CorpusError: They cannot be read.
         """
         self.check_unchanged()
-        content = self.reading.memory.array(stop - start)
+        content = memory.array(stop - start)
         left = content.data
         try:
             with open(self.path, "rb", buffering=0) as file:
@@ -244,11 +251,11 @@ class TextSource:
 
     def _units_anywhere(self, mapped: Bytes, start: int, begins_inside: bool) -> Iterator[TextUnit]:
         """Units that may end inside documents: little is read but the places to cut at."""
-        cutter = _Cutter(mapped, self.reading)
+        cutter, memory = _Cutter(mapped, self.reading), _memory()
         while True:
             self.check_unchanged()
             stop, ends = cutter.cut(start + self.reading.unit_size)
-            yield TextUnit(self, start, stop, begins_inside, ends)
+            yield TextUnit(self, memory, start, stop, begins_inside, ends)
             if ends is Ends.FILE:
                 return
             start, begins_inside = stop, ends is Ends.INSIDE
@@ -262,10 +269,10 @@ class TextSource:
         skipped: bool,
     ) -> Iterator[TextUnit]:
         """Units of whole documents, and parts of those that are longer than a unit."""
-        cutter = _Cutter(mapped, self.reading)
+        cutter, memory = _Cutter(mapped, self.reading), _memory()
         unit_size, n = self.reading.unit_size, len(mapped)
         if begins_inside:
-            start = yield from self._parts(cutter, start, (in_validation, skipped))
+            start = yield from self._parts(cutter, memory, start, (in_validation, skipped))
             if start == n:
                 return
         while start + unit_size < n:
@@ -274,16 +281,20 @@ class TextSource:
             starts, _ = between(mapped[start : start + unit_size], self.separator)
             if len(starts) > 1:
                 stop = start + int(starts[-1])
-                yield TextUnit(self, start, stop, False, Ends.BETWEEN)
+                yield TextUnit(self, memory, start, stop, False, Ends.BETWEEN)
             else:
-                stop = yield from self._parts(cutter, start)
+                stop = yield from self._parts(cutter, memory, start)
                 if stop == n:
                     return
             start = stop
-        yield TextUnit(self, start, n, False, Ends.FILE)
+        yield TextUnit(self, memory, start, n, False, Ends.FILE)
 
     def _parts(
-        self, cutter: _Cutter, start: int, decided: tuple[bool | None, bool] | None = None
+        self,
+        cutter: _Cutter,
+        memory: ReusedMemory,
+        start: int,
+        decided: tuple[bool | None, bool] | None = None,
     ) -> Generator[TextUnit, None, int]:
         """The parts of a long document from `start` on; returns where the next document starts.
 
@@ -301,6 +312,7 @@ class TextSource:
                 ends = Ends.FILE if stop == len(cutter.mapped) else Ends.BETWEEN
             yield TextUnit(
                 self,
+                memory,
                 part_start,
                 part_stop,
                 place > 0 or decided is not None,
@@ -324,6 +336,11 @@ class TextSource:
                 part = np.frombuffer(replace_invalid(part.tobytes())[0], np.uint8)
             in_validation.add_part(part)
         return in_validation.of_parts(), False
+
+
+def _memory() -> ReusedMemory:
+    """For the units of one file: those that are under way, with many workers, or large ones."""
+    return ReusedMemory(limit=256, largest=1 << 26)
 
 
 def _identity(state: os.stat_result) -> tuple[int, int, int]:
