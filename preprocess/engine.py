@@ -1,7 +1,8 @@
 """From work units to results, in order.
 
 Law: results come in the order of the units, whatever finished first; so the first error, in that
-order, is the one that is raised, as it was. Units are handed out one by one to whoever is free, and
+order, is the one that is raised, as it was, after all results before it, be it of the work or of
+what hands out the units. Units are handed out one by one to whoever is free, and
 at most `2 * workers + 2` of them are under way or waiting to be taken, so memory does not grow with
 the corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started
 and what runs is waited for: units are short.
@@ -20,9 +21,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -60,7 +62,7 @@ def run_in_order(
 
 
 def _run_on_threads(
-    units: Iterable[Unit], make_work: Callable[[], Callable[[Unit], Result]], workers: int
+    units: Iterator[Unit], make_work: Callable[[], Callable[[Unit], Result]], workers: int
 ) -> Generator[Result, None, None]:
     idle: deque[Callable[[Unit], Result]] = deque()
 
@@ -77,35 +79,55 @@ def _run_on_threads(
             idle.append(work)
 
     pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenbin")
-    under_way: deque[tuple[Unit, Future[Result]]] = deque()
+    under_way: deque[tuple[Callable[[], Result], Future[Result]]] = deque()
+
+    def begin(task: Callable[[], Result]) -> None:
+        under_way.append((task, pool.submit(task)))
 
     def take(n: int) -> None:
-        for unit in itertools.islice(units, n):
-            under_way.append((unit, pool.submit(work_on, unit)))
+        try:
+            for unit in itertools.islice(units, n):
+                begin(partial(work_on, unit))
+        except Exception as error:  # noqa: BLE001 (raised when it is its turn)
+            begin(partial(_raise, error))
 
     try:
         take(2 * workers + 2)
         while under_way:
             if not under_way[0][1].done():
-                # The first that nobody has begun with is for this thread.
-                begun = (not future.cancel() for _, future in under_way)
-                place = next((place for place, is_begun in enumerate(begun) if not is_begun), None)
+                place = _taken_back(under_way)
                 if place is not None:
-                    unit, _ = under_way[place]
-                    under_way[place] = unit, _done_with(work_on, unit)
+                    under_way[place] = under_way[place][0], Future()
+                    _do(*under_way[place])
                     continue
-            _, future = under_way.popleft()
-            yield future.result()
+            # An error knows the frames that it went through: a name in one of them for what holds
+            # the error would keep all, and the text of units, until the garbage collector comes.
+            yield under_way.popleft()[1].result()
             take(1)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        under_way.clear()
 
 
-def _done_with(work: Callable[[Unit], Result], unit: Unit) -> Future[Result]:
-    """A unit that is done, or its error, which is raised when it is its turn."""
-    future: Future[Result] = Future()
+def _taken_back(under_way: Iterable[tuple[object, Future[Result]]]) -> int | None:
+    """The place of the first that nobody has begun with, which is for the calling thread now."""
+    for place, (_, future) in enumerate(under_way):
+        if future.cancel():
+            return place
+    return None
+
+
+def _do(task: Callable[[], Result], future: Future[Result]) -> None:
+    """Set what comes of a task; an error is raised when it is its turn."""
     try:
-        future.set_result(work(unit))
-    except Exception as error:  # noqa: BLE001 (raised when it is its turn)
+        future.set_result(task())
+    except Exception as error:  # noqa: BLE001
         future.set_exception(error)
-    return future
+        del task, future
+
+
+def _raise(error: Exception) -> NoReturn:
+    try:
+        raise error
+    finally:
+        del error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -136,6 +139,156 @@ def test_a_consumer_that_stops_ends_everything(workers: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not our_threads()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_error_of_planning_comes_after_the_results_before_it(workers: int) -> None:
+    def units() -> Iterator[int]:
+        yield from range(5)
+        raise OddError("no plan")
+
+    results = []
+    with pytest.raises(OddError, match="no plan"):
+        results.extend([result] for result in run_in_order(units(), squaring, workers))
+    assert results == [[0], [1], [4], [9], [16]]
+
+    def make_work() -> Callable[[int], int]:
+        def work(unit: int) -> int:
+            if unit == 3:
+                raise OddError("unit 3")
+            return unit
+
+        return work
+
+    with pytest.raises(OddError, match="unit 3"):
+        list(run_in_order(units(), make_work, workers))
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers: int) -> None:
+    """All meet: with one thread less, they would wait in vain; with one more, it is seen."""
+    meeting = threading.Barrier(workers)
+    met: list[int] = []
+
+    def make_work() -> Callable[[int], int]:
+        def work(unit: int) -> int:
+            if unit < workers:
+                meeting.wait(60)
+            met.append(threading.get_ident())
+            return unit
+
+        return work
+
+    with closing(run_in_order(range(100), make_work, workers)) as results:
+        assert next(results) == 0
+        assert len(our_threads()) == workers - 1
+        assert list(results) == list(range(1, 100))
+    assert threading.get_ident() in met
+    assert len(set(met)) == workers
+
+
+class BusyWorker:
+    """With two workers: the other thread is kept busy with unit 0, the caller does all others."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def units(self) -> Iterator[int]:
+        yield 0
+        assert self.begun.wait(60)
+        yield from range(1, 1000)
+
+    def work_on_unit_0(self) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+
+
+def test_an_error_in_the_calling_thread_waits_for_its_turn() -> None:
+    busy = BusyWorker()
+    failed_in: list[int] = []
+
+    def make_work() -> Callable[[int], int]:
+        def work(unit: int) -> int:
+            if unit == 0:
+                busy.work_on_unit_0()
+                return unit
+            failed_in.append(threading.get_ident())
+            if unit == 2:
+                busy.go_on.set()
+            raise OddError(f"unit {unit}")
+
+        return work
+
+    results = []
+    with pytest.raises(OddError, match="unit 1"):
+        results.extend([result] for result in run_in_order(busy.units(), make_work, 2))
+    assert results == [[0]]
+    assert failed_in[:2] == [threading.get_ident()] * 2
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
+    interrupt: type[BaseException],
+) -> None:
+    busy = BusyWorker()
+    done: list[int] = []
+
+    def make_work() -> Callable[[int], int]:
+        def work(unit: int) -> int:
+            if unit == 0:
+                busy.work_on_unit_0()
+            if unit == 1:
+                busy.go_on.set()
+                raise interrupt
+            done.append(unit)
+            return unit
+
+        return work
+
+    with pytest.raises(interrupt):
+        next(run_in_order(busy.units(), make_work, 2))
+    assert len(done) <= 2 * 2 + 2
+    assert not our_threads()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("fails", ["work", "making work", "planning"])
+def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> None:
+    """Not even until the garbage collector comes: there may be much text."""
+
+    class Text:
+        pass
+
+    alive: list[weakref.ref[Text]] = []
+
+    def units() -> Iterator[Text]:
+        for _ in range(5):
+            text = Text()
+            alive.append(weakref.ref(text))
+            yield text
+        if fails == "planning":
+            raise OddError
+
+    def make_work() -> Callable[[Text], Text]:
+        if fails == "making work":
+            raise OddError
+
+        def work(unit: Text) -> Text:
+            if fails == "work":
+                raise OddError
+            return unit
+
+        return work
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(OddError) as raised:
+            deque(run_in_order(units(), make_work, workers), maxlen=0)
+        del raised
+        assert [text() for text in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
 
 
 def test_there_is_at_least_one_worker() -> None:
