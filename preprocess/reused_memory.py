@@ -1,6 +1,7 @@
 """Memory of arrays that nobody holds any more, for those that come.
 
-Law: an array shares memory with no other that is alive; what it contains at first means nothing.
+Law: an array shares memory with no other that is alive, and keeps little more than it needs; what
+it contains at first means nothing.
 
 Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
 at the first touch, and takes it back as soon as the arrays are gone.
@@ -14,7 +15,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-# Sizes are rounded up to a multiple of this, so that the next one, a little larger, fits too.
+# Sizes are rounded up to a multiple of this, so that the next one, a little larger, fits too. Less
+# than this is quick to come by, and would keep as much.
 _STEP = 1 << 16
 
 
@@ -38,7 +40,7 @@ class ReusedMemory:
         """uint8[n_bytes], writable, of any content."""
         # Nobody waits: who holds the lock may be the thread that was interrupted by a signal, or
         # one that a forked process does not have.
-        if n_bytes > self._largest or not self._lock.acquire(blocking=False):
+        if not _STEP <= n_bytes <= self._largest or not self._lock.acquire(blocking=False):
             return np.empty(n_bytes, np.uint8)
         try:
             # Every array made of it, views of views too, holds the memory. What was in use last is
@@ -48,15 +50,19 @@ class ReusedMemory:
                 for place in reversed(range(len(self._memory)))
                 if self._holders(place) == self._free
             ]
+            rounded = -(-n_bytes // _STEP) * _STEP
+            # Not a far larger one: somebody may keep this array.
+            fitting = range(n_bytes, rounded + rounded // 2 + 1)
             for place in free:
-                if len(self._memory[place]) >= n_bytes:
+                if len(self._memory[place]) in fitting:
                     self._memory.append(self._memory.pop(place))
                     break
             else:
                 # What is too small for this is for the others that come.
                 for place in free:
-                    del self._memory[place]
-                self._memory.append(bytearray(-(-n_bytes // _STEP) * _STEP))
+                    if len(self._memory[place]) < n_bytes:
+                        del self._memory[place]
+                self._memory.append(bytearray(rounded))
                 del self._memory[: -self._limit]
             return np.frombuffer(self._memory[-1], np.uint8, n_bytes)
         finally:

@@ -272,7 +272,7 @@ def test_memory_of_batches_that_are_gone_is_used_again() -> None:
     data = np.arange(5000)
     places = set()
     for _ in range(20):
-        inputs, targets = get_batch(data, 6, 50)
+        inputs, targets = get_batch(data, 64, 200)
         places |= {inputs.ctypes.data, targets.ctypes.data}
     assert len(places) == 4  # a batch is still there while the next one is drawn
 
@@ -289,25 +289,25 @@ def test_what_is_held_in_any_way_is_never_written_over(steps: list[tuple[int, in
     ]
     held: list[Any] = []
     for context_length, how in steps:
-        held += holding[how](*get_batch(data, 4, 3 * context_length))
+        held += holding[how](*get_batch(data, 64, 128 * context_length))
         held = held[-12:]
-        seen = [np.array(each).tolist() for each in held]
-        inputs, targets = get_batch(data, 4, 3 * context_length)
+        seen = [np.array(each) for each in held]
+        inputs, targets = get_batch(data, 64, 128 * context_length)
         assert not np.shares_memory(inputs, targets)
         inputs[:], targets[:] = -1, -2
         del inputs, targets
-        assert [np.array(each).tolist() for each in held] == seen
+        assert all(map(np.array_equal, held, seen))
 
 
 def test_what_becomes_of_a_batch_is_nothing_to_others() -> None:
-    (array, _) = get_batch(np.arange(5000), 5, 77)
+    (array, _) = get_batch(np.arange(5000), 64, 150)
     base: Any = array
     while isinstance(base, np.ndarray):
         base.flags.writeable = False
         base = base.base
     del array, base
     for _ in range(8):
-        for array in get_batch(np.arange(5000), np.int16(5), np.int16(77)):
+        for array in get_batch(np.arange(5000), np.int16(64), np.int16(150)):
             assert array.dtype == np.int64
             assert array.flags.writeable
 

@@ -64,9 +64,9 @@ def test_cuda() -> None:
 
 def test_the_memory_of_a_tensor_is_not_given_to_another_batch() -> None:
     data = np.arange(500)
-    held = [part.view(-1)[2:] for _ in range(6) for part in get_batch(data, 6, 9, "cpu")]
+    held = [part.view(-1)[2:] for _ in range(6) for part in get_batch(data, 64, 150, "cpu")]
     seen = [part.clone() for part in held]
     for _ in range(20):
-        for part in get_batch(data, 6, 9, "cpu"):
+        for part in get_batch(data, 64, 150, "cpu"):
             part.fill_(-1)
     assert all(torch.equal(part, before) for part, before in zip(held, seen, strict=True))

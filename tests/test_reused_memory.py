@@ -48,13 +48,28 @@ def test_what_is_held_in_any_way_is_never_handed_out(steps: list[tuple[int, int]
 def test_what_nobody_holds_is_handed_out_again() -> None:
     reused = ReusedMemory(limit=4, largest=1 << 20)
     # The last one that was in use, for one that is as large, smaller, or a little larger.
-    first, second = reused.array(1000), reused.array(1000)
+    first, second = reused.array(3 * STEP - 1000), reused.array(3 * STEP - 1000)
     places = address(first), address(second)
     del first, second
-    for n_bytes in (1000, 10, STEP):
+    for n_bytes in (3 * STEP - 1000, 2 * STEP, 3 * STEP):
         assert address(reused.array(n_bytes)) == places[1]
-    both = reused.array(STEP), reused.array(STEP)
+    both = reused.array(3 * STEP), reused.array(3 * STEP)
     assert {address(each) for each in both} == set(places)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 10, STEP - 1, STEP, STEP + 1, 3 * STEP, 100 * STEP])
+def test_who_keeps_an_array_keeps_little_more(n_bytes: int) -> None:
+    """A batch of one sequence, kept, must not keep the memory of one of a thousand."""
+    reused = ReusedMemory(limit=8, largest=100 * STEP)
+    free = [reused.array(n * STEP) for n in (100, 50, 10, 5, 4, 3, 2, 1)]
+    del free
+    kept: Any = reused.array(n_bytes)
+    while isinstance(kept.base, np.ndarray):
+        kept = kept.base
+    pinned = kept.nbytes if kept.base is None else len(kept.base.obj)
+    assert n_bytes <= pinned <= 3 * n_bytes
+    # The large one is still there for those that need it.
+    assert 100 * STEP in map(len, reused._memory)
 
 
 def test_no_more_is_kept_than_was_asked_for() -> None:
@@ -73,12 +88,12 @@ def test_no_more_is_kept_than_was_asked_for() -> None:
 
 def test_what_becomes_of_an_array_is_nothing_to_others() -> None:
     reused = ReusedMemory(limit=4, largest=STEP)
-    base: Any = reused.array(100)
+    base: Any = reused.array(STEP)
     while isinstance(base, np.ndarray):
         base.flags.writeable = False
         base = base.base
     del base
-    assert reused.array(100).flags.writeable
+    assert reused.array(STEP).flags.writeable
 
 
 def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +107,14 @@ def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         assert go_on.wait(60)
         return holders(place)
 
-    gone = address(reused.array(100))
+    gone = address(reused.array(STEP))
     monkeypatch.setattr(reused, "_holders", slow)
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(address(reused.array(100))))
+    thread = threading.Thread(target=lambda: found.append(address(reused.array(STEP))))
     thread.start()
     assert inside.wait(60)
     # While another one looks for memory, there is none to be found.
-    assert address(reused.array(100)) != gone
+    assert address(reused.array(STEP)) != gone
     go_on.set()
     thread.join()
     assert found == [gone]

@@ -245,9 +245,9 @@ def test_a_stretch_without_a_place_to_cut_is_one_unit(path: Path) -> None:
     assert [unit.n_bytes for unit in units] == [200_000]
 
 
-@pytest.mark.parametrize("text", [b"some words " * 100, b"some words <|endoftext|>" * 100])
+@pytest.mark.parametrize("text", [b"some words " * 40_000, b"some words <|endoftext|>" * 20_000])
 def test_text_is_not_copied(path: Path, text: bytes) -> None:
-    units = units_of(path, text, unit_size=100)
+    units = units_of(path, text, unit_size=100_000)
     batch = units[1].read()
     assert not batch.buffer.flags.writeable
     content = units[1].content()
@@ -281,6 +281,10 @@ def test_a_file_that_ends_too_early_is_an_error(
     units[0].read()
     with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
         units[1].read()
+    path.unlink()
+    for gone in (units[0].read, lambda: next(units[0].source.units())):
+        with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
+            gone()
 
 
 def test_a_place_that_the_disk_cannot_read_is_named(

@@ -20,6 +20,7 @@ compared before and after every unit, and before a place is looked for.
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
@@ -222,11 +223,10 @@ class TextSource:
             ChangedError: They are not there any more.
             CorpusError: They cannot be read.
         """
-        self.check_unchanged()
         content = memory.array(stop - start)
         left = content.data
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with self._open() as file:
                 file.seek(start)
                 while left and (n := file.readinto(left)):
                     left = left[n:]
@@ -241,12 +241,19 @@ class TextSource:
         content.flags.writeable = False
         return content
 
+    def _open(self) -> io.FileIO:
+        self.check_unchanged()
+        try:
+            return open(self.path, "rb", buffering=0)
+        except FileNotFoundError:
+            # It was there a moment ago.
+            raise self._changed() from None
+
     def _map(self) -> Bytes:
         """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
-        self.check_unchanged()
-        if not self.n_bytes:
-            return np.frombuffer(b"", np.uint8)
-        with open(self.path, "rb") as file:
+        with self._open() as file:
+            if not self.n_bytes:
+                return np.frombuffer(b"", np.uint8)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
     def _units_anywhere(self, mapped: Bytes, start: int, begins_inside: bool) -> Iterator[TextUnit]:
