@@ -19,6 +19,8 @@ Bytes = NDArray[np.uint8]
 
 # So far behind its size the end of a part is looked for at first.
 _LOOK_AHEAD = 1 << 14
+# So many slices of a buffer are there at a time: each takes 200 bytes, and a document may be one.
+_SLICES = 1 << 12
 
 
 class SeparatedPart(NamedTuple):
@@ -89,8 +91,13 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
         return buffer[:0], offsets
     if (starts[1:] == ends[:-1]).all():
         return buffer[starts[0] : ends[-1]], offsets
-    places = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.concatenate([buffer[start:end] for start, end in places]), offsets
+    text = np.empty(offsets[-1], np.uint8)
+    for first in range(0, len(starts), _SLICES):
+        last = min(first + _SLICES, len(starts))
+        places = zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True)
+        slices = [buffer[start:end] for start, end in places]
+        np.concatenate(slices, out=text[offsets[first] : offsets[last]])
+    return text, offsets
 
 
 def _end_of_document(buffer: Bytes, separator: bytes, begin: int, size: int) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ them, separators, is not copied away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +27,9 @@ InvalidText = Literal["error", "replace", "skip"]
 # Special tokens are looked for by their first bytes; only where those occur is each looked for by
 # itself.
 _PREFIX_BYTES = 4
+# So many places of documents are Python's integers at a time: each takes 150 bytes, and a document
+# may be one.
+_PLACES = 1 << 12
 
 
 class CorpusError(TokenbinError, ValueError):
@@ -69,7 +72,7 @@ class DocumentBatch:
     """Documents side by side, none of them empty, all of them UTF-8.
 
     Attributes:
-        buffer: uint8[n_bytes], read-only.
+        buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
         continues: Document 0 began in an earlier batch of the same source.
@@ -142,10 +145,18 @@ def replace_invalid(data: bytes) -> tuple[bytes, int]:
 
 
 def _trimmed(buffer: Bytes, bounds: Offsets) -> tuple[Bytes, Offsets]:
-    """Without what stands before the first document and behind the last."""
+    """Without what stands before the first document and behind the last; `bounds` is written to."""
     if not len(bounds):
         return buffer[:0], bounds
-    return buffer[bounds[0] : bounds[-1]], bounds - bounds[0]
+    first, end = bounds[0], bounds[-1]
+    bounds -= first
+    return buffer[first:end], bounds
+
+
+def _places(bounds: Offsets) -> Iterator[list[int]]:
+    """[start, end] of every document."""
+    for first in range(0, len(bounds), 2 * _PLACES):
+        yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
 
 
 def between(buffer: Bytes, separator: bytes) -> tuple[Offsets, Offsets]:
@@ -181,10 +192,9 @@ class InValidation:
 
     def of(self, buffer: Bytes, bounds: Offsets) -> NDArray[np.bool_]:
         """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
-        places = bounds.reshape(-1, 2).tolist()
-        return np.array(
-            [self._hash_of(buffer[a:b].data) < self._below for a, b in places], np.bool_
-        )
+        places = _places(bounds)
+        decisions = (self._hash_of(buffer[a:b].data) < self._below for a, b in places)
+        return np.fromiter(decisions, np.bool_, len(bounds) // 2)
 
     def add_part(self, part: Bytes) -> None:
         """Take in the next part of a long document."""
@@ -224,12 +234,12 @@ def prepare(
     from bpe.pretokenize import invalid_utf8, is_utf8
 
     not_empty = ends > starts
-    n_empty = len(starts) - int(not_empty.sum())
-    if n_empty:
-        starts, ends = starts[not_empty], ends[not_empty]
+    bounds = np.empty(2 * int(not_empty.sum()), np.int64)
+    bounds[::2], bounds[1::2] = starts[not_empty], ends[not_empty]
+    n_empty = len(starts) - len(bounds) // 2
     n_skipped = n_replaced = 0
     if is_utf8(buffer):
-        buffer, bounds = _trimmed(buffer, np.stack([starts, ends], axis=1).ravel())
+        buffer, bounds = _trimmed(buffer, bounds)
     elif reading.on_invalid_utf8 == "error":
         place, what = invalid_utf8(buffer)
         raise CorpusError(
@@ -237,7 +247,7 @@ def prepare(
             " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
         )
     else:
-        buffer, bounds, n_skipped, n_replaced = _without_invalid(buffer, starts, ends, reading)
+        buffer, bounds, n_skipped, n_replaced = _without_invalid(buffer, bounds, reading)
     decided = None
     if reading.validation_fraction:
         if in_validation is None:
@@ -250,22 +260,25 @@ def prepare(
 
 
 def _without_invalid(
-    buffer: Bytes, starts: Offsets, ends: Offsets, reading: Reading
+    buffer: Bytes, bounds: Offsets, reading: Reading
 ) -> tuple[Bytes, Offsets, int, int]:
     """(buffer, bounds, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
-    documents = []
-    n_skipped = n_replaced = 0
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+    text, ends = bytearray(), np.zeros(len(bounds) // 2 + 1, np.int64)
+    n_documents = n_skipped = n_replaced = 0
+    for start, end in _places(bounds):
         document = buffer[start:end].tobytes()
         replaced, n_in_document = replace_invalid(document)
         if n_in_document and reading.on_invalid_utf8 == "skip":
             n_skipped += 1
             continue
         n_replaced += n_in_document
-        documents.append(replaced)
-    ends = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    bounds = np.repeat(ends, 2)[1:-1]
-    return np.frombuffer(b"".join(documents), np.uint8), bounds, n_skipped, n_replaced
+        text += replaced
+        n_documents += 1
+        ends[n_documents] = len(text)
+    bounds = np.repeat(ends[: n_documents + 1], 2)[1:-1]
+    replaced_text = np.frombuffer(text, np.uint8)
+    replaced_text.flags.writeable = False
+    return replaced_text, bounds, n_skipped, n_replaced
 
 
 class LookAlikes:
@@ -309,6 +322,5 @@ def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
         return int((bound & 1).sum())
     # An occurrence that runs over an end may hide one that lies inside.
     return sum(
-        len(find_all(batch.buffer[start:end], needle))
-        for start, end in batch.bounds.reshape(-1, 2).tolist()
+        len(find_all(batch.buffer[start:end], needle)) for start, end in _places(batch.bounds)
     )

@@ -2,7 +2,7 @@
 
 Law: a result never depends on it. A limit bounds anonymous memory (RssAnon), which is what the run
 itself takes; pages of files that the system keeps are not part of it. If not all workers fit, units
-are of a megabyte at most, then workers are taken away until the others fit, and the units of the
+are of 256 KiB at most, then workers are taken away until the others fit, and the units of the
 last one made smaller; counts of pre-tokens go to files when their tables take a quarter of what is
 left. Merging cannot be done in parts: what it needs is known when all is counted, and is refused
 then; the counts are kept, so a run with a greater limit goes on there. Documents that may be cut
@@ -18,13 +18,14 @@ from bpe.errors import TokenbinError
 from preprocess.config import ReadSettings, SettingsError, TrainSettings
 
 # Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; the words that all
-# workers have merged; what each has of its own; text, boundaries and ids of its unit and of those
-# that wait.
+# workers have merged; what each has of its own; text, places of documents, boundaries and ids of
+# its unit and of those that wait. The last is 5 for a byte of English and 10 for one of pre-tokens
+# of a byte, but 70 where every other byte is a document.
 _BASE = 220_000_000
 _WORDS = 150_000_000
 _OF_WORKER = 30_000_000
-_OF_UNIT_BYTE = 24
-_SMALL_UNIT, _LEAST_UNIT = 1024 * 1024, 64 * 1024
+_OF_UNIT_BYTE = 80
+_SMALL_UNIT, _LEAST_UNIT = 256 * 1024, 64 * 1024
 _OF_ID = 1_000
 # Of what is left to tables of counts: they double, which needs both for a moment, and are copied.
 _TABLES_SHARE = 4

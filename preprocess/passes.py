@@ -234,6 +234,8 @@ def count_pretokens(
             batch = unit.read()
             chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
             counts.add(*chosen.joined())
+            # Refuses a source that changed meanwhile, and lets go of the text.
+            unit.content()
             return batch.without_text()
 
         return work
@@ -256,7 +258,6 @@ def count_pretokens(
                         state.divided = True
                         state.validation += int(batch.in_validation[: batch.n_ended].sum())
                     dropped.add(batch)
-                    unit.content()  # refuses a source that changed meanwhile
                     state.source, state.after = _place_behind(index, unit)
                     stage.advance(unit.n_bytes)
                     is_full = sum(counts.n_bytes for counts in of_workers) > most
