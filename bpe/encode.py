@@ -143,7 +143,8 @@ def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
 
 def group_scratch() -> kernels.Scratch:
     """Memory for one group of pre-tokens."""
-    # A group can be a word of the bit set longer, and eight positions are written at a time.
+    # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
+    # written for that, and eight more than it has bits; eight are read at a time.
     n = kernels.GROUP + 80
     return kernels.Scratch(
         positions=np.empty(n, np.int64),

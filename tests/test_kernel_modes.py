@@ -37,7 +37,7 @@ def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> Non
     if not has_eight():
         pytest.skip("for a processor without AVX-512 all other tests are compiled already")
     cache = pytestconfig.rootpath / ".pytest_cache" / "generic"
-    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_BOUNDSCHECK": "1"}
     environment = os.environ | generic | {"NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
     tests = [
         str(TESTS / "test_kernels.py"),

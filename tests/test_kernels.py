@@ -1084,6 +1084,27 @@ def test_tokens_of_every_length_in_and_beyond_a_window() -> None:
             ]
 
 
+@pytest.mark.parametrize("span", range(124, 133))
+def test_eight_tokens_that_end_where_a_window_ends(span: int) -> None:
+    """A window has 128 bytes: with the last of eight pre-tokens in it, on its end, and beyond.
+
+    What is read beyond is the beginning of the window, and makes " at" another token.
+    """
+    merges = [(b" ", b"a"), (b" a", b"b"), (b" a", b"t"), (b"b", b"b"), (b"bb", b"bb")]
+    vocabulary = Vocabulary.from_merges(merges)
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    rank = reference.rank_by_merges(merges)
+    for n_before in range(9):
+        eight = ["b" * (span - 21), *[" ab"] * 6, " at"]
+        text = "1" + " a" * n_before + "." + "".join(eight) + " ab" * 80
+        pretokens = reference.split(text)
+        assert pretokens[n_before + 2 : n_before + 10] == eight
+        ids, _ = encoder.encode(*as_batch([text]))
+        assert [vocabulary.tokens[token_id] for token_id in ids] == [
+            token for pretoken in pretokens for token in reference.encode(pretoken.encode(), rank)
+        ]
+
+
 def test_keys_of_different_words_differ() -> None:
     seen = {}
     for low, high in [(0, 1 << 56), (0, 2 << 56), (97, 1 << 56), (97, 2 << 56)]:
