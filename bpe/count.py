@@ -26,6 +26,7 @@ from bpe.errors import TokenbinError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import count as kernels
 from bpe.pretokenize import Pretokenizer, find_all, read_only
+from bpe.separated import places
 
 _FORMAT_VERSION = 1
 # After so many groups the kernel comes back, so that Ctrl-C is seen.
@@ -114,7 +115,7 @@ class PretokenCounts:
                 self._grow(status, len(buffer))
         if len(spans):
             # Not NumPy's `unique`: its texts end before the zeros that they end in.
-            found = Counter(bytes(buffer[begin:end]) for begin, end in spans.tolist())
+            found = Counter(bytes(buffer[begin:end]) for begin, end in places(spans.ravel()))
             for special, n in found.items():
                 pretokens = self._pretokenizer.split(special)
                 self._add_words(
@@ -144,12 +145,13 @@ class PretokenCounts:
                 return np.stack([begins, ends], axis=1)
         # Several that may overlap, or one that seems to stand across two documents.
         either = re.compile(b"|".join(map(re.escape, self._specials)))
-        spans = [
-            (begin + match.start(), begin + match.end())
-            for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+        spans = (
+            begin + place
+            for begin, end in places(np.repeat(offsets, 2)[1:-1])
             for match in either.finditer(buffer[begin:end].data)
-        ]
-        return np.array(spans, np.int64).reshape(-1, 2)
+            for place in match.span()
+        )
+        return np.fromiter(spans, np.int64).reshape(-1, 2)
 
     def merge(self, other: PretokenCounts) -> None:
         """Add the counts of another; it must have the same pattern and special tokens.

@@ -7,6 +7,7 @@ is copied: a part says where its documents begin and end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ Bytes = NDArray[np.uint8]
 
 # So far behind its size the end of a part is looked for at first.
 _LOOK_AHEAD = 1 << 14
-# So many slices of a buffer are there at a time: each takes 200 bytes, and a document may be one.
-_SLICES = 1 << 12
+# So many places are integers of Python at a time: each takes 150 bytes, and a document may be one.
+_PLACES = 1 << 12
 
 
 class SeparatedPart(NamedTuple):
@@ -92,12 +93,22 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
     if (starts[1:] == ends[:-1]).all():
         return buffer[starts[0] : ends[-1]], offsets
     text = np.empty(offsets[-1], np.uint8)
-    for first in range(0, len(starts), _SLICES):
-        last = min(first + _SLICES, len(starts))
-        places = zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True)
-        slices = [buffer[start:end] for start, end in places]
-        np.concatenate(slices, out=text[offsets[first] : offsets[last]])
+    slices, filled = (buffer[start:end] for start, end in places(bounds)), 0
+    while some := list(islice(slices, _PLACES)):
+        size = sum(map(len, some))
+        np.concatenate(some, out=text[filled : filled + size])
+        filled += size
     return text, offsets
+
+
+def places(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
+    """[start, end] of each, as integers of Python, of which few are there at a time.
+
+    Args:
+        bounds: int64[2 * n], where each begins and ends.
+    """
+    for first in range(0, len(bounds), 2 * _PLACES):
+        yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
 
 
 def _end_of_document(buffer: Bytes, separator: bytes, begin: int, size: int) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ them, separators, is not copied away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,9 +27,6 @@ InvalidText = Literal["error", "replace", "skip"]
 # Special tokens are looked for by their first bytes; only where those occur is each looked for by
 # itself.
 _PREFIX_BYTES = 4
-# So many places of documents are Python's integers at a time: each takes 150 bytes, and a document
-# may be one.
-_PLACES = 1 << 12
 
 
 class CorpusError(TokenbinError, ValueError):
@@ -112,8 +109,9 @@ class DocumentBatch:
         return len(self) - self.continued
 
     def without_text(self) -> DocumentBatch:
-        """What the batch says of its documents, without their text."""
-        return replace(self, buffer=self.buffer[:0].copy())
+        """What the batch says of its documents, without their text: they have no bytes."""
+        bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
+        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds)
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
         """The documents that a mask `bool[n_documents]` chooses."""
@@ -153,12 +151,6 @@ def _trimmed(buffer: Bytes, bounds: Offsets) -> tuple[Bytes, Offsets]:
     return buffer[first:end], bounds
 
 
-def _places(bounds: Offsets) -> Iterator[list[int]]:
-    """[start, end] of every document."""
-    for first in range(0, len(bounds), 2 * _PLACES):
-        yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
-
-
 def between(buffer: Bytes, separator: bytes) -> tuple[Offsets, Offsets]:
     """Where the pieces between separators start and end, as `bytes.split` finds them.
 
@@ -192,8 +184,10 @@ class InValidation:
 
     def of(self, buffer: Bytes, bounds: Offsets) -> NDArray[np.bool_]:
         """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
-        places = _places(bounds)
-        decisions = (self._hash_of(buffer[a:b].data) < self._below for a, b in places)
+        from bpe.separated import places
+
+        hashes = (self._hash_of(buffer[start:end].data) for start, end in places(bounds))
+        decisions = (each < self._below for each in hashes)
         return np.fromiter(decisions, np.bool_, len(bounds) // 2)
 
     def add_part(self, part: Bytes) -> None:
@@ -263,9 +257,11 @@ def _without_invalid(
     buffer: Bytes, bounds: Offsets, reading: Reading
 ) -> tuple[Bytes, Offsets, int, int]:
     """(buffer, bounds, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
+    from bpe.separated import places
+
     text, ends = bytearray(), np.zeros(len(bounds) // 2 + 1, np.int64)
     n_documents = n_skipped = n_replaced = 0
-    for start, end in _places(bounds):
+    for start, end in places(bounds):
         document = buffer[start:end].tobytes()
         replaced, n_in_document = replace_invalid(document)
         if n_in_document and reading.on_invalid_utf8 == "skip":
@@ -314,6 +310,7 @@ class LookAlikes:
 def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
     """Occurrences of `needle` inside documents; one that runs over an end does not count."""
     from bpe.pretokenize import find_all
+    from bpe.separated import places
 
     found = find_all(batch.buffer, needle)
     # An odd one is the end of a document, an even one of what stands between two.
@@ -322,5 +319,5 @@ def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
         return int((bound & 1).sum())
     # An occurrence that runs over an end may hide one that lies inside.
     return sum(
-        len(find_all(batch.buffer[start:end], needle)) for start, end in _places(batch.bounds)
+        len(find_all(batch.buffer[start:end], needle)) for start, end in places(batch.bounds)
     )

@@ -2,10 +2,10 @@
 
 Law: results come in the order of the units, whatever finished first; so the first error, in that
 order, is the one that is raised, as it was, after all results before it, be it of the work or of
-what hands out the units. Units are handed out one by one to whoever is free, and
-at most `2 * workers + 2` of them are under way or waiting to be taken, so memory does not grow with
-the corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started
-and what runs is waited for: units are short.
+what hands out the units. Units are handed out one by one to whoever is free, and at most
+`2 * workers + 2` of them are under way or waiting to be taken, so memory does not grow with the
+corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started and
+what runs is waited for: units are short.
 
 The thread that takes the results is one of the workers. It works on a unit whenever the next result
 is not there: one more thread would take processors from the others, and would need what these have
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Any, TypeVar
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -81,15 +81,13 @@ def _run_on_threads(
     pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenbin")
     under_way: deque[tuple[Callable[[], Result], Future[Result]]] = deque()
 
-    def begin(task: Callable[[], Result]) -> None:
-        under_way.append((task, pool.submit(task)))
-
     def take(n: int) -> None:
         try:
             for unit in itertools.islice(units, n):
-                begin(partial(work_on, unit))
+                task = partial(work_on, unit)
+                under_way.append((task, pool.submit(task)))
         except Exception as error:  # noqa: BLE001 (raised when it is its turn)
-            begin(partial(_raise, error))
+            under_way.append(_failed(error))
 
     try:
         take(2 * workers + 2)
@@ -126,8 +124,8 @@ def _do(task: Callable[[], Result], future: Future[Result]) -> None:
         del task, future
 
 
-def _raise(error: Exception) -> NoReturn:
-    try:
-        raise error
-    finally:
-        del error
+def _failed(error: Exception) -> tuple[Callable[[], Any], Future[Any]]:
+    """What comes of a task that raised this error."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future.result, future

@@ -20,11 +20,12 @@ from preprocess.config import ReadSettings, SettingsError, TrainSettings
 # Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; the words that all
 # workers have merged; what each has of its own; text, places of documents, boundaries and ids of
 # its unit and of those that wait. The last is 5 for a byte of English and 10 for one of pre-tokens
-# of a byte, but 70 where every other byte is a document.
+# of a byte, but 70 where every other byte is a document, and 10 more with ids of four bytes. What
+# another library encodes takes more, as strings and lists of integers.
 _BASE = 220_000_000
 _WORDS = 150_000_000
 _OF_WORKER = 30_000_000
-_OF_UNIT_BYTE = 80
+_OF_UNIT_BYTE = 90
 _SMALL_UNIT, _LEAST_UNIT = 256 * 1024, 64 * 1024
 _OF_ID = 1_000
 # Of what is left to tables of counts: they double, which needs both for a moment, and are copied.

@@ -1,7 +1,7 @@
 """Memory of arrays that nobody holds any more, for those that come.
 
-Law: an array shares memory with no other that is alive, and keeps little more than it needs; what
-it contains at first means nothing.
+Law: an array shares memory with no other that is alive, and keeps no more than twice what it needs;
+what it contains at first means nothing.
 
 Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
 at the first touch, and takes it back as soon as the arrays are gone.
@@ -24,7 +24,8 @@ class ReusedMemory:
     """Hands out arrays, and sees by itself when all that was made of one is gone.
 
     Args:
-        limit: How many of them are kept.
+        limit: How many are known of, most of them of arrays that are alive. When arrays become
+            smaller and smaller, larger memory waits in vain for one that needs it.
         largest: Bytes of the largest that is.
     """
 
@@ -52,7 +53,7 @@ class ReusedMemory:
             ]
             rounded = -(-n_bytes // _STEP) * _STEP
             # Not a far larger one: somebody may keep this array.
-            fitting = range(n_bytes, rounded + rounded // 2 + 1)
+            fitting = range(n_bytes, max(rounded, n_bytes + n_bytes // 2) + 1)
             for place in free:
                 if len(self._memory[place]) in fitting:
                     self._memory.append(self._memory.pop(place))

@@ -164,6 +164,32 @@ def test_an_error_of_planning_comes_after_the_results_before_it(workers: int) ->
         list(run_in_order(units(), make_work, workers))
 
 
+def test_an_error_of_starting_a_thread_comes_after_the_results_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, refused = threading.Thread.start, threading.Event()
+
+    def only_one(thread: threading.Thread) -> None:
+        if our_threads():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def make_work() -> Callable[[int], int]:
+        def work(unit: int) -> int:
+            # The one thread is busy, so another one is asked for.
+            assert refused.wait(60)
+            return unit
+
+        return work
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    results = []
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        results.extend([result] for result in run_in_order(range(9), make_work, 3))
+    assert results == [[0]]
+
+
 @pytest.mark.parametrize("workers", [2, 7])
 def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers: int) -> None:
     """All meet: with one thread less, they would wait in vain; with one more, it is seen."""
@@ -233,9 +259,9 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
     busy = BusyWorker()
     join = threading.Thread.join
 
-    def waited_for(thread: threading.Thread) -> None:
+    def waited_for(thread: threading.Thread, timeout: float | None = None) -> None:
         busy.go_on.set()
-        join(thread)
+        join(thread, timeout)
 
     monkeypatch.setattr(threading.Thread, "join", waited_for)
     done: list[int] = []
@@ -259,21 +285,22 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("fails", ["work", "making work", "planning"])
+@pytest.mark.parametrize("fails", ["work", "making work", "planning", "work and planning"])
 def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> None:
     """Not even until the garbage collector comes: there may be much text."""
 
     class Text:
-        pass
+        def __init__(self, number: int) -> None:
+            self.number = number
 
     alive: list[weakref.ref[Text]] = []
 
     def units() -> Iterator[Text]:
-        for _ in range(5):
-            text = Text()
+        for number in range(5):
+            text = Text(number)
             alive.append(weakref.ref(text))
             yield text
-        if fails == "planning":
+        if "planning" in fails:
             raise OddError
 
     def make_work() -> Callable[[Text], Text]:
@@ -281,7 +308,8 @@ def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> Non
             raise OddError
 
         def work(unit: Text) -> Text:
-            if fails == "work":
+            # With what comes later under way.
+            if "work" in fails and unit.number == 1:
                 raise OddError
             return unit
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ import faults
 import pytest
 import torture
 
+from bpe import PretokenCounts
 from bpe.errors import TokenbinError
 from preprocess import build, journal, passes, pipeline, storage
 from preprocess.cli import run
-from preprocess.documents import CorpusError
+from preprocess.documents import ChangedError, CorpusError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
-from preprocess.progress import OutOfTimeError, Progress
+from preprocess.progress import OutOfTimeError, Progress, Stage
+from preprocess.sources.text import TextUnit
 from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
 from preprocess.token_file import TokenFileError
 
@@ -382,6 +385,58 @@ def test_changed_sources_are_named_and_not_mixed(
     peace = options["out"].with_name("peace")
     build(**options | {"out": peace})
     assert contents(options["out"]) == contents(peace)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("n_units", [1, 5])
+def test_a_file_that_changes_while_it_is_counted_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int, n_units: int
+) -> None:
+    """Right after the unit that was read meanwhile, though nothing of it is read again."""
+    path = options["train"] / "b.txt"
+    count, counted = PretokenCounts.add, []
+
+    def add(counts: PretokenCounts, *text: Any) -> None:
+        count(counts, *text)
+        counted.append(1)
+        if len(counted) == n_units:
+            touch(path)
+
+    monkeypatch.setattr(PretokenCounts, "add", add)
+    few = {
+        "train": path,
+        "val_fraction": 0,
+        "unit_size": path.stat().st_size // 9,
+        "workers": workers,
+    }
+    with pytest.raises(ChangedError, match=r"b\.txt: was changed, replaced or removed"):
+        build(**options | few)
+    assert n_units <= len(counted) <= n_units + 2 * workers + 2
+
+
+def test_text_that_is_counted_is_held_no_longer(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while the result waits for its turn, either."""
+    texts: list[weakref.ref[Any]] = []
+    seen: list[tuple[int, int]] = []
+    content, advance = TextUnit.content, Stage.advance
+
+    def noted(unit: TextUnit) -> Any:
+        text = content(unit)
+        texts.append(weakref.ref(text))
+        return text
+
+    def advanced(stage: Stage, n: int) -> None:
+        if stage.name == "counting":
+            seen.append((len(texts), sum(text() is not None for text in texts)))
+        advance(stage, n)
+
+    monkeypatch.setattr(TextUnit, "content", noted)
+    monkeypatch.setattr(Stage, "advance", advanced)
+    build(**options)
+    assert len(seen) > 5
+    assert seen == [(n, 0) for n in range(1, len(seen) + 1)]
 
 
 def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(

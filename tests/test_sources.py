@@ -281,10 +281,25 @@ def test_a_file_that_ends_too_early_is_an_error(
     units[0].read()
     with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
         units[1].read()
+    source, changed = units[0].source, r"text\.txt: was changed, replaced or removed"
+    with pytest.raises(ChangedError, match=changed):
+        next(source.units())
     path.unlink()
-    for gone in (units[0].read, lambda: next(units[0].source.units())):
-        with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
+    for gone in (units[0].read, lambda: next(source.units())):
+        with pytest.raises(ChangedError, match=changed):
             gone()
+    path.mkdir()
+    for no_file in (units[0].read, lambda: next(source.units())):
+        with pytest.raises(CorpusError, match=r"text\.txt: cannot be opened again: Is a directory"):
+            no_file()
+    path.rmdir()
+    path.parent.rmdir()
+    path.parent.write_text("a file")
+    for gone in (units[0].read, lambda: next(source.units())):
+        with pytest.raises(ChangedError, match=changed):
+            gone()
+    path.parent.unlink()
+    path.parent.mkdir()
 
 
 def test_a_place_that_the_disk_cannot_read_is_named(

@@ -245,16 +245,25 @@ class TextSource:
         self.check_unchanged()
         try:
             return open(self.path, "rb", buffering=0)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             # It was there a moment ago.
             raise self._changed() from None
+        except OSError as error:
+            raise CorpusError(
+                f"{self.path}: cannot be opened again: {error.strerror}; see to that, and run the"
+                " same command again"
+            ) from error
 
     def _map(self) -> Bytes:
         """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
         with self._open() as file:
             if not self.n_bytes:
                 return np.frombuffer(b"", np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            try:
+                mapped = mmap.mmap(file.fileno(), self.n_bytes, access=mmap.ACCESS_READ)
+            except ValueError:  # shorter than that by now
+                raise self._changed() from None
+            return np.frombuffer(mapped, np.uint8)
 
     def _units_anywhere(self, mapped: Bytes, start: int, begins_inside: bool) -> Iterator[TextUnit]:
         """Units that may end inside documents: little is read but the places to cut at."""
