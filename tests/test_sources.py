@@ -6,6 +6,7 @@ import errno
 import io
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nasty import nasty_text
 
 from bpe.pretokenize import Pretokenizer
 from preprocess.documents import ChangedError, CorpusError, DocumentBatch, Reading
+from preprocess.reused_memory import ReusedMemory
 from preprocess.sources import Source, find_sources
 from preprocess.sources import text as text_module
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
@@ -240,6 +242,33 @@ def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.M
         assert documents_of(units)[0] == data.split(b"\n\n")
 
 
+def test_planning_reads_little_but_what_is_around_the_cuts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, int]] = []
+    read = TextSource.read
+
+    def noted(self: TextSource, start: int, stop: int, memory: ReusedMemory) -> Any:
+        taken.append((start, stop))
+        return read(self, start, stop, memory)
+
+    monkeypatch.setattr(TextSource, "read", noted)
+    uncut = tuple(f"<|{number}|>".encode() for number in range(300))
+    path.write_bytes(b"some words <|7|> " * 40_000)
+    reading = Reading(unit_size=200_000, uncut=uncut)
+    units = list(TextSource(path, "text", reading).units())
+    assert len(units) == 4
+    assert len(taken) == 3
+    for unit, (start, stop) in zip(units, taken, strict=False):
+        assert start < unit.stop < stop < start + 140_000
+    # Where one place after the other is none to cut at, all is read once.
+    for choices in ({}, {"validation_fraction": 0.5}):
+        taken.clear()
+        units = units_of(path, b"<|a b|>" * 40_000, unit_size=1000, uncut=(b"<|a b|>",), **choices)
+        assert [unit.stop for unit in units] == [280_000]
+        assert sum(stop - start for start, stop in taken) < 600_000 * (1 + len(choices))
+
+
 def test_a_stretch_without_a_place_to_cut_is_one_unit(path: Path) -> None:
     units = units_of(path, b"7" * 200_000, unit_size=1000)
     assert [unit.n_bytes for unit in units] == [200_000]
@@ -313,10 +342,15 @@ def test_a_place_that_the_disk_cannot_read_is_named(
                 raise OSError(errno.EIO, "Input/output error")
             return super().readinto(buffer[: min(50, 300 - self.tell())])
 
-    def opened(path: Path, mode: str, buffering: int) -> io.FileIO:
+    def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
         return Damaged(path, mode)
 
     monkeypatch.setattr("builtins.open", opened)
+    for fraction in (0.0, 0.5):  # while places to cut at are looked for
+        reading = replace(units[0].source.reading, validation_fraction=fraction)
+        wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; see to the disk"
+        with pytest.raises(CorpusError, match=wanted):
+            list(TextSource(path, "text", reading).units())
     for unit in units:
         if unit.stop <= 300:
             assert unit.read().n_bytes == unit.n_bytes
@@ -407,7 +441,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CorpusError, match="pipes and devices cannot be mapped"):
+    with pytest.raises(CorpusError, match="pipes and devices cannot be read twice"):
         find_sources([tmp_path / "pipe"], Reading())
 
 

@@ -12,16 +12,15 @@ A stretch without such a place is one unit, however long. Where something must b
 document before any part of it can be used (validation, leaving out what is not UTF-8), units hold
 whole documents, and one that is longer than a unit is looked at while planning, part by part.
 
-Units are read: into memory that is used again that costs less than to map a file, page by page, and
-to give the map back. Places to cut at are looked for in a map. A file that is truncated meanwhile
-kills the process with SIGBUS there, and nothing can catch that. So each file's size and time are
-compared before and after every unit, and before a place is looked for.
+Files are read, not mapped: into memory that is used again that costs less than to map a file, page
+by page, and to give the map back; and where a mapped file is truncated, or the disk cannot read it,
+the process is killed with SIGBUS, and nothing can catch that. Each file's size and time are
+compared before and after every unit, and before a place to cut at is looked for.
 """
 
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import stat
 from collections.abc import Generator, Iterable, Iterator
@@ -50,6 +49,8 @@ from preprocess.reused_memory import ReusedMemory
 _WINDOW_BYTES = 64 * 1024
 # How far is looked at a time for the end of a long document.
 _STRIDE_BYTES = 1024 * 1024
+# No character has more bytes.
+_CHARACTER_BYTES = 4
 
 
 class Ends(Enum):
@@ -165,7 +166,7 @@ class TextSource:
             if not stat.S_ISREG(state.st_mode):
                 raise CorpusError(
                     f"{path}: a text file or a directory is expected, and this is neither (pipes"
-                    " and devices cannot be mapped); save the text to a file"
+                    " and devices cannot be read twice); save the text to a file"
                 )
             with open(path, "rb"):
                 pass
@@ -204,11 +205,10 @@ class TextSource:
 
     def units(self, after: list[Any] | None = None) -> Iterator[TextUnit]:
         """Cut the file into units; a file of zero bytes is one unit of zero bytes."""
-        mapped = self._map()
         start, *decided = after or [0, False, None, False]
         if self.reading.decides_by_document:
-            return self._units_of_whole_documents(mapped, start, *decided)
-        return self._units_anywhere(mapped, start, decided[0])
+            return self._units_of_whole_documents(start, *decided)
+        return self._units_anywhere(start, decided[0])
 
     def content_before(self, place: list[Any]) -> Iterator[Bytes]:
         """The bytes of the file before a place."""
@@ -254,22 +254,11 @@ class TextSource:
                 " same command again"
             ) from error
 
-    def _map(self) -> Bytes:
-        """uint8[n_bytes], read-only. The map is closed when nothing refers to it any more."""
-        with self._open() as file:
-            if not self.n_bytes:
-                return np.frombuffer(b"", np.uint8)
-            try:
-                mapped = mmap.mmap(file.fileno(), self.n_bytes, access=mmap.ACCESS_READ)
-            except ValueError:  # shorter than that by now
-                raise self._changed() from None
-            return np.frombuffer(mapped, np.uint8)
-
-    def _units_anywhere(self, mapped: Bytes, start: int, begins_inside: bool) -> Iterator[TextUnit]:
+    def _units_anywhere(self, start: int, begins_inside: bool) -> Iterator[TextUnit]:
         """Units that may end inside documents: little is read but the places to cut at."""
-        cutter, memory = _Cutter(mapped, self.reading), _memory()
+        memory = _memory()
+        cutter = _Cutter(self, memory)
         while True:
-            self.check_unchanged()
             stop, ends = cutter.cut(start + self.reading.unit_size)
             yield TextUnit(self, memory, start, stop, begins_inside, ends)
             if ends is Ends.FILE:
@@ -278,23 +267,22 @@ class TextSource:
 
     def _units_of_whole_documents(
         self,
-        mapped: Bytes,
         start: int,
         begins_inside: bool,
         in_validation: bool | None,
         skipped: bool,
     ) -> Iterator[TextUnit]:
         """Units of whole documents, and parts of those that are longer than a unit."""
-        cutter, memory = _Cutter(mapped, self.reading), _memory()
-        unit_size, n = self.reading.unit_size, len(mapped)
+        memory = _memory()
+        cutter = _Cutter(self, memory)
+        unit_size, n = self.reading.unit_size, self.n_bytes
         if begins_inside:
             start = yield from self._parts(cutter, memory, start, (in_validation, skipped))
             if start == n:
                 return
         while start + unit_size < n:
-            self.check_unchanged()
             # A document starts at `start`, so separators found from there are the true ones.
-            starts, _ = between(mapped[start : start + unit_size], self.separator)
+            starts, _ = between(self.read(start, start + unit_size, memory), self.separator)
             if len(starts) > 1:
                 stop = start + int(starts[-1])
                 yield TextUnit(self, memory, start, stop, False, Ends.BETWEEN)
@@ -320,12 +308,12 @@ class TextSource:
         cuts = [start]
         while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
             cuts.append(cut)
-        in_validation, skipped = decided or self._decide(cutter.mapped, [*cuts, end])
+        in_validation, skipped = decided or self._decide([*cuts, end], memory)
         for place, (part_start, part_stop) in enumerate(pairwise([*cuts, stop])):
             if part_stop < end:
                 ends = Ends.INSIDE
             else:
-                ends = Ends.FILE if stop == len(cutter.mapped) else Ends.BETWEEN
+                ends = Ends.FILE if stop == self.n_bytes else Ends.BETWEEN
             yield TextUnit(
                 self,
                 memory,
@@ -338,14 +326,14 @@ class TextSource:
             )
         return stop
 
-    def _decide(self, mapped: Bytes, cuts: list[int]) -> tuple[bool | None, bool]:
+    def _decide(self, cuts: list[int], memory: ReusedMemory) -> tuple[bool | None, bool]:
         """(in_validation, skipped) of a document, of which one part is looked at at a time."""
         from bpe.pretokenize import is_utf8
 
         reading = self.reading
         in_validation = InValidation(reading.validation_fraction)
         for start, stop in pairwise(cuts):
-            part = mapped[start:stop]
+            part = self.read(start, stop, memory)
             if reading.on_invalid_utf8 != "error" and not is_utf8(part):
                 if reading.on_invalid_utf8 == "skip":
                     return None, True
@@ -364,22 +352,28 @@ def _identity(state: os.stat_result) -> tuple[int, int, int]:
 
 
 class _Cutter:
-    """Finds places to cut a mapped file at; see the module's law."""
+    """Finds places to cut a file at; see the module's law."""
 
-    def __init__(self, mapped: Bytes, reading: Reading) -> None:
+    def __init__(self, source: TextSource, memory: ReusedMemory) -> None:
         from bpe.pretokenize import Pretokenizer
 
-        self.mapped = mapped
-        self._separator = reading.separator
-        self._uncut = [needle for needle in reading.uncut if len(needle) > 1]
-        self._safe_cut = reading.safe_cut or Pretokenizer("gpt2").safe_cut
+        self._source, self._memory = source, memory
+        self._separator = source.separator
+        self._uncut = [needle for needle in source.reading.uncut if len(needle) > 1]
+        self._safe_cut = source.reading.safe_cut or Pretokenizer("gpt2").safe_cut
+        # What stands around a place may have to be known as well: a separator that ends there, and
+        # one that runs into that.
+        longest = max(map(len, [self._separator, *self._uncut]))
+        self._around = 2 * longest + _CHARACTER_BYTES
+        # What was read last, and where it begins.
+        self._window_start, self._window = 0, np.empty(0, np.uint8)
 
     def cut(self, position: int) -> tuple[int, Ends]:
         """A place at or behind `position`, the first found: in a document or behind a separator."""
-        n = len(self.mapped)
+        n = self._source.n_bytes
         while position < n:
             stop = min(position + _WINDOW_BYTES, n)
-            place = self._safe_cut(self.mapped, position, stop)
+            place = self._safe_place(position, stop)
             if place < stop:
                 touching = self._separator_that_touches(place)
                 if touching < 0 and not self._splits_special_token(place):
@@ -399,7 +393,7 @@ class _Cutter:
         """A place at or behind `position` inside the document that ends at `stop`; else `stop`."""
         while position < stop:
             window_stop = min(position + _WINDOW_BYTES, stop)
-            place = self._safe_cut(self.mapped, position, window_stop)
+            place = self._safe_place(position, window_stop)
             if place == window_stop:
                 position = window_stop
                 continue
@@ -410,25 +404,40 @@ class _Cutter:
 
     def end_of_document(self, start: int) -> tuple[int, int]:
         """(end, start of the next) of the document that starts at `start`."""
-        n = len(self.mapped)
+        n = self._source.n_bytes
         overlap = max(len(self._separator) - 1, 0)
         position = start
         while position < n and self._separator:
-            _, ends = between(
-                self.mapped[position : position + _STRIDE_BYTES + overlap], self._separator
-            )
+            stride = self._bytes(position, position + _STRIDE_BYTES + overlap)
+            _, ends = between(stride, self._separator)
             if len(ends) > 1:
                 end = position + int(ends[0])
                 return end, end + len(self._separator)
             position += _STRIDE_BYTES
         return n, n
 
+    def _safe_place(self, position: int, stop: int) -> int:
+        """The first place in [position, stop) where a cut changes no pre-token; else `stop`."""
+        first = max(position - _CHARACTER_BYTES, 0)
+        return first + self._safe_cut(self._bytes(first, stop), position - first, stop - first)
+
+    def _bytes(self, start: int, stop: int) -> Bytes:
+        """uint8: bytes [start, stop) of the file, those that it has."""
+        start, stop = max(start, 0), min(stop, self._source.n_bytes)
+        if not self._window_start <= start <= stop <= self._window_start + len(self._window):
+            first = max(start - self._around, 0)
+            # And a window more: behind a place that is none to cut at, the next is often near.
+            end = min(stop + self._around + _WINDOW_BYTES, self._source.n_bytes)
+            self._window = self._source.read(first, end, self._memory)
+            self._window_start = first
+        return self._window[start - self._window_start : stop - self._window_start]
+
     def _occurrences(self, needle: bytes, start: int, stop: int) -> Iterator[int]:
         """Every place in [start, stop) where `needle` begins, overlapping or not."""
         if not needle:
             return
         start = max(start, 0)
-        data = self.mapped[start : stop + len(needle) - 1].tobytes()
+        data = self._bytes(start, stop + len(needle) - 1).tobytes()
         found = data.find(needle)
         while found >= 0:
             yield start + found
