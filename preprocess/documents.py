@@ -33,8 +33,12 @@ class CorpusError(TokenbinError, ValueError):
     """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
 
 
-class ChangedError(CorpusError):
-    """A source is not what it was when it was found; it may be again when the command runs anew."""
+class UnavailableError(CorpusError):
+    """A source cannot be read now, though it could be when it was found; another time it may be."""
+
+
+class ChangedError(UnavailableError):
+    """A source is not what it was when it was found."""
 
 
 @dataclass(frozen=True)

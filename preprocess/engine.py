@@ -125,7 +125,7 @@ def _do(task: Callable[[], Result], future: Future[Result]) -> None:
 
 
 def _failed(error: Exception) -> tuple[Callable[[], Any], Future[Any]]:
-    """What comes of a task that raised this error."""
+    """What stands for units that could not be handed out; it is done, so nobody calls the task."""
     future: Future[Any] = Future()
     future.set_exception(error)
     return future.result, future

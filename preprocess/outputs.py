@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import xxhash
 
 from bpe.errors import TokenizerFileError, TrainingError
-from preprocess.documents import ChangedError, CorpusError
+from preprocess.documents import CorpusError, UnavailableError
 from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
@@ -215,7 +215,7 @@ class Outputs:
     ) -> None:
         try:
             self.journal.__exit__(kind, error, traceback)
-            if isinstance(error, _OF_THE_TEXT) and not isinstance(error, ChangedError):
+            if isinstance(error, _OF_THE_TEXT) and not isinstance(error, UnavailableError):
                 self.storage.clear()
                 if self.journal.n_entries > 1:
                     logger.warning(

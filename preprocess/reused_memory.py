@@ -1,7 +1,7 @@
 """Memory of arrays that nobody holds any more, for those that come.
 
 Law: an array shares memory with no other that is alive, and keeps no more than twice what it needs;
-what it contains at first means nothing.
+what it contains at first means nothing. While arrays come, little more is free than is in use.
 
 Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
 at the first touch, and takes it back as soon as the arrays are gone.
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 # Sizes are rounded up to a multiple of this, so that the next one, a little larger, fits too. Less
 # than this is quick to come by, and would keep as much.
 _STEP = 1 << 16
+# Bytes that may be free beside as many as are in use: arrays may become smaller for good.
+_SPARE = 1 << 25
 
 
 class ReusedMemory:
     """Hands out arrays, and sees by itself when all that was made of one is gone.
 
     Args:
-        limit: How many are known of, most of them of arrays that are alive. When arrays become
-            smaller and smaller, larger memory waits in vain for one that needs it.
+        limit: How many are known of, most of them of arrays that are alive.
         largest: Bytes of the largest that is.
     """
 
@@ -63,11 +64,22 @@ class ReusedMemory:
                 for place in free:
                     if len(self._memory[place]) < n_bytes:
                         del self._memory[place]
+                self._let_go(rounded)
                 self._memory.append(bytearray(rounded))
                 del self._memory[: -self._limit]
             return np.frombuffer(self._memory[-1], np.uint8, n_bytes)
         finally:
             self._lock.release()
+
+    def _let_go(self, n_bytes: int) -> None:
+        """Keep little that is free when so much more comes into use; what was in use last stays."""
+        free = {place for place in range(len(self._memory)) if self._holders(place) == self._free}
+        used = (len(memory) for place, memory in enumerate(self._memory) if place not in free)
+        room = n_bytes + sum(used) + _SPARE
+        for place in sorted(free, reverse=True):
+            room -= len(self._memory[place])
+            if room < 0:
+                del self._memory[place]
 
     def _holders(self, place: int) -> int:
         return sys.getrefcount(self._memory[place])

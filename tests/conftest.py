@@ -1,7 +1,9 @@
 """Settings that every test shares: the same examples on every run, no network, no time limits."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Read by huggingface_hub when it is imported: a test that would go to the network fails at once.
@@ -16,3 +18,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tokenbin")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_places_at_a_time() -> Iterator[None]:
+    """So that a few documents are more than are handled at a time, as thousands are."""
+    import bpe.separated
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bpe.separated, "_PLACES", 3)
+        yield

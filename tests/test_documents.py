@@ -110,6 +110,12 @@ def test_joining_copies_only_where_there_are_gaps() -> None:
     copied, offsets = joined(buffer, np.array([0, 3, 5, 8, 11, 16]))
     assert copied.tobytes() == b"onetwothree"
     assert offsets.tolist() == [0, 3, 6, 11]
+    pairs = np.sort(np.random.default_rng(0).integers(0, 100, 2 * 11))  # more than at a time
+    text = np.arange(100, dtype=np.uint8)
+    copied, offsets = joined(text, pairs)
+    parts = [text[start:end].tobytes() for start, end in pairs.reshape(-1, 2)]
+    assert copied.tobytes() == b"".join(parts)
+    assert np.diff(offsets).tolist() == list(map(len, parts))
     nothing, offsets = joined(buffer, np.array([], np.int64))
     assert (len(nothing), offsets.tolist()) == (0, [0])
 
@@ -157,6 +163,15 @@ def test_look_alikes_are_counted_inside_documents(
 def test_the_separator_is_no_look_alike() -> None:
     look_alikes = LookAlikes(["<|endoftext|>", "<|pad|>"], b"<|endoftext|>")
     assert look_alikes.tokens == ("<|pad|>",)
+
+
+def test_without_text_nothing_of_it_is_kept() -> None:
+    batch = batch_of([b"one", b"two"])
+    kept = batch.without_text()
+    assert (len(kept), kept.n_ended, kept.n_bytes) == (2, 2, 0)
+    for array, before in ((kept.buffer, batch.buffer), (kept.bounds, batch.bounds)):
+        assert not np.shares_memory(array, before)
+    assert kept.bounds.strides == (0,)  # of any number of documents
 
 
 @pytest.mark.parametrize(

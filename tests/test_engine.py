@@ -284,6 +284,19 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
     assert not our_threads()
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_planning_is_raised_at_once(interrupt: type[BaseException]) -> None:
+    """Before the results of the units that were handed out before it."""
+
+    def units() -> Iterator[int]:
+        yield from range(3)
+        raise interrupt
+
+    with pytest.raises(interrupt):
+        next(run_in_order(units(), squaring, 2))
+    assert not our_threads()
+
+
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("fails", ["work", "making work", "planning", "work and planning"])
 def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +24,11 @@ from bpe import PretokenCounts
 from bpe.errors import TokenbinError
 from preprocess import build, journal, passes, pipeline, storage
 from preprocess.cli import run
-from preprocess.documents import ChangedError, CorpusError
+from preprocess.documents import ChangedError, CorpusError, UnavailableError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress, Stage
+from preprocess.sources import text as text_module
 from preprocess.sources.text import TextUnit
 from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
 from preprocess.token_file import TokenFileError
@@ -387,14 +391,78 @@ def test_changed_sources_are_named_and_not_mixed(
     assert contents(options["out"]) == contents(peace)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("n_units", [1, 5])
-def test_a_file_that_changes_while_it_is_counted_is_refused(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int, n_units: int
+class Noting(Progress):
+    """Sets a flag when something of a stage is done."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self._stage, self.is_there = stage, False
+
+    def note_memory(self) -> None:
+        if self.stages[-1].name == self._stage and self.stages[-1].done:
+            self.is_there = True
+
+
+@pytest.mark.parametrize("stage", ["counting", "encoding train and val"])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("stat", "cannot be opened any more: Too many; see to that and run the same command"),
+        ("open", "cannot be opened any more: Too many; see to that and run the same command"),
+        (
+            "readinto",
+            r"byte [\d,]+ and on cannot be read: Too many; see to the disk and run the sa",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stage: str, call: str, message: str
 ) -> None:
-    """Right after the unit that was read meanwhile, though nothing of it is read again."""
+    path, progress = options["train"] / "b.txt", Noting(stage)
+
+    def refuse(name: str, called: Any) -> None:
+        if progress.is_there and name == call and Path(called) == path:
+            raise OSError(errno.EMFILE, "Too many")
+
+    class File(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            refuse("readinto", self.name)
+            return super().readinto(buffer)
+
+    class System:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def stat(self, path: Path) -> os.stat_result:
+            refuse("stat", path)
+            return os.stat(path)
+
+    def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
+        refuse("open", path)
+        return File(path, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(text_module, "os", System())
+        patch.setattr(text_module, "open", opened, raising=False)
+        with pytest.raises(UnavailableError, match=rf"b\.txt: {message}"):
+            build(**options, progress=progress)
+    assert (options["out"] / ".build.partial" / "journal.jsonl").exists()
+    result = build(**options)
+    assert result.stats["stages"][0]["seconds"] > 0
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_file_that_changes_while_it_is_counted_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int, is_last: bool
+) -> None:
+    """Right after the unit that was read meanwhile, though nothing of the last is read again."""
     path = options["train"] / "b.txt"
     count, counted = PretokenCounts.add, []
+    n_units = 1
 
     def add(counts: PretokenCounts, *text: Any) -> None:
         count(counts, *text)
@@ -404,39 +472,77 @@ def test_a_file_that_changes_while_it_is_counted_is_refused(
 
     monkeypatch.setattr(PretokenCounts, "add", add)
     few = {
-        "train": path,
-        "val_fraction": 0,
+        "paths": path,
+        "out": options["out"] / "tokenizer.json",
+        "vocab_size": 280,
         "unit_size": path.stat().st_size // 9,
         "workers": workers,
     }
+    if is_last:
+        n_units = 0
+        pipeline.train(**few | {"out": options["out"] / "other.json"})
+        n_units = len(counted)
+        assert n_units >= 9
+        counted.clear()
     with pytest.raises(ChangedError, match=r"b\.txt: was changed, replaced or removed"):
-        build(**options | few)
+        pipeline.train(**few)
     assert n_units <= len(counted) <= n_units + 2 * workers + 2
+
+
+class Texts:
+    """Of the units that were counted: which are still in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._content = TextUnit.content
+        self._texts: list[weakref.ref[Any]] = []
+        self.three = threading.Event()
+        monkeypatch.setattr(TextUnit, "content", self._noted)
+
+    @property
+    def _noted(self) -> Callable[[TextUnit], Any]:
+        def content(unit: TextUnit) -> Any:
+            text = self._content(unit)
+            self._texts.append(weakref.ref(text))
+            if len(self._texts) == 3:
+                self.three.set()
+            return text
+
+        return content
+
+    def held(self, n: int | None = None) -> list[bool]:
+        return [text() is not None for text in self._texts[:n]]
 
 
 def test_text_that_is_counted_is_held_no_longer(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not while the result waits for its turn, either."""
-    texts: list[weakref.ref[Any]] = []
-    seen: list[tuple[int, int]] = []
-    content, advance = TextUnit.content, Stage.advance
-
-    def noted(unit: TextUnit) -> Any:
-        text = content(unit)
-        texts.append(weakref.ref(text))
-        return text
+    texts, seen, advance = Texts(monkeypatch), [], Stage.advance
 
     def advanced(stage: Stage, n: int) -> None:
         if stage.name == "counting":
-            seen.append((len(texts), sum(text() is not None for text in texts)))
+            seen.append(texts.held())
         advance(stage, n)
 
-    monkeypatch.setattr(TextUnit, "content", noted)
     monkeypatch.setattr(Stage, "advance", advanced)
     build(**options)
     assert len(seen) > 5
-    assert seen == [(n, 0) for n in range(1, len(seen) + 1)]
+    assert seen == [[False] * n for n in range(1, len(seen) + 1)]
+
+
+def test_text_that_is_counted_is_not_held_while_its_result_waits(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, read, seen = Texts(monkeypatch), TextUnit.read, []
+
+    def slowly(unit: TextUnit) -> Any:
+        if unit.start == 0 and not seen:
+            assert texts.three.wait(60)
+            seen.append(texts.held(2))
+        return read(unit)
+
+    monkeypatch.setattr(TextUnit, "read", slowly)
+    build(**options | {"workers": 2, "val_fraction": 0, "train": options["train"] / "a.txt"})
+    assert seen == [[False, False]]
 
 
 def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(

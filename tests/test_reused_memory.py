@@ -57,6 +57,15 @@ def test_what_nobody_holds_is_handed_out_again() -> None:
     assert {address(each) for each in both} == set(places)
 
 
+@pytest.mark.parametrize("n_bytes", [STEP, STEP + 1, 2 * STEP, 10 * STEP + 5])
+def test_of_one_size_no_more_is_kept_than_was_in_use(n_bytes: int) -> None:
+    reused = ReusedMemory(limit=8, largest=1 << 20)
+    for _ in range(5):
+        held = [reused.array(n_bytes) for _ in range(2)]
+        del held
+    assert len(reused._memory) == 2
+
+
 @pytest.mark.parametrize(
     "n_bytes", [0, 10, STEP - 1, STEP, STEP + 1, 3 * STEP, 20 * STEP, 100 * STEP]
 )
@@ -87,6 +96,33 @@ def test_no_more_is_kept_than_was_asked_for() -> None:
     assert [len(memory) for memory in small._memory] == [4 * STEP]
     reused.array(STEP + 1)
     assert all(len(memory) == STEP for memory in reused._memory)
+
+
+def test_little_more_is_free_than_is_in_use() -> None:
+    """Where arrays become smaller, larger memory would wait in vain for one that needs it."""
+    reused = ReusedMemory(limit=256, largest=1 << 26)
+    n_bytes = 1 << 26
+    while n_bytes > 2 * STEP:
+        held = [reused.array(n_bytes) for _ in range(4)]
+        used = sum(map(len, held))
+        # Rounded, and the spare.
+        assert sum(map(len, reused._memory)) <= 2 * (used + 4 * STEP) + (1 << 25)
+        # All that is in use is known, and is used again.
+        again = {address(array) for array in held}
+        del held
+        assert {address(each) for each in [reused.array(n_bytes) for _ in range(4)]} == again
+        n_bytes = n_bytes * 5 // 8
+
+
+def test_as_much_may_be_free_as_is_in_use() -> None:
+    reused = ReusedMemory(limit=256, largest=1 << 26)
+    held = [reused.array(1 << 23) for _ in range(12)]
+    gone = {address(array) for array in held[6:]}
+    del held[6:]
+    small = reused.array(1 << 20)
+    again = [reused.array(1 << 23) for _ in range(6)]
+    assert {address(array) for array in again} == gone
+    del small
 
 
 def test_what_becomes_of_an_array_is_nothing_to_others() -> None:

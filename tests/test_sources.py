@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from nasty import nasty_text
 
 from bpe.pretokenize import Pretokenizer
-from preprocess.documents import ChangedError, CorpusError, DocumentBatch, Reading
+from preprocess.documents import (
+    ChangedError,
+    CorpusError,
+    DocumentBatch,
+    Reading,
+    UnavailableError,
+)
 from preprocess.reused_memory import ReusedMemory
 from preprocess.sources import Source, find_sources
 from preprocess.sources import text as text_module
@@ -60,6 +66,7 @@ def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]
         batch = unit.read()
         parts = parts_of(batch)
         assert all(parts), "no document and no part of one is empty"
+        assert not batch.buffer.flags.writeable
         assert batch.bounds[:1].tolist() == [0][: len(parts)]
         assert batch.bounds[-1:].tolist() == [len(batch.buffer)][: len(parts)]
         assert batch.n_bytes == sum(map(len, parts))
@@ -242,6 +249,19 @@ def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.M
         assert documents_of(units)[0] == data.split(b"\n\n")
 
 
+@given(text=texts, unit_size=st.integers(1, 50))
+@example(text="日本語 word", unit_size=9)
+def test_places_to_cut_at_are_those_of_the_whole(path: Path, text: str, unit_size: int) -> None:
+    data = text.encode()
+    stops = [unit.stop for unit in units_of(path, data, separator=b"", unit_size=unit_size)]
+    buffer, position, expected = np.frombuffer(data, np.uint8), 0, []
+    while not expected or position < len(data):
+        position = min(position + unit_size, len(data))
+        position = PRETOKENIZER.safe_cut(buffer, position, len(data))
+        expected.append(position)
+    assert stops == expected
+
+
 def test_planning_reads_little_but_what_is_around_the_cuts(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +339,7 @@ def test_a_file_that_ends_too_early_is_an_error(
             gone()
     path.mkdir()
     for no_file in (units[0].read, lambda: next(source.units())):
-        with pytest.raises(CorpusError, match=r"text\.txt: cannot be opened again: Is a directory"):
+        with pytest.raises(UnavailableError, match=r"\.txt: cannot be opened any more: Is a direc"):
             no_file()
     path.rmdir()
     path.parent.rmdir()

@@ -24,6 +24,7 @@ import io
 import os
 import stat
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -39,6 +40,7 @@ from preprocess.documents import (
     DocumentBatch,
     InValidation,
     Reading,
+    UnavailableError,
     between,
     prepare,
     replace_invalid,
@@ -189,11 +191,10 @@ class TextSource:
 
         Raises:
             ChangedError: They differ.
+            UnavailableError: They cannot be found out.
         """
-        try:
+        with self._being_there():
             unchanged = _identity(os.stat(self.path)) == self._state
-        except (FileNotFoundError, NotADirectoryError):
-            unchanged = False
         if not unchanged:
             raise self._changed()
 
@@ -221,20 +222,21 @@ class TextSource:
 
         Raises:
             ChangedError: They are not there any more.
-            CorpusError: They cannot be read.
+            UnavailableError: They cannot be read.
         """
         content = memory.array(stop - start)
         left = content.data
+        file = self._open()
         try:
-            with self._open() as file:
+            with file:
                 file.seek(start)
                 while left and (n := file.readinto(left)):
                     left = left[n:]
         except OSError as error:
             place = stop - len(left)
-            raise CorpusError(
+            raise UnavailableError(
                 f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
-                " disk, or leave the file out"
+                " disk and run the same command again, or leave the file out"
             ) from error
         if left:
             raise self._changed()
@@ -243,14 +245,19 @@ class TextSource:
 
     def _open(self) -> io.FileIO:
         self.check_unchanged()
-        try:
+        with self._being_there():
             return open(self.path, "rb", buffering=0)
+
+    @contextmanager
+    def _being_there(self) -> Iterator[None]:
+        """Turn a failure to find the file, where it was before, into an error that says so."""
+        try:
+            yield
         except (FileNotFoundError, NotADirectoryError):
-            # It was there a moment ago.
             raise self._changed() from None
         except OSError as error:
-            raise CorpusError(
-                f"{self.path}: cannot be opened again: {error.strerror}; see to that, and run the"
+            raise UnavailableError(
+                f"{self.path}: cannot be opened any more: {error.strerror}; see to that and run the"
                 " same command again"
             ) from error
 
