@@ -249,8 +249,54 @@ def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.M
         assert documents_of(units)[0] == data.split(b"\n\n")
 
 
+@given(
+    text=texts,
+    separator=st.sampled_from(SEPARATORS),
+    unit_size=st.integers(1, 60),
+    window=st.integers(1, 20),
+    stride=st.integers(1, 20),
+    fraction=st.sampled_from([0.0, 0.5]),
+)
+# A byte behind the window; one before it; a separator that two strides share.
+@example(text="日本語abaa", separator=b"\n\n", unit_size=9, window=2, stride=1, fraction=0.5)
+@example(text="aab1日本語", separator=b"\n", unit_size=3, window=2, stride=4, fraction=0.5)
+@example(text="baa", separator=b"aa", unit_size=1, window=9, stride=2, fraction=0.5)
+def test_what_is_read_of_the_file_is_what_is_looked_at(
+    path: Path,
+    text: str,
+    separator: bytes,
+    unit_size: int,
+    window: int,
+    stride: int,
+    fraction: float,
+) -> None:
+    """Windows of any size, one behind the other, are as good as all of the text in memory."""
+    data = text.encode()
+    choices = {"separator": separator, "unit_size": unit_size, "validation_fraction": fraction}
+
+    def of_the_whole(cutter: Any, start: int, stop: int) -> Any:
+        return np.frombuffer(data, np.uint8)[max(start, 0) : max(stop, 0)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_module, "_WINDOW_BYTES", window)
+        patch.setattr(text_module, "_STRIDE_BYTES", stride)
+        units = units_of(path, data, **choices)
+        for unit in units:
+            if unit.after is not None:
+                before = unit.source.content_before(unit.after)
+                assert b"".join(map(bytes, before)) == data[: unit.stop]
+        patch.setattr(text_module._Cutter, "_bytes", of_the_whole)
+        expected = [unit.after for unit in units[0].source.units()]
+    assert [unit.after for unit in units] == expected
+    documents, totals = documents_of(units)
+    assert (documents, totals["empty"]) == expected_documents(data, separator)
+    in_validation = sum(xxhash.xxh3_64_intdigest(d) < fraction * 2**64 for d in documents)
+    assert totals["validation"] == in_validation
+
+
 @given(text=texts, unit_size=st.integers(1, 50))
 @example(text="日本語 word", unit_size=9)
+@example(text="𝒜𝓫 word", unit_size=8)
 def test_places_to_cut_at_are_those_of_the_whole(path: Path, text: str, unit_size: int) -> None:
     data = text.encode()
     stops = [unit.stop for unit in units_of(path, data, separator=b"", unit_size=unit_size)]
@@ -369,8 +415,9 @@ def test_a_place_that_the_disk_cannot_read_is_named(
     for fraction in (0.0, 0.5):  # while places to cut at are looked for
         reading = replace(units[0].source.reading, validation_fraction=fraction)
         wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; see to the disk"
-        with pytest.raises(CorpusError, match=wanted):
+        with pytest.raises(UnavailableError, match=wanted) as caught:
             list(TextSource(path, "text", reading).units())
+        assert isinstance(caught.value.__cause__, OSError)
     for unit in units:
         if unit.stop <= 300:
             assert unit.read().n_bytes == unit.n_bytes
@@ -397,6 +444,34 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:
     path.parent.write_text("a file")
     with pytest.raises(CorpusError, match="was changed, replaced or removed"):
         units[0].source.check_unchanged()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float
+) -> None:
+    """Not even where it is no text, or has no place to cut at."""
+    path, text = tmp_path / "text.txt", b"some words " * 100
+    units = units_of(path, text, unit_size=100)
+
+    class Overwritten(io.FileIO):
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            path.write_bytes(b"\xff" * (len(text) + 1))
+            return super().readinto(buffer)
+
+    def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
+        return Overwritten(path, mode)
+
+    monkeypatch.setattr(text_module, "open", opened, raising=False)
+    wanted = (
+        r"text\.txt: was changed, .*; put back what was there and run the same command again, or"
+    )
+    with pytest.raises(ChangedError, match=wanted):
+        units[1].read()
+    path.write_bytes(text)
+    reading = replace(units[0].source.reading, validation_fraction=fraction)
+    with pytest.raises(ChangedError, match=wanted):
+        list(TextSource(path, "text", reading).units())
 
 
 def names(sources: Sequence[Source]) -> list[str]:

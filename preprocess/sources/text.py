@@ -15,7 +15,7 @@ whole documents, and one that is longer than a unit is looked at while planning,
 Files are read, not mapped: into memory that is used again that costs less than to map a file, page
 by page, and to give the map back; and where a mapped file is truncated, or the disk cannot read it,
 the process is killed with SIGBUS, and nothing can catch that. Each file's size and time are
-compared before and after every unit, and before a place to cut at is looked for.
+compared before and after whatever is read of it, and when a unit is done with.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class TextUnit:
 
     def content(self) -> Bytes:
         """Bytes [start, stop) of the file: what `read` has read, if it has."""
+        # The last unit of a file is followed by no look at it but this.
         self.source.check_unchanged()
         return self._read.pop() if self._read else self._content()
 
@@ -200,8 +201,9 @@ class TextSource:
 
     def _changed(self) -> ChangedError:
         return ChangedError(
-            f"{self.path}: was changed, replaced or removed while it was being read; run the"
-            " command again when nothing writes to it"
+            f"{self.path}: was changed, replaced or removed while it was being read; put back what"
+            " was there and run the same command again, or start anew with --overwrite when nothing"
+            " writes to it"
         )
 
     def units(self, after: list[Any] | None = None) -> Iterator[TextUnit]:
@@ -236,8 +238,11 @@ class TextSource:
             place = stop - len(left)
             raise UnavailableError(
                 f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
-                " disk and run the same command again, or leave the file out"
+                " disk and run the same command again, or leave the file out and start anew with"
+                " --overwrite"
             ) from error
+        # Before anybody finds fault with it: what was written meanwhile is no text of this file.
+        self.check_unchanged()
         if left:
             raise self._changed()
         content.flags.writeable = False
