@@ -96,6 +96,9 @@ def measure(job: Job, prefix: list[str] | None = None) -> Measured:
     command = [sys.executable, "-m", "benchmarks.child", MODULES[job.work], job.to_json()]
     measured, result = Measured(), None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
+    # pip has left the bytecode of peers; what stands in a checkout is parsed anew in every process
+    # if nobody may leave that of ours.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryFile() as said:
         if how.whole:
             # Nobody shall wait for the disk because of what another left in the page cache.
