@@ -232,8 +232,16 @@ class Outputs:
                         " starts anew"
                     )
             elif error is not None and self.storage.exists():
+                when = ""
+                if isinstance(error, UnavailableError):
+                    when = (
+                        ", when the file is as it was, with its time (cp -p); without it, or with"
+                        " what it is now, start anew (--overwrite)"
+                    )
                 logger.warning(
-                    "what was done is kept in %s: the same command goes on there", self.storage.work
+                    "what was done is kept in %s: the same command goes on there%s",
+                    self.storage.work,
+                    when,
                 )
         finally:
             self.storage.__exit__(kind, error, traceback)

@@ -1,8 +1,8 @@
 """Memory of arrays that nobody holds any more, for those that come.
 
 Law: an array shares memory with no other that is alive, and keeps no more than twice what it needs;
-what it contains at first means nothing. When fresh memory is made, little more stays free than is
-in use.
+what it contains at first means nothing. When memory for another one is made, little more stays free
+than is in use.
 
 Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
 at the first touch, and takes it back as soon as the arrays are gone.

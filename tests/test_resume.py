@@ -413,12 +413,19 @@ class Noting(Progress):
             "readinto",
             r"byte [\d,]+ and on cannot be read: Too many; see to the disk and run the sa",
         ),
+        ("write", "was changed, replaced or removed while it was being read; run the command"),
     ],
 )
 def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stage: str, call: str, message: str
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
+    call: str,
+    message: str,
 ) -> None:
     path, progress = options["train"] / "b.txt", Noting(stage)
+    text, state = path.read_bytes(), path.stat()
 
     def refuse(name: str, called: Any) -> None:
         if progress.is_there and name == call and Path(called) == path:
@@ -427,6 +434,9 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
     class File(io.FileIO):
         def readinto(self, buffer: Any) -> int:
             refuse("readinto", self.name)
+            if progress.is_there and call == "write" and Path(self.name) == path:
+                # No text, right after it was looked at.
+                path.write_bytes(b"\xff" * len(text))
             return super().readinto(buffer)
 
     class System:
@@ -447,6 +457,15 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
         with pytest.raises(UnavailableError, match=rf"b\.txt: {message}"):
             build(**options, progress=progress)
     assert (options["out"] / ".build.partial" / "journal.jsonl").exists()
+    assert caplog.messages[-1].endswith(
+        "/.build.partial: the same command goes on there, when the file is as it was, with its time"
+        " (cp -p); without it, or with what it is now, start anew (--overwrite)"
+    )
+    if call == "write":
+        with pytest.raises(OutputError, match=r"b\.txt was written to or touched.*--overwrite"):
+            build(**options)
+    path.write_bytes(text)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     again = Progress()
     build(**options, progress=again)
     done_before = {each.name: each.done_before for each in again.stages}

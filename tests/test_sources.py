@@ -257,9 +257,10 @@ def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.M
     stride=st.integers(1, 20),
     fraction=st.sampled_from([0.0, 0.5]),
 )
-# A byte behind the window; one before it; a separator that two strides share.
+# A byte behind the window; some, one before it; a separator that two strides share.
 @example(text="日本語abaa", separator=b"\n\n", unit_size=9, window=2, stride=1, fraction=0.5)
 @example(text="aab1日本語", separator=b"\n", unit_size=3, window=2, stride=4, fraction=0.5)
+@example(text="wordbéé1日é ", separator=b"\n", unit_size=9, window=2, stride=4, fraction=0.5)
 @example(text="baa", separator=b"aa", unit_size=1, window=9, stride=2, fraction=0.5)
 def test_what_is_read_of_the_file_is_what_is_looked_at(
     path: Path,
@@ -463,9 +464,7 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
         return Overwritten(path, mode)
 
     monkeypatch.setattr(text_module, "open", opened, raising=False)
-    wanted = (
-        r"text\.txt: was changed, .*; put back what was there and run the same command again, or"
-    )
+    wanted = r"text\.txt: was changed, .*; run the command again when nothing writes to it"
     with pytest.raises(ChangedError, match=wanted):
         units[1].read()
     path.write_bytes(text)

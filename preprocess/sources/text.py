@@ -201,9 +201,8 @@ class TextSource:
 
     def _changed(self) -> ChangedError:
         return ChangedError(
-            f"{self.path}: was changed, replaced or removed while it was being read; put back what"
-            " was there and run the same command again, or start anew with --overwrite when nothing"
-            " writes to it"
+            f"{self.path}: was changed, replaced or removed while it was being read; run the"
+            " command again when nothing writes to it"
         )
 
     def units(self, after: list[Any] | None = None) -> Iterator[TextUnit]:
@@ -238,8 +237,7 @@ class TextSource:
             place = stop - len(left)
             raise UnavailableError(
                 f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
-                " disk and run the same command again, or leave the file out and start anew with"
-                " --overwrite"
+                " disk and run the same command again, or leave the file out"
             ) from error
         # Before anybody finds fault with it: what was written meanwhile is no text of this file.
         self.check_unchanged()
