@@ -119,7 +119,7 @@ def _do(task: Callable[[], Result], future: Future[Result]) -> None:
     """Set what comes of a task; an error is raised when it is its turn."""
     try:
         future.set_result(task())
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (raised when it is its turn)
         future.set_exception(error)
         del task, future
 

@@ -222,7 +222,7 @@ class TextSource:
         """uint8[stop - start], read-only, in this memory: bytes [start, stop) of the file.
 
         Raises:
-            ChangedError: They are not there any more.
+            ChangedError: The file is not as it was found, before they were read or afterwards.
             UnavailableError: They cannot be read.
         """
         content = memory.array(stop - start)
@@ -247,6 +247,7 @@ class TextSource:
         return content
 
     def _open(self) -> io.FileIO:
+        # A pipe that stands there now would be waited for.
         self.check_unchanged()
         with self._being_there():
             return open(self.path, "rb", buffering=0)
