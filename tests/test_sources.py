@@ -473,6 +473,23 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
         list(TextSource(path, "text", reading).units())
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "text.txt"
+    units = units_of(path, b"some words " * 100, unit_size=100)
+    path.unlink()
+    os.mkfifo(path)
+
+    def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
+        pytest.fail("to open it is to wait for somebody who writes")
+
+    monkeypatch.setattr(text_module, "open", opened, raising=False)
+    with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
+        units[1].read()
+
+
 def names(sources: Sequence[Source]) -> list[str]:
     return [source.name for source in sources]
 
