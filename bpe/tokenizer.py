@@ -1011,12 +1011,12 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         return path
     try:
         import huggingface_hub
+        from huggingface_hub import errors
     except ImportError as error:
         raise TokenizerFileError(
             f"{name}: No such file or directory, and for a name on Hugging Face's hub"
             " huggingface_hub is missing: pip install 'tokenbin[hf]'"
         ) from error
-    errors = huggingface_hub.errors
     found: dict[str, Path] = {}
     for file in ("tokenizer.json", "tokenizer_config.json"):
         try:

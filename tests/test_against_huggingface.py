@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -281,3 +283,19 @@ def test_equality_needs_their_tie_break() -> None:
     documents = ["ab ab cd cd"]
     assert their_merges(documents, 257) == [(b"a", b"b")]
     assert reference.train(documents, 257, tie_break="greatest-bytes") == [(b"c", b"d")]
+
+
+def test_a_name_that_the_hub_does_not_give_is_an_error_in_a_fresh_process() -> None:
+    # huggingface_hub loads its parts when they are asked for; here nothing else has asked.
+    pytest.importorskip("huggingface_hub", reason="needs the extra hf")
+    code = (
+        "from bpe import TokenizerFileError, load_tokenizer\n"
+        "try:\n    load_tokenizer('nobody/has-this')\n"
+        "except TokenizerFileError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.startswith(
+        "nobody/has-this: No such file or directory, and Hugging Face's hub gave no tokenizer.json:"
+    )
