@@ -17,523 +17,132 @@ Nothing heavy is imported here: `tokenbin --help` has to be instant.
 
 from __future__ import annotations
 
-import copy
+import argparse
 import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bpe.errors import TokenbinError
+from preprocess.commands import COMMANDS, Parameter
 from preprocess.stopping import Stopped, stopping
 
 if TYPE_CHECKING:
     from preprocess.progress import Progress, Show
 
-# Every option may be spelled with underscores as well.
-_CONTEXT = {
-    "help_option_names": ["-h", "--help"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
-}
-_LISTS = ("--train", "--train-file", "--val", "--val-file")
-
-app = typer.Typer(
-    name="tokenbin",
-    help="Text in, memory-mapped tokens out: train a byte-level BPE, encode a corpus, look at it.",
-    epilog="Options without a command mean build. 'tokenbin COMMAND --help' says more.",
-    context_settings=_CONTEXT,
-    add_completion=False,
-    # rich takes longer to load than everything else together.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-
-# --- options that several commands have
-# ------------------------------------------------------------
-
-_SourcePaths = Annotated[
-    list[Path], typer.Argument(metavar="PATH...", help="Text files and directories.")
-]
-_TokenizerFile = Annotated[
-    Path,
-    typer.Option(
-        "--tokenizer",
-        "--tokenizer-path",
-        help="A tokenizer.json, or a directory or a name (tiktoken, Hugging Face) that has one.",
-    ),
-]
-_VocabSize = Annotated[
-    int | None,
-    typer.Option(help="Bytes, merges and special tokens together.", show_default="32000"),
-]
-_Pattern = Annotated[str | None, typer.Option(help="The split pattern.", show_default="gpt2")]
-_SpecialTokens = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--special-token",
-        metavar="TEXT",
-        help="A further special token of the new tokenizer; may be repeated.",
-    ),
-]
-_TieBreak = Annotated[
-    str | None,
-    typer.Option(
-        metavar="greatest-bytes|huggingface",
-        help="Which of equally frequent pairs is merged first.",
-        show_default="greatest-bytes",
-    ),
-]
-_MinFrequency = Annotated[
-    int | None, typer.Option(help="Pairs that occur less often are not merged.", show_default="2")
-]
-_RanksPattern = Annotated[
-    str | None, typer.Option(help="The split pattern of a .tiktoken file.", show_default="none")
-]
-_EndOfText = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="The special token behind every document.",
-        show_default="the tokenizer's, else <|endoftext|>",
-    ),
-]
-_BeginOfText = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT", help="The special token before every document.", show_default="none"
-    ),
-]
-_Separator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="What stands between documents in text files; '' makes every file one document.",
-        show_default="<|endoftext|>",
-    ),
-]
-_OnInvalidUtf8 = Annotated[
-    str | None,
-    typer.Option(
-        metavar="error|replace|skip",
-        help="Text that is not UTF-8: stop, put U+FFFD there, or leave the document out.",
-        show_default="error",
-    ),
-]
-_UnitSize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Bytes that a worker takes at a time, as 64KiB; never changes the outputs.",
-        show_default="4MiB",
-    ),
-]
-_Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Threads; 1 works in the main thread; never changes the outputs.",
-        show_default="one per processor",
-    ),
-]
-_Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace outputs that exist, give up what is unfinished."),
-]
-_MaxMinutes = Annotated[
-    float | None,
-    typer.Option(
-        metavar="M",
-        help="Stop after M minutes, saying how long all of it takes; the same command goes on.",
-        show_default="none",
-    ),
-]
-_ShardTokens = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Write NAME_00000.bin and so on, of N tokens at most, with one manifest NAME.json.",
-        show_default="one file",
-    ),
-]
-_SplitDocuments = Annotated[
-    bool, typer.Option("--split-documents", help="Let a document go on in the next shard.")
-]
-_MemoryLimit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Take at most so much memory, as 500MB; never changes the outputs.",
-        show_default="none",
-    ),
-]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-_Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Progress says memory, processors and disk rates, too.")
-]
-_Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no closing lines.")]
-_LogFile = Annotated[
-    Path | None, typer.Option("--log-file", help="Append everything that is said to this file.")
-]
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"tokenbin {version('tokenbin')}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
-    ] = False,
-) -> None:
-    """Options that stand before the command."""
-
 
 # --- commands
 # --------------------------------------------------------------------------------------
 
+# Each takes the settings that the user gave and what connects it to the outside, and returns the
+# exit code.
+_Settings = dict[str, Any]
 
-@app.command()
-def build(
-    ctx: typer.Context,
-    train: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--train",
-            "--train-file",
-            metavar="PATH...",
-            help="Text files and directories.",
-            show_default="text that every Python ships with",
-        ),
-    ] = None,
-    val: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--val",
-            "--val-file",
-            metavar="PATH...",
-            help="The same for validation.",
-            show_default="documents taken out of train",
-        ),
-    ] = None,
-    val_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the train documents that becomes validation without --val; 0: no"
-            " validation file.",
-            show_default="0.01",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "--output-dir", help="Directory for the outputs.", show_default="data"
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="NAME gives NAME_train.bin and so on.", show_default="none"),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            "--tokenizer-path",
-            help="A tokenizer.json (or a directory, a name) to use instead of training one.",
-        ),
-    ] = None,
-    vocab_size: _VocabSize = None,
-    pattern: _Pattern = None,
-    special_tokens: _SpecialTokens = None,
-    tie_break: _TieBreak = None,
-    min_frequency: _MinFrequency = None,
-    end_of_text: _EndOfText = None,
-    begin_of_text: _BeginOfText = None,
-    separator: _Separator = None,
-    on_invalid_utf8: _OnInvalidUtf8 = None,
-    unit_size: _UnitSize = None,
-    workers: _Workers = None,
-    shard_tokens: _ShardTokens = None,
-    split_documents: _SplitDocuments = False,
-    max_minutes: _MaxMinutes = None,
-    memory_limit: _MemoryLimit = None,
-    overwrite: _Overwrite = False,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Train a tokenizer (unless one is given) and encode train and validation text."""
+
+def _build(settings: _Settings, told: _Told) -> int:
     from preprocess import pipeline
 
-    with _told(ctx) as told:
-        result = pipeline.build(progress=told.progress, **_given(ctx))
-        told.say(result.lines)
+    told.say(pipeline.build(progress=told.progress, **settings).lines)
+    return 0
 
 
-@app.command()
-def train(
-    ctx: typer.Context,
-    paths: _SourcePaths,
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write.", show_default="tokenizer.json")
-    ] = None,
-    vocab_size: _VocabSize = None,
-    pattern: _Pattern = None,
-    special_tokens: _SpecialTokens = None,
-    tie_break: _TieBreak = None,
-    min_frequency: _MinFrequency = None,
-    end_of_text: _EndOfText = None,
-    begin_of_text: _BeginOfText = None,
-    separator: _Separator = None,
-    on_invalid_utf8: _OnInvalidUtf8 = None,
-    unit_size: _UnitSize = None,
-    workers: _Workers = None,
-    max_minutes: _MaxMinutes = None,
-    memory_limit: _MemoryLimit = None,
-    overwrite: _Overwrite = False,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Train a tokenizer on text."""
+def _train(settings: _Settings, told: _Told) -> int:
     from preprocess import pipeline
 
-    with _told(ctx) as told:
-        _, lines = pipeline.train(progress=told.progress, **_given(ctx))
-        told.say(lines)
+    _, lines = pipeline.train(progress=told.progress, **settings)
+    told.say(lines)
+    return 0
 
 
-@app.command()
-def encode(
-    ctx: typer.Context,
-    paths: _SourcePaths,
-    tokenizer: _TokenizerFile,
-    pattern: _RanksPattern = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The .bin to write; its .docs and .json land beside it.", show_default="train.bin"
-        ),
-    ] = None,
-    end_of_text: _EndOfText = None,
-    begin_of_text: _BeginOfText = None,
-    separator: _Separator = None,
-    on_invalid_utf8: _OnInvalidUtf8 = None,
-    unit_size: _UnitSize = None,
-    workers: _Workers = None,
-    shard_tokens: _ShardTokens = None,
-    split_documents: _SplitDocuments = False,
-    max_minutes: _MaxMinutes = None,
-    memory_limit: _MemoryLimit = None,
-    overwrite: _Overwrite = False,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Encode text into one token file."""
+def _encode(settings: _Settings, told: _Told) -> int:
     from preprocess import pipeline
 
-    with _told(ctx) as told:
-        result = pipeline.encode(progress=told.progress, **_given(ctx))
-        told.say(result.lines)
+    told.say(pipeline.encode(progress=told.progress, **settings).lines)
+    return 0
 
 
-@app.command()
-def count(
-    ctx: typer.Context,
-    paths: _SourcePaths,
-    tokenizer: _TokenizerFile,
-    pattern: _RanksPattern = None,
-    separator: _Separator = None,
-    on_invalid_utf8: _OnInvalidUtf8 = None,
-    unit_size: _UnitSize = None,
-    workers: _Workers = None,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Count the documents, bytes and tokens of text; writes nothing."""
+def _count(settings: _Settings, told: _Told) -> int:
     from preprocess import pipeline
     from preprocess.report import in_words, left_out_lines, table
 
-    with _told(ctx) as told:
-        report = pipeline.count(progress=told.progress, **_given(ctx))
-        counted = [(source.name, counts) for source, counts in report.sources]
-        rows = [["tokens", "documents", "bytes", "file"]]
-        for name, counts in [*counted, ("total", report.total())]:
-            numbers = (counts.tokens, counts.documents, counts.bytes)
-            rows.append([*(f"{number:,}" for number in numbers), name])
-        _print(table(rows))
-        told.say([in_words(report.total()), *left_out_lines(report.left_out)])
+    report = pipeline.count(progress=told.progress, **settings)
+    counted = [(source.name, counts) for source, counts in report.sources]
+    rows = [["tokens", "documents", "bytes", "file"]]
+    for name, counts in [*counted, ("total", report.total())]:
+        numbers = (counts.tokens, counts.documents, counts.bytes)
+        rows.append([*(f"{number:,}" for number in numbers), name])
+    _print(table(rows))
+    told.say([in_words(report.total()), *left_out_lines(report.left_out)])
+    return 0
 
 
-@app.command()
-def decode(
-    ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(metavar="FILE.bin", help="The token file.")],
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            "--tokenizer-path",
-            help="The tokenizer that it was built with.",
-            show_default="tokenizer.json beside it",
-        ),
-    ] = None,
-    start: Annotated[int, typer.Option(min=0, help="The first token.")] = 0,
-    count: Annotated[
-        int | None, typer.Option(min=0, help="How many tokens.", show_default="all")
-    ] = None,
-    debug: _Debug = False,
-) -> None:
-    """Print the text of a token file, special tokens included."""
+def _decode(settings: _Settings, told: _Told) -> int:
     from preprocess.inspect import decoded
 
-    with _told(ctx):
-        for piece in decoded(path, tokenizer, start, count):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+    for piece in decoded(**settings):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+    return 0
 
 
-@app.command()
-def inspect(
-    ctx: typer.Context,
-    path: Annotated[
-        Path,
-        typer.Argument(help="A .bin, a tokenizer (as for --tokenizer), or a directory of outputs."),
-    ],
-    pattern: _RanksPattern = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: _Debug = False,
-) -> None:
-    """Say what a token file, a tokenizer or a directory of outputs is."""
+def _inspect(settings: _Settings, told: _Told) -> int:
     from preprocess.inspect import description, facts
 
-    with _told(ctx):
-        if as_json:
-            _print_json(facts(path, pattern))
-        else:
-            _print(description(path, pattern))
+    if told.as_json:
+        _print_json(facts(**settings))
+    else:
+        _print(description(**settings))
+    return 0
 
 
-@app.command()
-def compare(
-    ctx: typer.Context,
-    first: Annotated[
-        Path,
-        typer.Argument(
-            help="A tokenizer.json, a directory with one, a name at tiktoken or the hub."
-        ),
-    ],
-    second: Annotated[Path, typer.Argument(help="Another.")],
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[PATH...]",
-            help="Text files and directories.",
-            show_default="text that every Python ships with",
-        ),
-    ] = None,
-    pattern: _RanksPattern = None,
-    max_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Stop after so much text.", show_default="64MiB"),
-    ] = None,
-    separator: _Separator = None,
-    on_invalid_utf8: _OnInvalidUtf8 = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Encode the same text with two tokenizers: tokens, bytes per token, speed."""
-    from preprocess.compare import compare as compared
-    from preprocess.compare import lines
+def _compare(settings: _Settings, told: _Told) -> int:
+    from preprocess.compare import compare, lines
 
-    with _told(ctx) as told:
-        found = compared(progress=told.progress, **_given(ctx))
-        if as_json:
-            _print_json(found)
-        else:
-            _print(lines(found))
+    found = compare(progress=told.progress, **settings)
+    if told.as_json:
+        _print_json(found)
+    else:
+        _print(lines(found))
+    return 0
 
 
-@app.command()
-def verify(
-    ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(help="A directory of outputs, or one .bin.")],
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            "--tokenizer-path",
-            help="The tokenizer that it was built with.",
-            show_default="tokenizer.json beside it",
-        ),
-    ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Encode the sources again and compare.")
-    ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Make what is damaged again from the sources.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: _Debug = False,
-    verbose: _Verbose = False,
-    quiet: _Quiet = False,
-    log_file: _LogFile = None,
-) -> None:
-    """Check token files against their manifests; exit code 1 if something is wrong."""
-    from preprocess.verify import as_json as for_json
-    from preprocess.verify import verified
+def _verify(settings: _Settings, told: _Told) -> int:
+    from preprocess.verify import as_json, verified
 
-    with _told(ctx) as told:
-        findings = verified(path, tokenizer, told.progress, deep=deep, repair=repair)
-        if as_json:
-            _print_json(for_json(findings))
-        else:
-            _print(finding.line() for finding in findings)
-        if not all(finding.sound for finding in findings):
-            raise typer.Exit(1)
+    findings = verified(progress=told.progress, **settings)
+    if told.as_json:
+        _print_json(as_json(findings))
+    else:
+        _print(finding.line() for finding in findings)
+    return 0 if all(finding.sound for finding in findings) else 1
 
 
-@app.command()
-def doctor(
-    ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(help="The directory where outputs would land.")] = Path(
-        "data"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    debug: _Debug = False,
-) -> None:
-    """Try whether this machine is fit for a long job; exit code 1 if something is not."""
-    from preprocess.doctor import as_json as for_json
-    from preprocess.doctor import examined
+def _doctor(settings: _Settings, told: _Told) -> int:
+    from preprocess.doctor import as_json, examined
 
-    with _told(ctx):
-        checks = examined(path)
-        if as_json:
-            _print_json(for_json(checks))
-        else:
-            _print([check.line() for check in checks])
-        if not all(check.fit for check in checks):
-            raise typer.Exit(1)
+    checks = examined(**{"path": Path("data"), **settings})
+    if told.as_json:
+        _print_json(as_json(checks))
+    else:
+        _print([check.line() for check in checks])
+    return 0 if all(check.fit for check in checks) else 1
+
+
+_RUN: dict[str, Callable[[_Settings, _Told], int]] = {
+    "build": _build,
+    "train": _train,
+    "encode": _encode,
+    "count": _count,
+    "decode": _decode,
+    "inspect": _inspect,
+    "compare": _compare,
+    "verify": _verify,
+    "doctor": _doctor,
+}
 
 
 # --- how commands are run
@@ -547,8 +156,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # cycles that nothing needs any more: a quarter of the time of a short command. Work on text
     # leaves no cycles behind.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    # pydantic would look through everything that is installed for plugins; settings need none.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # NumPy's library of linear algebra, which nothing here uses, would start its threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
@@ -562,26 +169,13 @@ def run(arguments: list[str]) -> int:
     Args:
         arguments: What stands behind `tokenbin`.
     """
-    if not arguments:
-        run(["--help"])
-        return 2
-    debug = "--debug" in arguments
     with stopping():
         try:
-            arguments = with_command(arguments)
-            code = _app_for(arguments[0])(
-                args=arguments, prog_name="tokenbin", standalone_mode=False
-            )
-            return code or 0
+            return _parsed_and_run(arguments)
         except _UsageError as error:
-            context = getattr(error, "ctx", None)
-            command = context.command_path if context else "tokenbin"
-            message: str = error.format_message()  # type: ignore[attr-defined]  # click's, by way of typer
-            return _failed(
-                f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help", 2
-            )
+            return _failed(str(error), 2)
         except TokenbinError as error:
-            if debug:
+            if "--debug" in arguments:
                 raise
             from preprocess.config import SettingsError
             from preprocess.progress import OutOfTimeError
@@ -595,53 +189,116 @@ def run(arguments: list[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (OSError, MemoryError) as error:
-            if debug:
+            if "--debug" in arguments:
                 raise
             return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
         except Stopped as stopped:
             return _failed(f"stopped ({stopped})", 128 + stopped.number)
 
 
-def _app_for(command: str) -> typer.Typer:
-    """The application with this command alone, if there is one of this name.
+class _UsageError(Exception):
+    """The arguments are none that a command has."""
 
-    typer looks at the parameters of every command before it runs one, for milliseconds each.
+
+class _Parser(argparse.ArgumentParser):
+    """argparse's parser, but it raises what it cannot parse, and prints nothing."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += " (one that begins with a dash is written --option=-x)"
+        raise _UsageError(f"{message}; see {self.prog} --help")
+
+
+class _ShowVersion(argparse.Action):
+    """`--version`; to find it out takes longer than everything else that `--help` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"tokenbin {version('tokenbin')}")
+        parser.exit()
+
+
+def _parsed_and_run(arguments: list[str]) -> int:
+    if not arguments:
+        _parser_of_commands().print_help()
+        return 2
+    name, *rest = arguments
+    if name.startswith("-") and name not in ("-h", "--help", "--version"):
+        name, rest = "build", arguments
+    try:
+        if name not in COMMANDS:
+            # Shows what is asked for, or says that there is no such command.
+            _parser_of_commands().parse_args([name])
+        given = vars(_parser_of(name).parse_intermixed_args(for_argparse(rest)))
+    except SystemExit:
+        # --help or --version.
+        return 0
+    settings = {key: value for key, value in given.items() if key not in _OF_TELLING}
+    with _told(given) as told:
+        return _RUN[name](settings, told)
+
+
+def _parser_of_commands() -> _Parser:
+    """The parser of `tokenbin` without a command."""
+    parser = _Parser(
+        prog="tokenbin",
+        usage="tokenbin [COMMAND] [OPTION...]",
+        description="Text in, memory-mapped tokens out: train a byte-level BPE, encode a corpus,"
+        " look at it.",
+        epilog="Options without a command mean build. 'tokenbin COMMAND --help' says more.",
+    )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="Show the version.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.help)
+    return parser
+
+
+def _parser_of(name: str) -> _Parser:
+    """The parser of what stands behind a command."""
+    parameters = COMMANDS[name].parameters
+    parser = _Parser(
+        prog=f"tokenbin {name}",
+        usage=" ".join([f"tokenbin {name} [OPTION...]", *filter(None, map(_in_usage, parameters))]),
+        description=COMMANDS[name].help,
+        # A shortened option would change its meaning when a longer one comes.
+        allow_abbrev=False,
+    )
+    for parameter in parameters:
+        parser.add_argument(*parameter.names, **parameter.how)
+    return parser
+
+
+def _in_usage(parameter: Parameter) -> str:
+    """How a parameter is shown in the first line of a command's help; optional ones are not."""
+    name, value = parameter.names[0], parameter.how.get("metavar")
+    if name.startswith("-"):
+        return f"{name} {value}" if parameter.how.get("required") else ""
+    shown = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}.get(parameter.how.get("nargs", ""), "{}")
+    return shown.format(value)
+
+
+def for_argparse(arguments: list[str]) -> list[str]:
+    """Spell options with dashes, and paths so that argparse takes none of them for an option.
+
+    Every option may be spelled with underscores as well. Behind `--` there are only paths, which
+    argparse knows, but not where options stand between paths.
+
+    >>> for_argparse(["--train_file=a_b", "c_d", "--", "--e_f", "g"])
+    ['--train-file=a_b', 'c_d', './--e_f', 'g']
     """
-    asked_for = [
-        one
-        for one in app.registered_commands
-        if one.callback is not None and command == one.callback.__name__
-    ]
-    if not asked_for:
-        return app
-    small = copy.copy(app)
-    small.registered_commands = asked_for
-    return small
-
-
-def with_command(arguments: list[str]) -> list[str]:
-    """Put the command word there if it is missing, and repeat an option for each value in a list.
-
-    >>> with_command(["--train_file", "a.txt", "b.txt", "--workers", "2"])
-    ['build', '--train_file', 'a.txt', '--train_file', 'b.txt', '--workers', '2']
-    """
-    first = arguments[0] if arguments else ""
-    if first.startswith("-") and first not in ("-h", "--help", "--version"):
-        arguments = ["build", *arguments]
-    if arguments[:1] != ["build"]:
-        return arguments
-    expanded: list[str] = []
-    option = ""
-    n_values = 0
-    for argument in arguments:
-        if argument.startswith("-"):
-            option, n_values = argument, 0
-        elif option.replace("_", "-") in _LISTS:
-            n_values += 1
-            if n_values > 1:
-                expanded.append(option)
-        expanded.append(argument)
-    return expanded
+    spelled: list[str] = []
+    for i, argument in enumerate(arguments):
+        if argument == "--":
+            return spelled + [
+                f"./{path}" if path.startswith("-") else path for path in arguments[i + 1 :]
+            ]
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        spelled.append(f"{name}{equals}{value}")
+    return spelled
 
 
 def _failed(message: str, code: int) -> int:
@@ -662,23 +319,18 @@ def _print_json(value: object) -> None:
 
 
 _OBJECTS_PER_COLLECTION = 100_000
-_SAYING = ("debug", "verbose", "quiet", "log_file", "as_json")
-
-
-def _given(ctx: typer.Context) -> dict[str, Any]:
-    """The settings that the user gave; the others have their defaults in `preprocess.config`."""
-    return {
-        name: value
-        for name, value in ctx.params.items()
-        if value not in (None, [], ()) and name not in _SAYING
-    }
+# Parameters that say how things are told; the others are settings of what is done.
+_OF_TELLING = ("debug", "verbose", "quiet", "log_file", "as_json")
 
 
 class _Told:
     """Where a command's words go."""
 
-    def __init__(self, progress: Progress, quiet: bool, logger: logging.Logger) -> None:
+    def __init__(
+        self, progress: Progress, logger: logging.Logger, *, quiet: bool, as_json: bool
+    ) -> None:
         self.progress = progress
+        self.as_json = as_json
         self._quiet = quiet
         self._logger = logger
 
@@ -691,13 +343,13 @@ class _Told:
 
 
 @contextmanager
-def _told(ctx: typer.Context) -> Iterator[_Told]:
+def _told(given: dict[str, Any]) -> Iterator[_Told]:
     """Connect the loggers of both packages to stderr and the log file while a command runs."""
     from preprocess.progress import Progress
     from preprocess.progress import logger as own
 
-    quiet = bool(ctx.params.get("quiet"))
-    log_file = ctx.params.get("log_file")
+    quiet = "quiet" in given
+    log_file = given.get("log_file")
     handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
     if log_file is not None:
         try:
@@ -712,9 +364,9 @@ def _told(ctx: typer.Context) -> Iterator[_Told]:
         for handler in handlers:
             logger.addHandler(handler)
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
-    progress = Progress(show, verbose=bool(ctx.params.get("verbose")))
+    progress = Progress(show, verbose="verbose" in given)
     try:
-        yield _Told(progress, quiet, own)
+        yield _Told(progress, own, quiet=quiet, as_json="as_json" in given)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})

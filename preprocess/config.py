@@ -3,18 +3,22 @@
 Law: a setting that cannot work is refused before anything is read or written, with its name, what
 was found and what is expected. The command line and the functions of `preprocess.pipeline` share
 these classes, so both have the same names, defaults and refusals.
+
+A setting is a field of a dataclass with a rule: a function from what was given to what is meant,
+which raises ValueError with what is expected. Every command reads this before it can begin, so it
+is made of what Python itself has loaded anyway.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Any, Literal, TypeVar
 
 from bpe.errors import TokenbinError
 from bpe.patterns import pattern_name
@@ -26,31 +30,92 @@ DEFAULT_VALIDATION_FRACTION = 0.01
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
+Rule = Callable[[Any], Any]
+
 
 class SettingsError(TokenbinError, ValueError):
     """A setting has a value that cannot work, or two settings contradict one another."""
 
 
-def size_in_bytes(value: object) -> object:
-    """Read "64KiB", "4 MiB", "1GB" or a number of bytes; anything else is left to be refused.
+# --- rules ---
+
+
+def optional(rule: Rule) -> Rule:
+    """The rule, and None besides."""
+    return lambda value: None if value is None else rule(value)
+
+
+def whole_number(least: int | None = None, most: int | None = None) -> Rule:
+    """An integer of any library's, from `least` to `most`."""
+
+    def rule(value: Any) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ValueError("should be a whole number")
+        number = operator.index(value)
+        if least is not None and number < least:
+            raise ValueError(f"should be at least {least}")
+        if most is not None and number > most:
+            raise ValueError(f"should be at most {most}")
+        return number
+
+    return rule
+
+
+def fraction(value: Any) -> float:
+    """A part of a whole, but not all of it."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise ValueError("should be a number of at least 0 and less than 1")
+    return float(value)
+
+
+def minutes(value: Any) -> float:
+    """A time that is not over yet."""
+    if not _is_number(value) or not value > 0:
+        raise ValueError("should be a number greater than 0")
+    return float(value)
+
+
+def size_in_bytes(value: Any) -> int:
+    """Read "64KiB", "4 MiB", "1GB" or a number of bytes.
 
     >>> [size_in_bytes(size) for size in ("64KiB", "4 MiB", "1GB", "200", 200)]
     [65536, 4194304, 1000000000, 200, 200]
+
+    Raises:
+        ValueError: It is nothing of the kind, or no byte.
     """
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise ValueError("should be a number of bytes such as 65536, 64KiB or 4MiB")
+        value = int(match[1]) * _FACTORS[(match[2] or "").lower()]
+    n_bytes: int = whole_number(1)(value)
+    return n_bytes
+
+
+def switch(value: Any) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise ValueError("should be true or false")
+    return value
+
+
+def one_of(*choices: str) -> Rule:
+    """One of these words."""
+
+    def rule(value: Any) -> str:
+        if value not in choices:
+            *others, last = map(repr, choices)
+            raise ValueError(f"should be {', '.join(others)} or {last}")
+        return str(value)
+
+    return rule
+
+
+def any_text(value: Any) -> str:
+    """Any text that has bytes."""
     if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError("should be a number of bytes such as 65536, 64KiB or 4MiB")
-    return int(match[1]) * _FACTORS[(match[2] or "").lower()]
-
-
-def _paths(value: object) -> object:
-    """One path may stand for a sequence of paths."""
-    return (value,) if isinstance(value, str | os.PathLike) else value
-
-
-def _encodable(value: str) -> str:
+        raise ValueError("should be text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -58,37 +123,82 @@ def _encodable(value: str) -> str:
     return value
 
 
-def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
+def split_pattern(value: Any) -> str:
+    """Name or published text of a split pattern."""
+    return pattern_name(any_text(value))
+
+
+def token_text(value: Any) -> str:
+    """The text of a special token."""
+    if not any_text(value):
+        raise ValueError("should not be empty")
+    return str(value)
+
+
+def token_texts(value: Any) -> tuple[str, ...]:
+    """The texts of special tokens, each once."""
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise ValueError("should be a list of texts")
     twice = [token for token, count in Counter(value).items() if count > 1]
     if twice:
         raise ValueError(f"should name each token once, and {twice[0]!r} is there more than once")
-    return value
+    return tuple(map(token_text, value))
 
 
-def _file_name(value: str) -> str:
-    if value != os.path.basename(value) or value.startswith("."):
-        raise ValueError("should be the beginning of a file name, without a directory")
-    return value
+def one_path(value: Any) -> Path:
+    """The path of a file or a directory."""
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError("should be a path")
+    return Path(value)
 
 
-def _bin_file(value: Path) -> Path:
-    if value.suffix != ".bin" or value.stem.startswith("."):
+def many_paths(value: Any) -> tuple[Path, ...]:
+    """Several paths; one may stand for a sequence of paths."""
+    if isinstance(value, str | os.PathLike):
+        return (one_path(value),)
+    if not isinstance(value, Collection):
+        raise ValueError("should be a path or a list of paths")
+    return tuple(map(one_path, value))
+
+
+def some_paths(value: Any) -> tuple[Path, ...]:
+    """One path at least."""
+    found = many_paths(value)
+    if not found:
+        raise ValueError("should not be empty")
+    return found
+
+
+def bin_file(value: Any) -> Path:
+    """The path of a token file."""
+    found = one_path(value)
+    if found.suffix != ".bin" or found.stem.startswith("."):
         raise ValueError("should be the name of a .bin file")
-    if value.stem in ("tokenizer", "tokenizer_config", "stats") or value.stem.endswith("_stats"):
+    if found.stem in ("tokenizer", "tokenizer_config", "stats") or found.stem.endswith("_stats"):
         raise ValueError(
-            f"should have another name, for its manifest would be {value.stem}.json, which is the"
+            f"should have another name, for its manifest would be {found.stem}.json, which is the"
             " name of another output"
         )
-    return value
+    return found
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
-SpecialToken = Annotated[Text, Field(min_length=1)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_paths)]
-SomePaths = Annotated[Paths, Field(min_length=1)]
+def file_name(value: Any) -> str:
+    """What the names of files begin with."""
+    if any_text(value) != os.path.basename(value) or value.startswith("."):
+        raise ValueError("should be the beginning of a file name, without a directory")
+    return str(value)
 
 
-class ReadSettings(BaseModel):
+def setting(rule: Rule, default: Any = MISSING, factory: Any = MISSING) -> Any:
+    """A field that keeps to the rule; one without a default has to be given."""
+    return field(default=default, default_factory=factory, metadata={"rule": rule})
+
+
+# --- settings ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings:
     """How text is read and by how many workers.
 
     Attributes:
@@ -98,15 +208,23 @@ class ReadSettings(BaseModel):
         workers: Threads; 1 works in the calling thread. The results are the same whatever it is.
     """
 
-    # A command needs one of these classes: the others are not made ready.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    separator: str = setting(any_text, END_OF_TEXT)
+    on_invalid_utf8: Literal["error", "replace", "skip"] = setting(
+        one_of("error", "replace", "skip"), "error"
+    )
+    unit_size: int = setting(size_in_bytes, 4 * 1024 * 1024)
+    workers: int = setting(whole_number(1), factory=available_workers)
 
-    separator: Text = END_OF_TEXT
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error"
-    unit_size: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 4 * 1024 * 1024
-    workers: Annotated[int, Field(ge=1)] = Field(default_factory=available_workers)
+    def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
+        """All settings but those that are left out, ready for JSON; `checked` takes them back."""
+        return {
+            each.name: _for_json(getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in leave_out
+        }
 
 
+@dataclass(frozen=True, kw_only=True)
 class TrainSettings(ReadSettings):
     """How a tokenizer is trained.
 
@@ -122,15 +240,17 @@ class TrainSettings(ReadSettings):
         memory_limit: Bytes of memory that the run may take; see `preprocess.memory`.
     """
 
-    vocab_size: Annotated[int, Field(le=2**29)] = 32_000
-    pattern: Annotated[str, AfterValidator(pattern_name)] = "gpt2"
-    special_tokens: Annotated[tuple[SpecialToken, ...], AfterValidator(_distinct)] = ()
-    end_of_text: SpecialToken | None = None
-    begin_of_text: SpecialToken | None = None
-    tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes"
-    min_frequency: Annotated[int, Field(ge=0)] = 2
-    max_minutes: Annotated[float, Field(gt=0)] | None = None
-    memory_limit: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] | None = None
+    vocab_size: int = setting(whole_number(most=2**29), 32_000)
+    pattern: str = setting(split_pattern, "gpt2")
+    special_tokens: tuple[str, ...] = setting(token_texts, ())
+    end_of_text: str | None = setting(optional(token_text), None)
+    begin_of_text: str | None = setting(optional(token_text), None)
+    tie_break: Literal["greatest-bytes", "huggingface"] = setting(
+        one_of("greatest-bytes", "huggingface"), "greatest-bytes"
+    )
+    min_frequency: int = setting(whole_number(0), 2)
+    max_minutes: float | None = setting(optional(minutes), None)
+    memory_limit: int | None = setting(optional(size_in_bytes), None)
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -140,7 +260,8 @@ class TrainSettings(ReadSettings):
         return (*dict.fromkeys(more), *self.special_tokens)
 
 
-class ShardSettings(BaseModel, defer_build=True):
+@dataclass(frozen=True, kw_only=True)
+class ShardSettings:
     """How token files are divided.
 
     Attributes:
@@ -149,10 +270,11 @@ class ShardSettings(BaseModel, defer_build=True):
             one that does not fit, and a larger one has a shard of its own.
     """
 
-    shard_tokens: Annotated[int, Field(ge=1)] | None = None
-    split_documents: bool = False
+    shard_tokens: int | None = setting(optional(whole_number(1)), None)
+    split_documents: bool = setting(switch, False)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TrainFileSettings(TrainSettings):
     """A tokenizer.json from text.
 
@@ -162,11 +284,12 @@ class TrainFileSettings(TrainSettings):
         overwrite: Whether it may be replaced if it exists.
     """
 
-    paths: SomePaths
-    out: Path = Path("tokenizer.json")
-    overwrite: bool = False
+    paths: tuple[Path, ...] = setting(some_paths)
+    out: Path = setting(one_path, Path("tokenizer.json"))
+    overwrite: bool = setting(switch, False)
 
 
+@dataclass(frozen=True, kw_only=True)
 class CountSettings(ReadSettings):
     """How many tokens text has.
 
@@ -176,9 +299,9 @@ class CountSettings(ReadSettings):
         pattern: The split pattern of a .tiktoken file; None for all else.
     """
 
-    paths: SomePaths
-    tokenizer: Path
-    pattern: str | None = None
+    paths: tuple[Path, ...] = setting(some_paths)
+    tokenizer: Path = setting(one_path)
+    pattern: str | None = setting(optional(any_text), None)
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -186,6 +309,7 @@ class CountSettings(ReadSettings):
         return ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class EncodeSettings(CountSettings, ShardSettings):
     """A token file from text, with a tokenizer that is there.
 
@@ -198,12 +322,12 @@ class EncodeSettings(CountSettings, ShardSettings):
         memory_limit: As in `TrainSettings`.
     """
 
-    end_of_text: SpecialToken | None = None
-    begin_of_text: SpecialToken | None = None
-    max_minutes: Annotated[float, Field(gt=0)] | None = None
-    memory_limit: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] | None = None
-    out: Annotated[Path, AfterValidator(_bin_file)] = Path("train.bin")
-    overwrite: bool = False
+    end_of_text: str | None = setting(optional(token_text), None)
+    begin_of_text: str | None = setting(optional(token_text), None)
+    max_minutes: float | None = setting(optional(minutes), None)
+    memory_limit: int | None = setting(optional(size_in_bytes), None)
+    out: Path = setting(bin_file, Path("train.bin"))
+    overwrite: bool = setting(switch, False)
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -217,6 +341,7 @@ class EncodeSettings(CountSettings, ShardSettings):
         return self.out.stem
 
 
+@dataclass(frozen=True, kw_only=True)
 class CompareSettings(ReadSettings):
     """Two tokenizers on the same text.
 
@@ -228,13 +353,14 @@ class CompareSettings(ReadSettings):
         max_bytes: Stop after so much text, at the end of a unit.
     """
 
-    first: Path
-    second: Path
-    paths: Paths = ()
-    pattern: str | None = None
-    max_bytes: Annotated[int, BeforeValidator(size_in_bytes), Field(ge=1)] = 64 * 1024 * 1024
+    first: Path = setting(one_path)
+    second: Path = setting(one_path)
+    paths: tuple[Path, ...] = setting(many_paths, ())
+    pattern: str | None = setting(optional(any_text), None)
+    max_bytes: int = setting(size_in_bytes, 64 * 1024 * 1024)
 
 
+@dataclass(frozen=True, kw_only=True)
 class BuildSettings(TrainSettings, ShardSettings):
     """A tokenizer, train.bin and val.bin from text.
 
@@ -249,13 +375,13 @@ class BuildSettings(TrainSettings, ShardSettings):
         overwrite: Whether outputs that exist may be replaced.
     """
 
-    train: Paths = ()
-    val: Paths = ()
-    val_fraction: Annotated[float | None, Field(ge=0, lt=1)] = None
-    out: Path = Path("data")
-    name: Annotated[str, AfterValidator(_file_name)] = ""
-    tokenizer: Path | None = None
-    overwrite: bool = False
+    train: tuple[Path, ...] = setting(many_paths, ())
+    val: tuple[Path, ...] = setting(many_paths, ())
+    val_fraction: float | None = setting(optional(fraction), None)
+    out: Path = setting(one_path, Path("data"))
+    name: str = setting(file_name, "")
+    tokenizer: Path | None = setting(optional(one_path), None)
+    overwrite: bool = setting(switch, False)
 
     @property
     def validation_fraction(self) -> float:
@@ -278,10 +404,25 @@ def checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: A value is of no use, or two contradict one another.
     """
-    try:
-        settings = kind(**values)
-    except ValidationError as error:
-        raise SettingsError("; ".join(map(_sentence, error.errors()))) from None
+    known = {each.name: each for each in fields(kind)}
+    meant = {}
+    wrong = [
+        f"{name}: is required"
+        for name, each in known.items()
+        if name not in values and each.default is MISSING and each.default_factory is MISSING
+    ]
+    for name, value in values.items():
+        if name not in known:
+            wrong.append(f"{name}: there is no such setting")
+            continue
+        try:
+            meant[name] = known[name].metadata["rule"](value)
+        except ValueError as error:
+            found = repr(str(value) if isinstance(value, Path) else value)
+            wrong.append(f"{name}: {error}; got {found}")
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    settings = kind(**meant)
     if isinstance(settings, TrainSettings):
         needed = 256 + len(settings.all_special_tokens)
         if settings.vocab_size < needed:
@@ -305,15 +446,12 @@ def checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _sentence(details: Any) -> str:
-    """One error of pydantic's as "name: what is expected, what was found"."""
-    name = ".".join(map(str, details["loc"]))
-    if details["type"] == "extra_forbidden":
-        return f"{name}: there is no such setting"
-    message = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if details["type"] == "missing":
-        return f"{name}: is required"
-    if details["type"] in ("too_short", "string_too_short"):
-        message = "should not be empty"
-    found = details["input"]
-    return f"{name}: {message}; got {str(found) if isinstance(found, Path) else found!r}"
+def _is_number(value: Any) -> bool:
+    # True is an integer to Python.
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_for_json(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

@@ -60,7 +60,7 @@ def made_from(
     """
     is_trained = tokenizer is None
     leave_out = _NO_RESULT | (set() if is_trained else _ONLY_FOR_TRAINING)
-    effective = settings.model_dump(mode="json", exclude=leave_out)
+    effective = settings.as_json(leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
     if is_trained:
         effective["special_tokens"] = list(settings.all_special_tokens)

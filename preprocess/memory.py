@@ -11,7 +11,7 @@ nowhere (see the patterns) are read whole, whatever the limit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bpe.errors import TokenbinError
@@ -91,7 +91,7 @@ def fitted(settings: Settings) -> Settings:
             break
     if workers >= 1:
         workers = min(settings.workers, workers)
-        return settings.model_copy(update={"workers": workers, "unit_size": unit_size})
+        return replace(settings, workers=workers, unit_size=unit_size)
     unit_size = (limit - base - _OF_WORKER) // _OF_UNIT_BYTE
     if unit_size < min(_LEAST_UNIT, settings.unit_size):
         least = base + _OF_WORKER + _OF_UNIT_BYTE * min(_LEAST_UNIT, settings.unit_size)
@@ -99,7 +99,7 @@ def fitted(settings: Settings) -> Settings:
             f"memory_limit: {_mb(limit)} is less than the least that this run needs, which is"
             f" {_mb(least)}; give it that or more"
         )
-    return settings.model_copy(update={"workers": 1, "unit_size": unit_size})
+    return replace(settings, workers=1, unit_size=unit_size)
 
 
 def _mb(n_bytes: int) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,7 +115,7 @@ def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     progress = progress or Progress()
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
-    plan = _plan(settings)
+    plan = _plan(settings, options.keys())
     with Outputs(settings.out, settings.named("build"), plan.record, settings.overwrite) as outputs:
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)
@@ -181,15 +181,20 @@ class _Plan:
         return {name: files for each in self.passes for name, files in each.names.items()}
 
 
-def _plan(settings: BuildSettings) -> _Plan:
-    """Find everything that will be read, and refuse now whatever can be refused now."""
+def _plan(settings: BuildSettings, given: Set[str]) -> _Plan:
+    """Find everything that will be read, and refuse now whatever can be refused now.
+
+    Args:
+        settings: Those of the run.
+        given: Names of the settings that are not there by default.
+    """
     tokenizer: AnyTokenizer | None = None
     if settings.tokenizer:
-        given = settings.pattern if "pattern" in settings.model_fields_set else None
         is_ranks = settings.tokenizer.suffix == ".tiktoken"
-        tokenizer = _load(settings.tokenizer, given if is_ranks else None, settings)
+        pattern = settings.pattern if is_ranks and "pattern" in given else None
+        tokenizer = _load(settings.tokenizer, pattern, settings)
         SpecialIds.of(tokenizer, settings)
-        _say_unused(settings, tokenizer)
+        _say_unused(settings, given, tokenizer)
     reading = _reading(settings, tokenizer, settings.validation_fraction)
     train = _train_sources(settings, reading)
     names = ("train", "val") if settings.validation_fraction else ("train",)
@@ -459,15 +464,15 @@ def _stats(
     report: Report, settings: ReadSettings, progress: Progress, started: float
 ) -> dict[str, Any]:
     seconds = time.perf_counter() - started + progress.seconds_before
-    return {"settings": settings.model_dump(mode="json"), **report.stats(progress, seconds)}
+    return {"settings": settings.as_json(), **report.stats(progress, seconds)}
 
 
-def _say_unused(settings: BuildSettings, tokenizer: AnyTokenizer) -> None:
+def _say_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenizer) -> None:
     """Name the settings that have no effect because nothing is trained."""
     only_for_training = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
     if settings.tokenizer and settings.tokenizer.suffix == ".tiktoken":
         only_for_training -= {"pattern", "special_tokens"}
-    unused = sorted(settings.model_fields_set & only_for_training)
+    unused = sorted(given & only_for_training)
     if unused:
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
@@ -542,7 +547,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
         outputs.add_stats(
             stats_file,
             {
-                "settings": settings.model_dump(mode="json"),
+                "settings": settings.as_json(),
                 "fingerprint": tokenizer.fingerprint,
                 **run_stats(progress, left_out, seconds),
             },

@@ -41,7 +41,7 @@ _is_command = False
 class Stopped(BaseException):
     """A signal asks us to end. As KeyboardInterrupt it is no Exception: nothing takes it for one.
 
-    It stands for SIGINT, too, because typer turns KeyboardInterrupt into an exit without a word.
+    It stands for SIGINT, too, so that both are told of, and kept apart from errors, in one way.
 
     Attributes:
         number: The signal.

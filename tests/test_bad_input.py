@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bpe.errors import TokenbinError
 from preprocess import build, pipeline
 from preprocess.cli import run
-from preprocess.config import BuildSettings, SettingsError, checked
+from preprocess.config import BuildSettings, CountSettings, SettingsError, checked
 from preprocess.documents import CorpusError
 from preprocess.outputs import OutputError
 from preprocess.token_file import TokenFileError
@@ -153,7 +155,7 @@ def test_duplicate_special_tokens(capsys: Any, text: Path, out: Path) -> None:
     message = refused(capsys, "--train", text, "--out", out, *twice, code=2)
     assert message.startswith("special_tokens: should name each token once, and '<|pad|>' is there")
     message = refused(capsys, "--train", text, "--out", out, "--special-token", "", code=2)
-    assert message == "special_tokens.0: should not be empty; got ''"
+    assert message == "special_tokens: should not be empty; got ['']"
 
 
 @pytest.mark.parametrize("option", ["--end-of-text", "--begin-of-text"])
@@ -221,14 +223,18 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--workers", "0", "workers: should be greater than or equal to 1; got 0"),
+        ("--workers", "0", "workers: should be at least 1; got 0"),
         (
             "--unit-size",
             "4XB",
             "unit_size: should be a number of bytes such as 65536, 64KiB or 4MiB;",
         ),
-        ("--unit-size", "0", "unit_size: should be greater than or equal to 1; got '0'"),
-        ("--val-fraction", "1", "val_fraction: should be less than 1; got 1.0"),
+        ("--unit-size", "0", "unit_size: should be at least 1; got '0'"),
+        (
+            "--val-fraction",
+            "1",
+            "val_fraction: should be a number of at least 0 and less than 1; got 1.0",
+        ),
         (
             "--tie-break",
             "coin",
@@ -240,9 +246,22 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
             "on_invalid_utf8: should be 'error', 'replace' or 'skip'; got 'x'",
         ),
         ("--name", "a/b", "name: should be the beginning of a file name, without a directory; got"),
-        ("--min-frequency", "-1", "min_frequency: should be greater than or equal to 0; got -1"),
-        ("--workers", "two", "invalid value for '--workers': "),
-        ("--nonsense", "1", "no such option: --nonsense"),
+        ("--min-frequency", "-1", "min_frequency: should be at least 0; got -1"),
+        (
+            "--workers",
+            "two",
+            "argument --workers: invalid int value: 'two'; see tokenbin build --help",
+        ),
+        ("--nonsense", "1", "unrecognized arguments: --nonsense 1; see tokenbin build --help"),
+        (
+            "--separator",
+            "--x",
+            "argument --separator: expected one argument (one that begins with a dash is written"
+            " --option=-x)",
+        ),
+        ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),
+        ("--max-minutes", "nan", "max_minutes: should be a number greater than 0; got nan"),
+        ("--vocab-size", str(2**30), f"vocab_size: should be at most {2**29}; got {2**30}"),
     ],
 )
 def test_settings_of_no_use(
@@ -261,12 +280,45 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
     ("options", "expected"),
     [
         ({"nonsense": 1}, "nonsense: there is no such setting"),
-        ({"separator": "\ud800"}, "separator: should be valid Unicode"),
+        ({"separator": "\ud800"}, "separator: should be valid Unicode; got"),
+        ({"separator": b"x"}, "separator: should be text; got b'x'"),
+        ({"workers": "2"}, "workers: should be a whole number; got '2'"),
+        ({"workers": True}, "workers: should be a whole number; got True"),
+        ({"unit_size": 1.5}, "unit_size: should be a whole number; got 1.5"),
+        ({"val_fraction": "a"}, "val_fraction: should be a number of at least 0"),
+        ({"overwrite": 1}, "overwrite: should be true or false; got 1"),
+        ({"special_tokens": "<s>"}, "special_tokens: should be a list of texts; got '<s>'"),
+        ({"special_tokens": [7]}, r"special_tokens: should be text; got \[7\]"),
+        ({"out": 7}, "out: should be a path; got 7"),
+        ({"train": 7}, "train: should be a path or a list of paths; got 7"),
+        ({"train": [7]}, r"train: should be a path; got \[7\]"),
+        ({"pattern": None}, "pattern: should be text; got None"),
+        ({"workers": 0, "x": 1}, "workers: should be at least 1; got 0; x: there is no such"),
     ],
 )
 def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
         checked(BuildSettings, options)
+
+
+def test_settings_that_are_missing() -> None:
+    with pytest.raises(SettingsError, match=r"^paths: is required; tokenizer: is required$"):
+        checked(CountSettings, {})
+    with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
+        checked(CountSettings, {"paths": (), "tokenizer": "t"})
+
+
+def test_settings_of_other_libraries_kinds() -> None:
+    settings = checked(BuildSettings, {"workers": np.int64(3), "val_fraction": np.float64(0.5)})
+    assert (settings.workers, settings.val_fraction) == (3, 0.5)
+    assert json.loads(json.dumps(settings.as_json()))["workers"] == 3
+
+
+def test_settings_come_back_from_json() -> None:
+    values = {"train": ["a", Path("b")], "special_tokens": ["<s>"], "unit_size": "1MiB"}
+    settings = checked(BuildSettings, values)
+    assert checked(BuildSettings, json.loads(json.dumps(settings.as_json()))) == settings
+    assert "train" not in settings.as_json({"train"})
 
 
 def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenizer: Path) -> None:

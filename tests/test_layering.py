@@ -51,6 +51,7 @@ LEVELS = [
     "preprocess.pipeline",
     "preprocess.remake",
     "preprocess.verify",
+    "preprocess.commands",
     "preprocess.cli",
     "preprocess.__main__ preprocess",
 ]
