@@ -124,7 +124,7 @@ def _verify(settings: _Settings, told: _Told) -> int:
 def _doctor(settings: _Settings, told: _Told) -> int:
     from preprocess.doctor import as_json, examined
 
-    checks = examined(**{"path": Path("data"), **settings})
+    checks = examined(Path(settings.get("path", "data")))
     if told.as_json:
         _print_json(as_json(checks))
     else:
@@ -204,9 +204,11 @@ class _Parser(argparse.ArgumentParser):
     """argparse's parser, but it raises what it cannot parse, and prints nothing."""
 
     def error(self, message: str) -> NoReturn:
-        if message.endswith("expected one argument"):
-            message += " (one that begins with a dash is written --option=-x)"
         raise _UsageError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse's own passes over a failure to write.
+        (file or sys.stdout).write(message)
 
 
 class _ShowVersion(argparse.Action):
@@ -230,7 +232,9 @@ def _parsed_and_run(arguments: list[str]) -> int:
         if name not in COMMANDS:
             # Shows what is asked for, or says that there is no such command.
             _parser_of_commands().parse_args([name])
-        given = vars(_parser_of(name).parse_intermixed_args(for_argparse(rest)))
+        given = vars(
+            _parser_of(name).parse_intermixed_args(for_argparse(rest, COMMANDS[name].parameters))
+        )
     except SystemExit:
         # --help or --version.
         return 0
@@ -279,26 +283,39 @@ def _in_usage(parameter: Parameter) -> str:
     return shown.format(value)
 
 
-def for_argparse(arguments: list[str]) -> list[str]:
-    """Spell options with dashes, and paths so that argparse takes none of them for an option.
+def for_argparse(arguments: list[str], parameters: Sequence[Parameter]) -> list[str]:
+    """Spell arguments so that argparse takes none for what it is not.
 
-    Every option may be spelled with underscores as well. Behind `--` there are only paths, which
-    argparse knows, but not where options stand between paths.
+    An option may be spelled with underscores. What stands behind one that takes a value is the
+    value, and what stands behind `--` are paths, whatever they begin with.
 
-    >>> for_argparse(["--train_file=a_b", "c_d", "--", "--e_f", "g"])
-    ['--train-file=a_b', 'c_d', './--e_f', 'g']
+    >>> parameters = COMMANDS["count"].parameters
+    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], parameters)
+    ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
     """
+    options = {name: each for each in parameters if each.is_option for name in each.names}
     spelled: list[str] = []
-    for i, argument in enumerate(arguments):
-        if argument == "--":
-            return spelled + [
-                f"./{path}" if path.startswith("-") else path for path in arguments[i + 1 :]
-            ]
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--" and not all(each.is_option for each in parameters):
+            return [*spelled, *(_as_path(path) for path in left)]
         name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            name = name.replace("_", "-")
+        option = options.get(name.replace("_", "-"))
+        if option is None:
+            before = options.get(spelled[-1]) if spelled else None
+            is_first_of_list = before is not None and before.how.get("nargs") == "+"
+            spelled.append(_as_path(argument) if is_first_of_list else argument)
+            continue
+        name = name.replace("_", "-")
+        if option.takes_one_value and not equals:
+            following = next(left, None)
+            equals, value = ("", "") if following is None else ("=", following)
         spelled.append(f"{name}{equals}{value}")
     return spelled
+
+
+def _as_path(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _failed(message: str, code: int) -> int:

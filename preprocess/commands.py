@@ -13,8 +13,22 @@ from pathlib import Path
 from typing import Any
 
 
-def _natural(text: str) -> int:
-    number = int(text)
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"should be a whole number; got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"should be a number; got {text!r}") from None
+
+
+def _from_zero(text: str) -> int:
+    number = _whole_number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"should be at least 0; got {number}")
     return number
@@ -26,6 +40,16 @@ class Parameter:
 
     names: tuple[str, ...]
     how: dict[str, Any]
+
+    @property
+    def is_option(self) -> bool:
+        """Whether it has a name on the command line; arguments have a place."""
+        return self.names[0].startswith("-")
+
+    @property
+    def takes_one_value(self) -> bool:
+        """Whether it is an option that takes what stands behind it, whatever that is."""
+        return self.is_option and "nargs" not in self.how and self.how.get("action") != "store_true"
 
 
 def _parameter(*names: str, help: str, default: str = "", **how: Any) -> Parameter:
@@ -67,7 +91,7 @@ _VAL = _parameter(
 )
 _VAL_FRACTION = _parameter(
     "--val-fraction",
-    type=float,
+    type=_number,
     metavar="SHARE",
     help="Share of the train documents that becomes validation without --val; 0: no validation"
     " file.",
@@ -120,7 +144,7 @@ _ITS_TOKENIZER = _tokenizer(
 )
 _VOCAB_SIZE = _parameter(
     "--vocab-size",
-    type=int,
+    type=_whole_number,
     metavar="N",
     help="Bytes, merges and special tokens together.",
     default="32000",
@@ -144,7 +168,7 @@ _TIE_BREAK = _parameter(
 )
 _MIN_FREQUENCY = _parameter(
     "--min-frequency",
-    type=int,
+    type=_whole_number,
     metavar="N",
     help="Pairs that occur less often are not merged.",
     default="2",
@@ -181,16 +205,16 @@ _UNIT_SIZE = _parameter(
 )
 _WORKERS = _parameter(
     "--workers",
-    type=int,
+    type=_whole_number,
     metavar="N",
     help="Threads; 1 works in the main thread; never changes the outputs.",
     default="one per processor",
 )
 _SHARD_TOKENS = _parameter(
     "--shard-tokens",
-    type=int,
+    type=_whole_number,
     metavar="N",
-    help="Write NAME_00000.bin and so on, of N tokens at most, with one manifest _NAME.json.",
+    help="Write NAME_00000.bin and so on, of N tokens at most, with one manifest NAME.json.",
     default="one file",
 )
 _SPLIT_DOCUMENTS = _parameter(
@@ -198,7 +222,7 @@ _SPLIT_DOCUMENTS = _parameter(
 )
 _MAX_MINUTES = _parameter(
     "--max-minutes",
-    type=float,
+    type=_number,
     metavar="M",
     help="Stop after M minutes, saying how long all of it takes; the same command goes on.",
     default="none",
@@ -215,7 +239,7 @@ _OVERWRITE = _parameter(
     help="Replace outputs that exist, give up what is unfinished.",
 )
 _DEBUG = _parameter("--debug", action="store_true", help="Show the traceback of an error.")
-_JSON = _parameter("--json", dest="as_json", action="store_true", help="Print _JSON.")
+_JSON = _parameter("--json", dest="as_json", action="store_true", help="Print JSON.")
 _READING = (_SEPARATOR, _ON_INVALID_UTF8, _UNIT_SIZE, _WORKERS)
 _TRAINING = (_VOCAB_SIZE, _PATTERN, _SPECIAL_TOKENS, _TIE_BREAK, _MIN_FREQUENCY)
 _AROUND = (_END_OF_TEXT, _BEGIN_OF_TEXT)
@@ -274,9 +298,11 @@ COMMANDS = {
         [
             _parameter("path", type=Path, metavar="FILE.bin", help="The token file."),
             _ITS_TOKENIZER,
-            _parameter("--start", type=_natural, metavar="N", help="The first token.", default="0"),
             _parameter(
-                "--count", type=_natural, metavar="N", help="How many tokens.", default="all"
+                "--start", type=_from_zero, metavar="N", help="The first token.", default="0"
+            ),
+            _parameter(
+                "--count", type=_from_zero, metavar="N", help="How many tokens.", default="all"
             ),
             _DEBUG,
         ],
@@ -341,8 +367,8 @@ COMMANDS = {
         "Try whether this machine is fit for a long job; exit code 1 if something is not.",
         [
             _parameter(
+                # Without a type, which would make a path of the mark that nothing was given.
                 "path",
-                type=Path,
                 nargs="?",
                 metavar="PATH",
                 help="The directory where outputs would land.",

@@ -15,8 +15,9 @@ import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -49,9 +50,12 @@ def whole_number(least: int | None = None, most: int | None = None) -> Rule:
     """An integer of any library's, from `least` to `most`."""
 
     def rule(value: Any) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or isinstance(value, bool):
             raise ValueError("should be a whole number")
-        number = operator.index(value)
         if least is not None and number < least:
             raise ValueError(f"should be at least {least}")
         if most is not None and number > most:
@@ -63,16 +67,18 @@ def whole_number(least: int | None = None, most: int | None = None) -> Rule:
 
 def fraction(value: Any) -> float:
     """A part of a whole, but not all of it."""
-    if not _is_number(value) or not 0 <= value < 1:
+    number = _number(value)
+    if not 0 <= number < 1:
         raise ValueError("should be a number of at least 0 and less than 1")
-    return float(value)
+    return number
 
 
 def minutes(value: Any) -> float:
     """A time that is not over yet."""
-    if not _is_number(value) or not value > 0:
+    number = _number(value)
+    if not number > 0:
         raise ValueError("should be a number greater than 0")
-    return float(value)
+    return number
 
 
 def size_in_bytes(value: Any) -> int:
@@ -104,7 +110,7 @@ def one_of(*choices: str) -> Rule:
     """One of these words."""
 
     def rule(value: Any) -> str:
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             *others, last = map(repr, choices)
             raise ValueError(f"should be {', '.join(others)} or {last}")
         return str(value)
@@ -137,26 +143,28 @@ def token_text(value: Any) -> str:
 
 def token_texts(value: Any) -> tuple[str, ...]:
     """The texts of special tokens, each once."""
-    if isinstance(value, str) or not isinstance(value, Collection):
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
         raise ValueError("should be a list of texts")
-    twice = [token for token, count in Counter(value).items() if count > 1]
+    tokens = tuple(map(token_text, value))
+    twice = [token for token, count in Counter(tokens).items() if count > 1]
     if twice:
         raise ValueError(f"should name each token once, and {twice[0]!r} is there more than once")
-    return tuple(map(token_text, value))
+    return tokens
 
 
 def one_path(value: Any) -> Path:
     """The path of a file or a directory."""
-    if not isinstance(value, str | os.PathLike):
+    name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(name, str):
         raise ValueError("should be a path")
-    return Path(value)
+    return Path(name)
 
 
 def many_paths(value: Any) -> tuple[Path, ...]:
     """Several paths; one may stand for a sequence of paths."""
     if isinstance(value, str | os.PathLike):
         return (one_path(value),)
-    if not isinstance(value, Collection):
+    if isinstance(value, Mapping | bytes) or not isinstance(value, Iterable):
         raise ValueError("should be a path or a list of paths")
     return tuple(map(one_path, value))
 
@@ -184,7 +192,9 @@ def bin_file(value: Any) -> Path:
 
 def file_name(value: Any) -> str:
     """What the names of files begin with."""
-    if any_text(value) != os.path.basename(value) or value.startswith("."):
+    # Names of files need not be valid Unicode.
+    is_name = isinstance(value, str) and value == os.path.basename(value)
+    if not is_name or value.startswith("."):
         raise ValueError("should be the beginning of a file name, without a directory")
     return str(value)
 
@@ -446,9 +456,14 @@ def checked(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _is_number(value: Any) -> bool:
+def _number(value: Any) -> float:
     # True is an integer to Python.
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError("should be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("should be a number that is not as large") from None
 
 
 def _for_json(value: Any) -> Any:

@@ -250,15 +250,11 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
         (
             "--workers",
             "two",
-            "argument --workers: invalid int value: 'two'; see tokenbin build --help",
+            "argument --workers: should be a whole number; got 'two'; see tokenbin build --help",
         ),
         ("--nonsense", "1", "unrecognized arguments: --nonsense 1; see tokenbin build --help"),
-        (
-            "--separator",
-            "--x",
-            "argument --separator: expected one argument (one that begins with a dash is written"
-            " --option=-x)",
-        ),
+        ("--val-fraction", "x", "argument --val-fraction: should be a number; got 'x'; see"),
+        ("--val-fraction", "-1e3", "val_fraction: should be a number of at least 0 and less than"),
         ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),
         ("--max-minutes", "nan", "max_minutes: should be a number greater than 0; got nan"),
         ("--vocab-size", str(2**30), f"vocab_size: should be at most {2**29}; got {2**30}"),
@@ -285,10 +281,16 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"workers": "2"}, "workers: should be a whole number; got '2'"),
         ({"workers": True}, "workers: should be a whole number; got True"),
         ({"unit_size": 1.5}, "unit_size: should be a whole number; got 1.5"),
-        ({"val_fraction": "a"}, "val_fraction: should be a number of at least 0"),
+        ({"val_fraction": "a"}, "val_fraction: should be a number; got 'a'"),
         ({"overwrite": 1}, "overwrite: should be true or false; got 1"),
         ({"special_tokens": "<s>"}, "special_tokens: should be a list of texts; got '<s>'"),
         ({"special_tokens": [7]}, r"special_tokens: should be text; got \[7\]"),
+        ({"special_tokens": {"a": 1}}, "special_tokens: should be a list of texts; got"),
+        ({"special_tokens": [["a"]]}, r"special_tokens: should be text; got \[\['a'\]\]"),
+        ({"workers": np.array([2, 3])}, "workers: should be a whole number; got array"),
+        ({"max_minutes": 10**400}, "max_minutes: should be a number that is not as large; got 1"),
+        ({"tie_break": ["coin"]}, r"tie_break: should be .* or 'huggingface'; got \['coin'\]"),
+        ({"train": {"a": 1}}, "train: should be a path or a list of paths; got"),
         ({"out": 7}, "out: should be a path; got 7"),
         ({"train": 7}, "train: should be a path or a list of paths; got 7"),
         ({"train": [7]}, r"train: should be a path; got \[7\]"),
@@ -309,9 +311,11 @@ def test_settings_that_are_missing() -> None:
 
 
 def test_settings_of_other_libraries_kinds() -> None:
-    settings = checked(BuildSettings, {"workers": np.int64(3), "val_fraction": np.float64(0.5)})
+    settings = checked(BuildSettings, {"workers": np.int64(3), "val_fraction": np.float32(0.5)})
     assert (settings.workers, settings.val_fraction) == (3, 0.5)
     assert json.loads(json.dumps(settings.as_json()))["workers"] == 3
+    settings = checked(BuildSettings, {"train": (Path(name) for name in "ab"), "name": "\udcff"})
+    assert (settings.train, settings.name) == ((Path("a"), Path("b")), "\udcff")
 
 
 def test_settings_come_back_from_json() -> None:

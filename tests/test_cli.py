@@ -20,12 +20,13 @@ import pytest
 import preprocess
 from bpe import Tokenizer
 from preprocess.cli import for_argparse, run
+from preprocess.commands import COMMANDS as KNOWN
 from preprocess.progress import Progress, logger
 
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]
 TEXT = "<|endoftext|>".join(f"document {i} of many, and some more words" for i in range(400))
-COMMANDS = ["build", "train", "encode", "decode", "count", "inspect", "verify", "doctor"]
+COMMANDS = list(KNOWN)
 
 
 @pytest.fixture
@@ -168,9 +169,63 @@ def test_options_stand_between_paths(
 
 
 def test_only_options_are_spelled_anew() -> None:
-    given = ["a_b", "--val_file=c_d", "--special-token=--e_f", "-", "--", "--g_h", "--", "i"]
-    expected = ["a_b", "--val-file=c_d", "--special-token=--e_f", "-", "./--g_h", "./--", "i"]
-    assert for_argparse(given) == expected
+    parameters = KNOWN["train"].parameters
+    given = ["a_b", "--special_token", "--e_f g", "--separator", "--", "--overwrite", "--c_d", "-"]
+    spelled = ["a_b", "--special-token=--e_f g", "--separator=--", "--overwrite", "--c_d", "-"]
+    assert for_argparse(given, parameters) == spelled
+    assert for_argparse(["--out"], parameters) == ["--out"]
+    assert for_argparse(["--", "--g_h", "--", "i"], parameters) == ["./--g_h", "./--", "i"]
+    parameters = KNOWN["build"].parameters
+    given = ["--train_file", "-x", "--val", "--out", "--y", "--", "z"]
+    assert for_argparse(given, parameters) == [
+        "--train-file",
+        "./-x",
+        "--val",
+        "--out=--y",
+        "--",
+        "z",
+    ]
+
+
+def test_a_separator_that_begins_with_dashes(tmp_path: Path, capsys: Any) -> None:
+    text, tokenizer = tmp_path / "text.txt", tmp_path / "tokenizer.json"
+    text.write_text("one--- page_break ---two")
+    separator = ["--separator", "--- page_break ---"]
+    assert (
+        run(["train", str(text), "--out", str(tokenizer), "--vocab-size", "258", *separator]) == 0
+    )
+    capsys.readouterr()
+    assert run(["count", str(text), "--tokenizer", str(tokenizer), *separator]) == 0
+    assert "2 documents" in capsys.readouterr().out
+
+
+def test_doctor_looks_at_data_by_itself(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data", "tokenizer.json").write_text("{")
+    assert run(["doctor"]) == 1
+    assert "tokenizer: data/tokenizer.json: the file ends" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("two", "should be a whole number; got 'two'"), ("-1", "should be at least 0; got -1")],
+)
+def test_a_start_that_is_none(value: str, expected: str, capsys: Any) -> None:
+    assert run(["decode", "x.bin", "--start", value]) == 2
+    assert f"argument --start: {expected}; see tokenbin decode" in capsys.readouterr().err
+
+
+def test_help_that_cannot_be_written_is_an_error(capsys: Any, monkeypatch: Any) -> None:
+    def refuse(text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stdout, "write", refuse)
+        assert run(["--help"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--version", "more"]])
@@ -212,7 +267,7 @@ def test_help_is_light() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    heavy = {"numpy", "numba", "pyarrow", "tqdm", "torch", "tiktoken", "xxhash"}
+    heavy = {"numpy", "numba", "pyarrow", "pydantic", "tqdm", "torch", "tiktoken", "xxhash"}
     assert not heavy.intersection(modules)
 
 
