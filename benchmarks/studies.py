@@ -167,7 +167,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     from preprocess.documents import Reading
     from preprocess.sources import find_sources
     from preprocess.storage import LocalStorage
-    from preprocess.token_file import TokenFileWriter
+    from preprocess.token_file import TokenFileWriter, token_dtype
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
     reading = Reading(
@@ -181,7 +181,8 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     units = [unit for source in find_sources([job.corpus], reading) for unit in source.units()]
     end_of_text = tokenizer.special_tokens[END_OF_TEXT]
     pretokenizer = Pretokenizer(job.pattern)
-    encoder = tokenizer.new_encoder()
+    dtype = token_dtype(tokenizer.vocab_size)
+    encoder = tokenizer.new_encoder(dtype)
     encoder.encode(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
 
     batches = clock.time("read", lambda: [unit.read() for unit in units])
@@ -209,7 +210,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
             for batch in batches
         ]
 
-    encoder = tokenizer.new_encoder()
+    encoder = tokenizer.new_encoder(dtype)
     clock.time("cold", encode)
     encoded = clock.time("warm", encode)
 
@@ -235,7 +236,7 @@ def breakdown(job: Job, rounds: int) -> Table:
         "split": lambda s: s["split"],
         "look-up: second pass, without split": lambda s: s["warm"] - s["split"],
         "miss: first pass, without the second": lambda s: s["cold"] - s["warm"],
-        "write: check, narrow, digest, write": lambda s: s["write"],
+        "write: check, digest, write": lambda s: s["write"],
     }
     totals = [sum(step(measured.seconds) for step in steps.values()) for measured in taken]
     rows = []

@@ -11,6 +11,7 @@ was encoded before changes them. Special tokens play no part here: text that spe
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bpe.vocabulary import Vocabulary
 
 MAX_ID = 2**merge_tables.ID_BITS - 2
+_IDS = np.dtype(np.uint32)
 
 # Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
 # all over a table: those of all threads have room for those of 100 MB of text in one language.
@@ -141,8 +143,13 @@ def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
     return tail, start
 
 
-def group_scratch() -> kernels.Scratch:
-    """Memory for one group of pre-tokens."""
+def group_scratch(dtype: np.dtype[Any] = _IDS) -> kernels.Scratch:
+    """Memory for one group of pre-tokens.
+
+    Args:
+        dtype: of the ids of what is merged: that of those that are written, so that the code which
+            merges is compiled once.
+    """
     # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
     # written for that, and eight more than it has bits; eight are read at a time.
     n = kernels.GROUP + 80
@@ -152,7 +159,7 @@ def group_scratch() -> kernels.Scratch:
         keys=np.empty(8 * n, np.uint64),
         found=np.empty(4 * n, np.uint64),
         missing=np.empty(2 * int(kernels.LONG_ONES), np.uint64),
-        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
+        new_ids=np.empty(kernels.LONGEST_CACHED + 1, dtype),
         symbols=np.empty(merging.FEW, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
         least=np.empty(merging.BLOCKED // 16, np.uint32),
@@ -255,9 +262,23 @@ class Encoder:
     Args:
         tables: shared with as many other encoders as you like.
         preparation: what happens to text before it is split; None for nothing.
+        dtype: of the ids, uint16 or uint32; uint32 if None.
+
+    Attributes:
+        dtype: of the ids.
+
+    Raises:
+        EncodingError: the ids of the vocabulary do not fit into it.
     """
 
-    def __init__(self, tables: EncoderTables, preparation: Preparation | None = None) -> None:
+    def __init__(
+        self,
+        tables: EncoderTables,
+        preparation: Preparation | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        self.dtype = _IDS if dtype is None else dtype
+        self._refuse_larger((1 << int(tables.tables.packing[0])) - 1)
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables.tables
@@ -265,8 +286,8 @@ class Encoder:
         # No words, which others may replace: who is idle would keep them in memory.
         self._arena_number, self._own = -1, np.zeros(4, np.int64)
         self._front = zeros(_FRONT, np.uint64)
-        self._scratch = group_scratch()
-        self._ids = np.empty(1024, np.uint32)
+        self._scratch = group_scratch(self.dtype)
+        self._ids = np.empty(1024, self.dtype)
 
     def encode(
         self,
@@ -278,7 +299,7 @@ class Encoder:
         continues: bool = False,
         continued: bool = False,
         gaps: bool = False,
-        dtype: np.dtype[Any] | None = None,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
 
@@ -293,20 +314,18 @@ class Encoder:
             continued: the last document goes on in a later call: no suffix for it.
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
                 all the same; what stands between one and the next has no ids.
-            dtype: of the ids, uint32 if None; every id of the vocabulary has to fit.
+            memory: gives uint8[n] for a number n of bytes, which nobody else has, as many as ids
+                could take: the ids are put there. New memory if None, of which no more is kept
+                than there are ids.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
 
         Raises:
-            EncodingError: Not every id fits into `dtype`.
+            EncodingError: An id before or after documents does not fit into the encoder's type.
         """
-        largest = max(prefix_id, suffix_id, (1 << int(self._tables.packing[0])) - 1)
-        if dtype is not None and largest > np.iinfo(dtype).max:
-            raise EncodingError(
-                f"ids up to {largest:,} do not fit into {dtype}: take a larger type"
-            )
+        self._refuse_larger(max(prefix_id, suffix_id))
         if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
             # What stands there must not meet a normalizer, nor a regex that may refuse it.
             buffer, offsets = joined(buffer, offsets)
@@ -320,9 +339,10 @@ class Encoder:
                 continues=continues,
                 continued=continued,
                 gaps=gaps,
+                memory=memory,
             )
-            return ids.astype(np.uint32 if dtype is None else dtype), token_offsets
-        ids, token_offsets = self._preparation.encode(
+            return ids.copy() if memory is None else ids, token_offsets
+        return self._preparation.encode(
             self.encode_view,
             buffer,
             offsets,
@@ -332,7 +352,12 @@ class Encoder:
             continues=continues,
             continued=continued,
         )
-        return ids.astype(np.uint32 if dtype is None else dtype, copy=False), token_offsets
+
+    def _refuse_larger(self, largest: int) -> None:
+        if largest > np.iinfo(self.dtype).max:
+            raise EncodingError(
+                f"ids up to {largest:,} do not fit into {self.dtype}: take a larger type"
+            )
 
     def encode_view(
         self,
@@ -344,8 +369,9 @@ class Encoder:
         continues: bool = False,
         continued: bool = False,
         gaps: bool = False,
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """As `encode`, without preparation; the ids are there until this encoder is used again.
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """As `encode`, without preparation; without `memory`, ids stay until the next call.
 
         With `gaps`, the pattern has a scanner.
         """
@@ -354,9 +380,14 @@ class Encoder:
         n = len(buffer)
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED
-        ids = self._ids if capacity <= len(self._ids) else np.empty(capacity, np.uint32)
-        if capacity <= _KEPT_IDS:
-            self._ids = ids
+        if memory is not None:
+            ids = memory(capacity * self.dtype.itemsize).view(self.dtype)
+        elif capacity <= len(self._ids):
+            ids = self._ids
+        else:
+            ids = np.empty(capacity, self.dtype)
+            if capacity <= _KEPT_IDS:
+                self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
         scratch = self._scratch
         longest = int(kernels.longest_pretoken(starts))

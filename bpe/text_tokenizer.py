@@ -35,7 +35,7 @@ class AnyEncoder(Protocol):
         continues: bool = False,
         continued: bool = False,
         gaps: bool = False,
-        dtype: np.dtype[Any] | None = None,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `bpe.encode.Encoder.encode`."""
 
@@ -94,8 +94,8 @@ class AnyTokenizer(Protocol):
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of tokens."""
 
-    def new_encoder(self) -> AnyEncoder:
-        """An encoder for a thread of its own."""
+    def new_encoder(self, dtype: np.dtype[Any] | None = None) -> AnyEncoder:
+        """An encoder for a thread of its own, which gives ids of this type; uint32 if None."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, beside it, tokenizer_config.json."""
@@ -222,9 +222,13 @@ class TextTokenizer(ABC):
         """Return the UTF-8 of `decode(ids)`."""
         return self.decode(ids).encode()
 
-    def new_encoder(self) -> TextEncoder:
-        """Return an encoder for a thread of its own."""
-        return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()))
+    def new_encoder(self, dtype: np.dtype[Any] | None = None) -> TextEncoder:
+        """Return an encoder for a thread of its own, which gives ids of this type.
+
+        Args:
+            dtype: uint32 if None.
+        """
+        return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()), dtype)
 
     @property
     @abstractmethod
@@ -254,10 +258,12 @@ class TextEncoder:
 
     Args:
         encode_texts: Gives the ids of each text; what spells a special token is ordinary text.
+        dtype: Of the ids; uint32 if None.
     """
 
-    def __init__(self, encode_texts: EncodeTexts) -> None:
+    def __init__(self, encode_texts: EncodeTexts, dtype: np.dtype[Any] | None = None) -> None:
         self._encode_texts = encode_texts
+        self._dtype = dtype
 
     def encode(
         self,
@@ -269,7 +275,7 @@ class TextEncoder:
         continues: bool = False,
         continued: bool = False,
         gaps: bool = False,
-        dtype: np.dtype[Any] | None = None,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all documents, one after the other.
 
@@ -281,14 +287,14 @@ class TextEncoder:
             continues: never true, for a document is not cut.
             continued: never true.
             gaps: `offsets` has two for each document, where it begins and ends.
-            dtype: of the ids, uint32 if None; every id has to fit.
+            memory: not used: what is done before takes far longer than new memory.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
             end.
 
         Raises:
-            EncodingError: An id does not fit into `dtype`.
+            EncodingError: An id does not fit into the encoder's type.
         """
         assert not continues, "the document was cut, and this tokenizer allows no cut"
         assert not continued, "the document was cut, and this tokenizer allows no cut"
@@ -296,7 +302,7 @@ class TextEncoder:
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []
         behind = [suffix_id] if suffix_id >= 0 else []
-        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)], dtype)
+        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)], self._dtype)
 
 
 def _flat(

@@ -694,11 +694,18 @@ class Tokenizer:
         """Return `len(encode(text))` without making a list."""
         return len(self.encode_to_numpy(text, allowed_special))
 
-    def new_encoder(self) -> Encoder:
-        """Return an encoder for a thread of its own; all of them share one set of tables."""
+    def new_encoder(self, dtype: np.dtype[Any] | None = None) -> Encoder:
+        """Return an encoder for a thread of its own; all of them share one set of tables.
+
+        Args:
+            dtype: Of the ids that it gives, uint16 or uint32; uint32 if None.
+
+        Raises:
+            EncodingError: The ids of the vocabulary do not fit into it.
+        """
         from bpe.encode import Encoder
 
-        return Encoder(self._encoder_tables(), self._preparation)
+        return Encoder(self._encoder_tables(), self._preparation, dtype)
 
     def _prepared(
         self, documents: Sequence[bytes], recognised: frozenset[str] | None

@@ -38,6 +38,7 @@ from preprocess.journal import Entry, Journal, JournalError, understanding
 from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage, duration
 from preprocess.report import Counts, LeftOut, Report
+from preprocess.reused_memory import ReusedMemory
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.stopping import Watch, watching
 from preprocess.storage import Storage, Stream
@@ -674,8 +675,7 @@ def _encoding(
     """What makes the work of encoding a unit."""
 
     def make_work() -> Callable[[WorkUnit], _Encoded]:
-        encoder = tokenizer.new_encoder()
-        dtype = token_dtype(tokenizer.vocab_size)
+        encoder = tokenizer.new_encoder(token_dtype(tokenizer.vocab_size))
 
         def work(unit: WorkUnit) -> _Encoded:
             batch = unit.read()
@@ -687,13 +687,15 @@ def _encoding(
                 continues=batch.continues,
                 continued=batch.continued,
                 gaps=True,
-                dtype=dtype,
+                memory=memory.array,
             )
             parts = _divided(batch, encoded, offsets)
             return _Encoded(batch.without_text(), parts, look_alikes.count(batch))
 
         return work
 
+    # For the ids of units that are under way; of what long ones have room for, most stays unused.
+    memory = ReusedMemory(limit=256, largest=1 << 26)
     # The encoder's tables are made here, once, and not by several threads at the same time.
     tokenizer.new_encoder()
     return make_work

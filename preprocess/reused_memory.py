@@ -10,6 +10,7 @@ at the first touch, and takes it back as soon as the arrays are gone.
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 
@@ -23,6 +24,14 @@ _STEP = 1 << 16
 _SPARE = 1 << 25
 
 
+def _mapped(n_bytes: int) -> mmap.mmap:
+    """Memory of which a page is resident when it has been written to."""
+    # Private, so that a process that is forked has its own; Windows, which knows no other, does not
+    # fork.
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    return mmap.mmap(-1, n_bytes, **flags)
+
+
 class ReusedMemory:
     """Hands out arrays, and sees by itself when all that was made of one is gone.
 
@@ -34,8 +43,9 @@ class ReusedMemory:
     def __init__(self, limit: int, largest: int) -> None:
         self._limit, self._largest = limit, largest
         self._lock = threading.Lock()
-        # No arrays, so that nobody can change their shape or make them read-only for others.
-        self._memory = [bytearray()]
+        # No arrays, so that nobody can change their shape or make them read-only for others; and no
+        # `bytearray`, which is written to as soon as it is made: much may never be used.
+        self._memory = [_mapped(mmap.PAGESIZE)]
         # As this Python counts them.
         self._free = self._holders(0)
 
@@ -66,7 +76,10 @@ class ReusedMemory:
                     if len(self._memory[place]) < n_bytes:
                         del self._memory[place]
                 self._let_go(rounded)
-                self._memory.append(bytearray(rounded))
+                try:
+                    self._memory.append(_mapped(rounded))
+                except OSError:
+                    return np.empty(n_bytes, np.uint8)  # or its error that memory is used up
                 del self._memory[: -self._limit]
             return np.frombuffer(self._memory[-1], np.uint8, n_bytes)
         finally:

@@ -12,11 +12,13 @@ import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 from numba import config, njit
+from numpy.typing import NDArray
 
 from bpe import encode, reference, train
 from bpe.count import PretokenCounts, added_up
@@ -426,17 +428,56 @@ def test_ids_around_documents(continues: bool, continued: bool) -> None:
 
 
 def test_ids_of_another_type() -> None:
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
-    batch = as_batch(documents())
-    expected, places = encoder.encode(*batch, suffix_id=2**16 - 1)
-    ids, found = encoder.encode(*batch, suffix_id=2**16 - 1, dtype=np.dtype(np.uint16))
-    assert (expected.dtype, ids.dtype) == (np.uint32, np.uint16)
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    # Long ones, too: those that are merged in windows, with lists, and recalled.
+    batch = as_batch([*documents(), "z" * 9000, "x" * 300, "x" * 300, "e" * 70_000])
+    expected, places = Encoder(tables).encode(*batch, suffix_id=2**16 - 1)
+    assert expected.dtype == np.uint32
+    encoder = Encoder(tables, None, np.dtype(np.uint16))
+    for _ in range(2):
+        ids, found = encoder.encode(*batch, suffix_id=2**16 - 1)
+        assert ids.dtype == np.uint16
+        assert ids.tolist() == expected.tolist()
+        assert found.tolist() == places.tolist()
+    fresh = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    ids, _ = Encoder(fresh, None, np.dtype(np.uint16)).encode(*batch, suffix_id=2**16 - 1)
+    assert ids.tolist() == expected.tolist()
+    with pytest.raises(EncodingError, match="ids up to 65,536 do not fit into uint16"):
+        encoder.encode(*batch, suffix_id=2**16)
+    with pytest.raises(EncodingError, match="ids up to 65,535 do not fit into uint8"):
+        Encoder(tables, None, np.dtype(np.uint8))
+    plain = Vocabulary.from_merges(trained())
+    wide = Vocabulary(plain.tokens, plain.merges, {"<|wide|>": 2**16})
+    with pytest.raises(EncodingError, match="ids up to 131,071 do not fit into uint16"):
+        Encoder(EncoderTables(wide, "gpt2"), None, np.dtype(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_ids_in_memory_that_is_given(dtype: type[np.unsignedinteger[Any]]) -> None:
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    encoder = Encoder(tables, None, np.dtype(dtype))
+    texts = documents()
+    expected, places = encoder.encode(*as_batch(texts), prefix_id=1, suffix_id=2)
+    given: list[NDArray[np.uint8]] = []
+
+    def memory(n_bytes: int) -> NDArray[np.uint8]:
+        # What it holds at first means nothing.
+        given.append(np.full(n_bytes, 0xAB, np.uint8))
+        return given[-1]
+
+    ids, found = encoder.encode(*as_batch(texts), prefix_id=1, suffix_id=2, memory=memory)
+    assert ids.dtype == dtype
     assert ids.tolist() == expected.tolist()
     assert found.tolist() == places.tolist()
-    with pytest.raises(EncodingError, match="ids up to 65,536 do not fit into uint16"):
-        encoder.encode(*batch, suffix_id=2**16, dtype=np.dtype(np.uint16))
-    with pytest.raises(EncodingError, match="ids up to 65,535 do not fit into uint8"):
-        encoder.encode(*batch, dtype=np.dtype(np.uint8))
+    # Another call leaves them alone.
+    encoder.encode(*as_batch(texts[::-1]), memory=memory)
+    assert ids.tolist() == expected.tolist()
+    assert len(given) == 2
+    assert np.shares_memory(ids, given[0])
+    # No document, no id, with and without.
+    for each in (memory, None):
+        ids, found = encoder.encode(np.empty(0, np.uint8), np.zeros(1, np.int64), memory=each)
+        assert (ids.dtype, len(ids), found.tolist()) == (dtype, 0, [0])
 
 
 def test_no_documents() -> None:
@@ -973,10 +1014,11 @@ def test_machine_words_equal_their_plain_twins() -> None:
             assert _rotate(word, np.uint64(bits)) == expected
             assert machine.rotate(word, np.uint64(bits)) == expected
         for bits in range(16, 33):
-            compiled, plain = np.zeros(6, np.uint32), np.zeros(6, np.uint32)
-            _store(compiled, 1, word, bits)
-            machine.store_four_ids(plain, 1, word, bits)
-            assert compiled.tolist() == plain.tolist()
+            for dtype in (np.uint32, np.uint16)[: 1 + (bits == 16)]:
+                compiled, plain = np.zeros(6, dtype), np.zeros(6, dtype)
+                _store(compiled, 1, word, bits)
+                machine.store_four_ids(plain, 1, word, bits)
+                assert compiled.tolist() == plain.tolist()
     words = random_source.integers(0, 2**64, 40, np.uint64)
     for i in range(0, 37, 3):
         at = np.uint64(i)
@@ -990,13 +1032,14 @@ def test_machine_words_equal_their_plain_twins() -> None:
                 same = machine.same_two_words(words, at, other, j)
                 assert _same_two_words(words, at, other, j) == same
                 assert same == (words[i : i + 2].tolist() == other[int(j) : int(j) + 2].tolist())
-        ids, plain_ids = np.zeros(60, np.uint32), np.zeros(60, np.uint32)
-        _copy_four_ids(words, at, ids, i)
-        machine.copy_four_ids(words, at, plain_ids, i)
-        assert ids.tolist() == plain_ids.tolist()
-        _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
-        machine.copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
-        assert ids.tolist() == plain_ids.tolist()
+        for dtype in (np.uint32, np.uint16):
+            ids, plain_ids = np.zeros(60, dtype), np.zeros(60, dtype)
+            _copy_four_ids(words, at, ids, i)
+            machine.copy_four_ids(words, at, plain_ids, i)
+            assert ids.tolist() == plain_ids.tolist()
+            _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
+            machine.copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
+            assert ids.tolist() == plain_ids.tolist()
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
         assert _minimum(numbers, i) == machine.minimum_of_16(numbers, i)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +168,33 @@ def test_nobody_waits_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on.set()
     thread.join()
     assert found == [gone]
+
+
+def test_where_the_system_maps_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(n_bytes: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    reused = ReusedMemory(limit=4, largest=4 * STEP)
+    monkeypatch.setattr("preprocess.reused_memory._mapped", refuse)
+    array = reused.array(STEP)
+    assert (len(array), array.flags.writeable) == (STEP, True)
+    # And it goes on when it can again.
+    monkeypatch.undo()
+    held = [reused.array(STEP) for _ in range(2)]
+    assert len(reused._memory) == 2
+    del held
+
+
+def test_what_is_not_written_to_takes_no_memory() -> None:
+    resident = Path("/proc/self/statm")
+    if not resident.exists():
+        pytest.skip("the system does not tell how much memory is resident")
+
+    def pages() -> int:
+        return int(resident.read_text().split()[1])
+
+    reused = ReusedMemory(limit=4, largest=1 << 28)
+    before = pages()
+    array = reused.array(1 << 28)
+    array[: 1 << 20] = 1
+    assert (pages() - before) * mmap.PAGESIZE < 1 << 26

@@ -160,7 +160,8 @@ def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) ->
     ids, offsets = normalized.encode_separated_to_numpy("e\u0301<|endoftext|>b".encode())
     assert [normalized.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["é", "b"]
     data = np.frombuffer("e\u0301b".encode(), np.uint8)
-    small, _ = normalized.new_encoder().encode(data, np.array([0, 3, 4]), dtype=np.dtype(np.uint16))
+    encoder = normalized.new_encoder(np.dtype(np.uint16))
+    small, _ = encoder.encode(data, np.array([0, 3, 4]))
     assert small.dtype == np.uint16
     assert small.tolist() == ids.tolist()
     # The accent between the two would go with either.

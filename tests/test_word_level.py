@@ -140,9 +140,9 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
     offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
     buffer = np.frombuffer(b"".join(data), np.uint8)
     expected = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
-    encoder = tokenizer.new_encoder()
     for dtype, found in ((None, np.uint32), (np.dtype(np.uint16), np.uint16)):
-        ids, ends = encoder.encode(buffer, offsets, prefix_id=7, suffix_id=9, dtype=dtype)
+        encoder = tokenizer.new_encoder(dtype)
+        ids, ends = encoder.encode(buffer, offsets, prefix_id=7, suffix_id=9)
         assert ids.dtype == found
         assert ids.tolist() == list(chain.from_iterable(expected))
         assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
@@ -154,10 +154,10 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
 
 
 def test_ids_that_do_not_fit() -> None:
-    encoder = WordLevelTokenizer(create_vocabulary(["a"])).new_encoder()
+    encoder = WordLevelTokenizer(create_vocabulary(["a"])).new_encoder(np.dtype(np.uint16))
     buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([0, 1])
     with pytest.raises(EncodingError, match=r"an id does not fit into uint16: .*65536"):
-        encoder.encode(buffer, offsets, suffix_id=2**16, dtype=np.dtype(np.uint16))
+        encoder.encode(buffer, offsets, suffix_id=2**16)
 
 
 @given(text=word_texts)

@@ -20,7 +20,7 @@ ids in order. A single pass waited for memory at every word and was three times 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +123,7 @@ class Scratch(NamedTuple):
     # uint64[4 * (GROUP + 80)], which of the others are not there; then which of these are new; from
     # LONG_ONES on those that are long
     missing: NDArray[np.uint64]
-    new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
+    new_ids: NDArray[Any]  # of the type of the ids that are written, [LONGEST_CACHED + 1]
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
@@ -701,7 +701,8 @@ def encode_pretokens(
         buffer, tail, tail_start: see `compute_keys`.
         starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
         cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
-        ids: uint32, with place for one id per byte, those around documents, and COPIED more.
+        ids: uint16 or uint32, with place for one id per byte, those around documents, and COPIED
+            more.
         n_ids: ids already written.
         most: groups after which to come back, so that signals are seen.
         though_full: go on with `words` that are full.

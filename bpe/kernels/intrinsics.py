@@ -184,15 +184,26 @@ def _same_two_words(typing_context: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
     return types.boolean(a, types.uint64, b, types.uint64), generate
 
 
+def _store_ids(
+    context: Any, builder: Any, signature: Any, arguments: Any, number: int, ids: Any
+) -> None:
+    """Write a vector of ids to `array[index]`, arguments `number` and the next, as what it has."""
+    element = context.get_value_type(signature.args[number].dtype)
+    if element.width < ids.type.element.width:
+        ids = builder.trunc(ids, ir.VectorType(element, ids.type.count))
+    to = element_at(ids.type, context, builder, signature, arguments, number)
+    builder.store(ids, to, align=element.width // 8)
+
+
 @instead_of(machine.copy_four_ids)
 def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I64, 2)
-        from_, to = (
-            element_at(vector, context, builder, signature, arguments, number) for number in (0, 2)
-        )
+        from_ = element_at(vector, context, builder, signature, arguments, 0)
         kept = ir.Constant(vector, [_MASK64, _MASK64 >> 3])
-        builder.store(builder.and_(builder.load(from_, align=8), kept), to, align=4)
+        words = builder.and_(builder.load(from_, align=8), kept)
+        halves = builder.bitcast(words, ir.VectorType(_I32, 4))
+        _store_ids(context, builder, signature, arguments, 2, halves)
         return context.get_dummy_value()
 
     return types.void(source, types.uint64, target, types.int64), generate
@@ -202,10 +213,8 @@ def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any
 def _copy_16_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I32, 16)
-        from_, to = (
-            element_at(vector, context, builder, signature, arguments, number) for number in (0, 2)
-        )
-        builder.store(builder.load(from_, align=4), to, align=4)
+        from_ = element_at(vector, context, builder, signature, arguments, 0)
+        _store_ids(context, builder, signature, arguments, 2, builder.load(from_, align=4))
         return context.get_dummy_value()
 
     return types.void(source, types.int64, target, types.int64), generate
@@ -228,9 +237,7 @@ def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: An
         shifts = builder.and_(builder.mul(splat(bits), lanes), ir.Constant(vector, [63] * 4))
         mask = splat(builder.sub(builder.shl(one, bits), one))
         fields = builder.and_(builder.lshr(splat(word), shifts), mask)
-        ids = builder.trunc(fields, ir.VectorType(_I32, 4))
-        pointer = element_at(ids.type, context, builder, signature, arguments, 0)
-        builder.store(ids, pointer, align=4)
+        _store_ids(context, builder, signature, arguments, 0, fields)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.uint64, types.int64), generate

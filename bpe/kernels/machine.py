@@ -95,24 +95,27 @@ def same_two_words(a: Any, i: int, b: Any, j: int) -> bool:
 
 
 def copy_four_ids(source: Any, i: int, target: Any, j: int) -> None:
-    """The halves of the words `source[i : i + 2]` to `target[j : j + 4]`, `uint32`.
+    """The halves of the words `source[i : i + 2]` to `target[j : j + 4]`, `uint16` or `uint32`.
 
     The three highest bits of the second word are left out.
     """
     words = int(source[i]), int(source[i + np.uint64(1)]) & _MASK64 >> 3
-    for place, word in zip((j, j + 2), words, strict=True):
-        target[place], target[place + 1] = word & 0xFFFFFFFF, word >> 32
+    halves = [half for word in words for half in (word & 0xFFFFFFFF, word >> 32)]
+    target[j : j + 4] = np.array(halves, np.uint32)
 
 
 def copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
-    """`source[i : i + 16]` to `target[j : j + 16]`, `uint32`; two arrays that share no memory."""
+    """`source[i : i + 16]`, `uint32`, to `target[j : j + 16]`, `uint16` or `uint32`.
+
+    Two arrays that share no memory.
+    """
     target[j : j + 16] = source[i : i + 16]
 
 
 def store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
-    """The lowest four numbers of so many bits of `word` to `array[i : i + 4]`, `uint32`.
+    """The lowest four numbers of so many bits of `word` to `array[i : i + 4]`.
 
-    Those for which the word has too few bits mean nothing.
+    They are `uint16` or `uint32`, and fit. Those for which the word has too few bits mean nothing.
     """
     for lane in range(4):
         array[i + lane] = (int(word) >> (int(bits) * lane & 63)) & ((1 << int(bits)) - 1)
