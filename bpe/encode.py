@@ -156,9 +156,9 @@ def group_scratch(dtype: np.dtype[Any] = _IDS) -> kernels.Scratch:
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
         group=np.empty(int(kernels.OTHERS) + 2 * n, np.uint32),
-        keys=np.empty(8 * n, np.uint64),
-        found=np.empty(4 * n, np.uint64),
-        missing=np.empty(2 * int(kernels.LONG_ONES), np.uint64),
+        keys=np.empty(4 * kernels.KEYS, np.uint64),
+        found=np.empty(2 * kernels.KEYS, np.uint64),
+        missing=np.empty(2 * kernels.KEYS, np.uint32),
         new_ids=np.empty(kernels.LONGEST_CACHED + 1, dtype),
         symbols=np.empty(merging.FEW, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),

@@ -28,6 +28,8 @@ TEXTS = [
     "日" * 80,
     "'s'll" * 50,
     "привет" * 20,
+    # What is no token, more than eight of it.
+    "ab c!d " * 40,
     "😀😁" * 30,
     "!\n/\u0301日AB\n  '\u017f12345٣" * 12,
     "<|endoftext|>" * 20,

@@ -1026,16 +1026,10 @@ def test_machine_words_equal_their_plain_twins() -> None:
         _take_key(data, 3 * i, words, at, key, np.uint64(5))
         machine.take_key(data, 3 * i, words, at, plain_key, np.uint64(5))
         assert key.tolist() == plain_key.tolist()
-        for other in (words.copy(), words ^ np.uint64(1 << i)):
-            other[20:22] = words[i : i + 2]
-            for j in (np.uint64(19), np.uint64(20), np.uint64(21)):
-                same = machine.same_two_words(words, at, other, j)
-                assert _same_two_words(words, at, other, j) == same
-                assert same == (words[i : i + 2].tolist() == other[int(j) : int(j) + 2].tolist())
         for dtype in (np.uint32, np.uint16):
             ids, plain_ids = np.zeros(60, dtype), np.zeros(60, dtype)
-            _copy_four_ids(words, at, ids, i)
-            machine.copy_four_ids(words, at, plain_ids, i)
+            _store_halves_of_two(words[i], words[i + 1], ids, i)
+            machine.store_halves_of_two(words[i], words[i + 1], plain_ids, i)
             assert ids.tolist() == plain_ids.tolist()
             _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
             machine.copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
@@ -1061,11 +1055,14 @@ def test_eight_words_equal_their_plain_twins() -> None:
         others = random_source.integers(0, 2**64, 40, np.uint64)
         others[i : i + 8 : 3] = words[i : i + 8 : 3]
         places = random_source.integers(0, vectors.WINDOW - 7, 8, np.uint64)
-        halves = np.zeros(11 * 16, np.uint32)
+        halves = np.zeros(15 * 16, np.uint32)
         above = _eight(words, others, source, places, numbers, np.uint64(i), halves)
         a, b = words[i : i + 8], others[i : i + 8]
         assert vectors.load_eight(words, np.uint64(i)).tolist() == a.tolist()
         assert above == vectors.which_above(a, b) == sum(1 << j for j in range(8) if a[j] > b[j])
+        differ = sum(1 << j for j in range(8) if a[j] != b[j])
+        assert 0 < differ < 255
+        assert _differ(words, others, np.uint64(i)) == vectors.which_differ(a, b) == differ
         text = source.tobytes()[7:]
         at_places = [int.from_bytes(text[place:][:8], "little") for place in places.tolist()]
         padding = [-(1 << 8 * min(n, 8)) & (2**64 - 1) for n in numbers.tolist()]
@@ -1076,12 +1073,54 @@ def test_eight_words_equal_their_plain_twins() -> None:
             vectors.gather_eight(words, places & vectors.all_eight(31)),
             vectors.rotate_eight(a, 15),
             vectors.from_byte(numbers),
+            vectors.larger_of(a, b),
+            vectors.chosen_above(a, b, a - b, b),
+            vectors.without(a, 0b10110010),
         ]
         assert expected[6].tolist() == expected[7].tolist() == at_places
         assert expected[10].tolist() == padding
+        assert expected[11].tolist() == [max(pair) for pair in zip(a, b, strict=True)]
+        assert expected[12].tolist() == [
+            int(x - y) if x > y else int(y) for x, y in zip(a, b, strict=True)
+        ]
+        assert expected[13].tolist() == [0 if j in (1, 4, 5, 7) else int(a[j]) for j in range(8)]
+        expected.append(a)
         found = halves.reshape(-1, 2, 8).astype(np.uint64)
         found = found[:, 0] | found[:, 1] << np.uint64(32)
         assert found.tolist() == [each.tolist() for each in expected]
+
+
+def test_lists_of_eight_equal_their_plain_twins() -> None:
+    if not _has_eight():
+        pytest.skip("this processor has no AVX-512 with VBMI2, of which the functions are made")
+    random_source = np.random.default_rng(6)
+    source = random_source.integers(0, 256, 400, np.uint8)
+    positions = np.sort(random_source.integers(50, 434, 60)).astype(np.int64)
+    numbers = random_source.integers(0, 59, 40, np.uint32)
+    marked = random_source.random(40) < 0.3
+    numbers[marked] |= np.uint32(1 << 31)
+    table = random_source.integers(0, 2**64, 50, np.uint64)
+    places = random_source.integers(0, 47, 40, np.uint64)
+    for i in range(0, 32, 3):
+        found = np.zeros((5, 8), np.uint64)
+        _listed(source, 50, positions, numbers, table, places, np.uint64(i), found.reshape(-1))
+        at = np.uint64(i)
+        expected = [
+            vectors.lengths_listed(positions, numbers, at),
+            *vectors.words_listed(source, 50, positions, numbers, at),
+            *vectors.pairs_listed(table, places, at, np.uint64(2)),
+        ]
+        assert found.tolist() == [each.tolist() for each in expected]
+        for lane in range(8):
+            number, place = int(numbers[i + lane]) & 0x7FFFFFFF, int(places[i + lane])
+            length = int(positions[number + 1] - positions[number])
+            assert found[0, lane] == (2**63 if marked[i + lane] else length)
+            text = source[positions[number] - 50 :][:16].tobytes()
+            assert found[1:3, lane].tolist() == [
+                int.from_bytes(text[:8], "little"),
+                int.from_bytes(text[8:], "little"),
+            ]
+            assert found[3:, lane].tolist() == table[place + 2 : place + 4].tolist()
 
 
 def test_positions_of_eight_words_equal_their_plain_twins() -> None:
@@ -1127,6 +1166,38 @@ def test_tokens_of_every_length_in_and_beyond_a_window() -> None:
             ]
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_others_by_eight_and_one_by_one(dtype: type[np.unsignedinteger[Any]]) -> None:
+    """What is no token of up to eight bytes, of every length, between ends of documents."""
+    merges = trained()
+    vocabulary = Vocabulary.from_merges(merges)
+    encoder = Encoder(EncoderTables(vocabulary, "gpt2"), None, np.dtype(dtype))
+    rank = reference.rank_by_merges(merges)
+    random_source = random.Random(11)
+    for n in range(60):
+        # Words of 1 to 40 bytes, some more than once; so many of one length that eight are.
+        lengths = random_source.choices([1, 2, 7, 8, 9, 14, 15, 16, 17, 40], k=n)
+        words = ["".join(random_source.choices("xqzj", k=length)) for length in lengths]
+        words = random_source.choices([*words, "z" * 15, "z" * 16, "q\0", "q"], k=n)
+        ends = random_source.choices([0.0, 0.2, 0.9])[0]
+        texts = [""]
+        for word in words:
+            if random_source.random() < ends:
+                texts.append("")
+            else:
+                texts[-1] += " "
+            texts[-1] += word
+        expected = [
+            token
+            for text in texts
+            for pretoken in reference.split(text)
+            for token in reference.encode(pretoken.encode(), rank)
+        ]
+        for _ in range(2):
+            ids, _ = encoder.encode(*as_batch(texts))
+            assert [vocabulary.tokens[token_id] for token_id in ids.tolist()] == expected
+
+
 @pytest.mark.parametrize("span", range(124, 133))
 def test_eight_tokens_that_end_where_a_window_ends(span: int) -> None:
     """A window has 128 bytes: with the last of eight pre-tokens in it, on its end, and beyond.
@@ -1161,6 +1232,23 @@ def _has_eight():
 
 
 @kernel
+def _differ(words, others, i):
+    return vectors.which_differ(vectors.load_eight(words, i), vectors.load_eight(others, i))
+
+
+@kernel
+def _listed(source, start, positions, numbers, table, places, i, found):
+    lengths = vectors.lengths_listed(positions, numbers, i)
+    lows, highs = vectors.words_listed(source, start, positions, numbers, i)
+    first, second = vectors.pairs_listed(table, places, i, np.uint64(2))
+    vectors.store_eight(lengths, found, np.uint64(0))
+    vectors.store_eight(lows, found, np.uint64(8))
+    vectors.store_eight(highs, found, np.uint64(16))
+    vectors.store_eight(first, found, np.uint64(24))
+    vectors.store_eight(second, found, np.uint64(32))
+
+
+@kernel
 def _put_eight(words, halves, at):
     """Both halves of eight words."""
     vectors.store_halves(words, halves, at)
@@ -1184,6 +1272,10 @@ def _eight(words, others, source, places, numbers, i, halves):
     _put_eight(vectors.gather_eight(words, of_words), halves, np.uint64(128))
     _put_eight(vectors.rotate_eight(a, np.uint64(15)), halves, np.uint64(144))
     _put_eight(padding, halves, np.uint64(160))
+    _put_eight(vectors.larger_of(a, b), halves, np.uint64(176))
+    _put_eight(vectors.chosen_above(a, b, a - b, b), halves, np.uint64(192))
+    _put_eight(vectors.without(a, np.uint64(0b10110010)), halves, np.uint64(208))
+    _put_eight(a, halves, np.uint64(224))
     return vectors.which_above(a, b)
 
 
@@ -1257,13 +1349,8 @@ def _share(words, counts, i, value):
 
 
 @kernel
-def _same_two_words(a, i, b, j):
-    return machine.same_two_words(a, i, b, j)
-
-
-@kernel
-def _copy_four_ids(source, i, target, j):
-    machine.copy_four_ids(source, i, target, j)
+def _store_halves_of_two(first, second, target, j):
+    machine.store_halves_of_two(first, second, target, j)
 
 
 @kernel

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode import GROUP, LONG, compute_keys, take_positions
+from bpe.kernels.encode import GROUP, KEY_PARTS, LONG, SHORT, take_positions
 from bpe.kernels.jit import kernel
+from bpe.kernels.machine import in_line, prefetch, take_key
 from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -66,7 +67,7 @@ def find_short(rows, slot, low, high):
 
 @kernel
 def short_slot(rows, low, high):
-    """Where the search for a short pre-token begins in `rows`: `bpe.kernels.encode.compute_keys`.
+    """Where the search for a short pre-token begins in `rows`.
 
     A larger table has the same order, several times over: two tables are gone through side by side.
     """
@@ -90,12 +91,48 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 
 @kernel
+def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
+    """The keys of a group, where the search for each begins, and a prefetch of that.
+
+    Args:
+        buffer, tail, tail_start: see `bpe.kernels.encode.encode_pretokens`.
+        n_pretokens: `scratch.positions` has one more position than this.
+        scratch: its keys are replaced: four words for each, of which the last means nothing.
+        rows: see `CountTable.short_rows`.
+    """
+    n_inside = n_pretokens
+    while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
+        n_inside -= 1
+    keys_between(buffer, 0, 0, n_inside, scratch, rows)
+    keys_between(tail, tail_start, n_inside, n_pretokens, scratch, rows)
+
+
+@kernel
+def keys_between(source, source_start, first, last, scratch, rows):
+    """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
+    in_line()
+    positions, keys = scratch.positions, scratch.keys
+    start = positions[first]
+    # Unsigned numbers need no test for places counted from the end.
+    for number in range(first, last):
+        i = np.uint64(number)
+        stop = positions[i + np.uint64(1)]
+        part = np.uint64(min(stop - start, np.int64(SHORT + 1))) << np.uint64(2)
+        k = i << np.uint64(2)
+        take_key(source, start - source_start, KEY_PARTS, part, keys, k)
+        slot = short_slot(rows, keys[k], keys[k + np.uint64(1)])
+        prefetch(rows, slot)
+        keys[k + np.uint64(2)] = slot
+        start = stop
+
+
+@kernel
 def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, first_weight):
     """Count the pre-tokens between `scratch.positions`; there must be room.
 
     Args:
         table, scratch: modified in place.
-        buffer, tail, tail_start: see `bpe.kernels.encode.compute_keys`.
+        buffer, tail, tail_start: see `bpe.kernels.encode.encode_pretokens`.
         n_pretokens: how many.
         weights: int64[n], what each counts for; int64[0]: one.
         first_weight: index of the first one's weight.

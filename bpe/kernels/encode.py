@@ -31,7 +31,6 @@ from bpe.kernels.machine import (
     add,
     apart,
     copy_16_ids,
-    copy_four_ids,
     in_line,
     leading_zeros,
     load_u64,
@@ -40,25 +39,32 @@ from bpe.kernels.machine import (
     out_of_line,
     prefetch,
     rotate,
-    same_two_words,
     store_four_ids,
-    take_key,
+    store_halves_of_two,
     trailing_zeros,
 )
 from bpe.kernels.vectors import (
     WINDOW,
     all_eight,
+    chosen_above,
     from_byte,
     gather_eight,
     has_eight,
+    larger_of,
+    lengths_listed,
     load_eight,
+    pairs_listed,
     rotate_eight,
     store_chosen,
+    store_eight,
     store_halves,
     store_positions,
     which_above,
+    which_differ,
+    without,
     words_at,
     words_in_window,
+    words_listed,
 )
 from bpe.kernels.words import (
     MOST_LONG,
@@ -67,7 +73,6 @@ from bpe.kernels.words import (
     find_long_row,
     find_row,
     hash_bytes,
-    hash_key,
     is_full,
     long_bucket,
     recall,
@@ -85,6 +90,7 @@ LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 COPIED = 16  # ids that are copied at once
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 IDS = _NONE >> np.uint64(3)
 """The bits of a row's last word that are ids, not their number."""
 
@@ -113,16 +119,16 @@ class Scratch(NamedTuple):
     # what is not there: the number of a pre-token, or END_OF_DOCUMENT and that of the one that is
     # the first of another
     group: NDArray[np.uint32]
-    # uint64[8 * (GROUP + 80)], for each of those: the two words of the key, of which the second is
-    # LONG if a pre-token is, of which the hash is the first, or if it is none; its row in front; if
-    # it is not there its row among the words, a free place for it (see `find_row`), or _NONE: it
-    # has none.
+    # uint64[4 * KEYS], for each of those: the first word of the key; from HIGH on the second, which
+    # is LONG if a pre-token is, of which the hash is the first, or if it is none; from AT on its
+    # row in front; from PLACE on, if it is not there, its row among the words, a free place for it
+    # (see `find_row`), or _NONE: it has none. Where pre-tokens are counted see there
     keys: NDArray[np.uint64]
-    # uint64[4 * (GROUP + 80)], the two words of ids in front; the second is 0: it is not there
+    # uint64[2 * KEYS], the first word of ids in front; from HIGH on the second, 0: it is not there
     found: NDArray[np.uint64]
-    # uint64[4 * (GROUP + 80)], which of the others are not there; then which of these are new; from
+    # uint32[2 * KEYS], which of the others are not there; then which of these are new; from
     # LONG_ONES on those that are long
-    missing: NDArray[np.uint64]
+    missing: NDArray[np.uint32]
     new_ids: NDArray[Any]  # of the type of the ids that are written, [LONGEST_CACHED + 1]
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
@@ -141,7 +147,12 @@ END_OF_DOCUMENT = np.uint32(1 << 31)
 OTHERS = np.uint64(GROUP + 80 + COPIED)
 """Where in `Scratch.group` the list of others begins."""
 
-LONG_ONES = np.uint64(2 * (GROUP + 80))
+KEYS = 2 * (GROUP + 80)
+"""Of so many there is room in `Scratch.keys`."""
+
+HIGH, AT, PLACE = np.uint64(KEYS), np.uint64(2 * KEYS), np.uint64(3 * KEYS)
+
+LONG_ONES = np.uint64(KEYS)
 """Where in `Scratch.missing` the list of long pre-tokens begins."""
 
 LONG = np.uint64(0xFF << 56)
@@ -225,9 +236,8 @@ def merge_new(tables, words, scratch, buffer, n_short, n_long):
     out_of_line()
     keys = scratch.keys
     for number in range(n_short):
-        row = scratch.missing[np.uint64(number)]
-        k = row << np.uint64(2)
-        place = np.int64(keys[k + np.uint64(3)])
+        row = np.uint64(scratch.missing[np.uint64(number)])
+        place = np.int64(keys[PLACE + row])
         # It may stand in this group twice.
         if still_free(words.rows, place):
             place = merge_new_short(tables, words, scratch, buffer, row)
@@ -235,26 +245,24 @@ def merge_new(tables, words, scratch, buffer, n_short, n_long):
             place = find_short(words, scratch, row)
             if place < 0:
                 place = merge_new_short(tables, words, scratch, buffer, row)
-        keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
+        keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
     for number in range(n_long):
-        row = scratch.missing[LONG_ONES + np.uint64(number)]
-        k = row << np.uint64(2)
-        place = np.int64(keys[k + np.uint64(3)])
+        row = np.uint64(scratch.missing[LONG_ONES + np.uint64(number)])
+        place = np.int64(keys[PLACE + row])
         if still_free(words.long_rows, place):
             place = merge_new_long(tables, words, scratch, buffer, row)
         else:
             place = find_long(words, scratch, buffer, row)
             if place < 0:
                 place = merge_new_long(tables, words, scratch, buffer, row)
-        keys[k + np.uint64(3)] = _NONE if place < 0 else np.uint64(place)
+        keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
 
 
 @kernel
 def find_short(words, scratch, row):
     """The row that one of the others has in `Words.rows`, or a negative number, see `find_row`."""
     in_line()
-    k = row << np.uint64(2)
-    low, high = scratch.keys[k], scratch.keys[k + np.uint64(1)]
+    low, high = scratch.keys[row], scratch.keys[HIGH + row]
     return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
 
 
@@ -264,7 +272,7 @@ def find_long(words, scratch, buffer, row):
     in_line()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
-    return find_long_row(words, scratch.keys[row << np.uint64(2)], buffer, start, stop - start)
+    return find_long_row(words, scratch.keys[row], buffer, start, stop - start)
 
 
 @kernel
@@ -288,8 +296,7 @@ def merge_new_short(tables, words, scratch, buffer, row):
         if place < 0:
             return np.int64(-1)
         first_ids = np.uint64(place << 16 | n)
-    k = row << np.uint64(2)
-    low, high = scratch.keys[k], scratch.keys[k + np.uint64(1)]
+    low, high = scratch.keys[row], scratch.keys[HIGH + row]
     return add_row(words, low, high, first_ids, second_ids)
 
 
@@ -304,7 +311,7 @@ def merge_new_long(tables, words, scratch, buffer, row):
     if place < 0:
         return np.int64(-1)
     entry = np.uint64(place << 22 | n << 11 | (stop - start))
-    return add_long_row(words, scratch.keys[row << np.uint64(2)], entry)
+    return add_long_row(words, scratch.keys[row], entry)
 
 
 @kernel
@@ -323,11 +330,11 @@ def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
     Returns the number of ids after it.
     """
     in_line()
-    k = 4 * number
-    low, high = scratch.keys[k], scratch.keys[k + 1]
-    if scratch.keys[k + 3] == _NONE:
+    row = np.uint64(number)
+    low, high, found = scratch.keys[row], scratch.keys[HIGH + row], scratch.keys[PLACE + row]
+    if found == _NONE:
         return encode_unkept(tables, scratch, buffer, number, ids, n_ids)
-    at = np.int64(scratch.keys[k + 3])
+    at = np.int64(found)
     if high == LONG:
         entry = words.long_rows[at + 1]
         place, n = np.int64(entry >> np.uint64(22)), np.int64((entry >> np.uint64(11)) & MOST_LONG)
@@ -343,13 +350,13 @@ def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
         after = recall(words.arena, place, n, ids, n_ids)
     n = after - n_ids
     if n <= 4:
-        row = np.int64(scratch.keys[k + 2])
-        front[row] = low
-        front[row + 1] = high
-        front[row + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
+        to = np.int64(scratch.keys[AT + row])
+        front[to] = low
+        front[to + 1] = high
+        front[to + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
         # What is behind the last id means nothing, but must leave the bits of the number free.
         third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
-        front[row + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
+        front[to + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
     return after
 
 
@@ -401,68 +408,21 @@ def take_positions(starts, cursor, positions):
 
 @kernel
 def longest_pretoken(starts):
-    """An upper bound of the length in bytes of a pre-token: at least SELDOM_LONGER."""
-    longest, before = np.int64(SELDOM_LONGER), np.int64(0)
-    # What is longer has so many words without a bit that one of these is among them.
-    k = 0
-    while k < starts.size and starts[k] != 0:
+    """How many bytes the longest pre-token has; SELDOM_LONGER if none is longer."""
+    longest, k = np.int64(SELDOM_LONGER), np.int64(0)
+    while k < starts.size:
+        if starts[k] == 0:
+            # The first word and the last one have a bit.
+            before = k
+            while before > 0 and starts[before] == 0:
+                before -= 1
+            while k < starts.size - 1 and starts[k] == 0:
+                k += 1
+            start = 64 * before + 63 - leading_zeros(starts[before])
+            longest = max(longest, 64 * k + trailing_zeros(starts[k]) - start)
+        # What is longer has so many words without a bit that one of those looked at is among them.
         k += SELDOM_LONGER // 64 - 1
-    if k >= starts.size:
-        return longest
-    for k in range(starts.size):
-        word = starts[k]
-        if word:
-            # Whatever lies between two bits of one word is shorter than a word.
-            base = np.int64(k) << 6
-            longest = max(longest, base + trailing_zeros(word) - before)
-            before = base + 63 - leading_zeros(word)
     return longest
-
-
-@kernel
-def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, front):
-    """The keys of a group, and a prefetch of the row of each in `front`.
-
-    Args:
-        buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
-        tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
-            can be read.
-        n_pretokens: `scratch.positions` has one more position than this.
-        scratch: its keys are replaced, but for the last word of each.
-        front: uint64[4 * power of two], rows.
-    """
-    n_inside = n_pretokens
-    while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
-        n_inside -= 1
-    keys_between(buffer, 0, 0, n_inside, scratch, front)
-    keys_between(tail, tail_start, n_inside, n_pretokens, scratch, front)
-
-
-@kernel
-def keys_between(source, source_start, first, last, scratch, front):
-    """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
-    in_line()
-    mask = np.uint64(front.size - 4)
-    positions, keys = scratch.positions, scratch.keys
-    start = positions[first]
-    # Unsigned numbers need no test for places counted from the end.
-    for number in range(first, last):
-        i = np.uint64(number)
-        stop = positions[i + np.uint64(1)]
-        compute_key(source, start - source_start, stop - start, keys, i, front, mask)
-        start = stop
-
-
-@kernel
-def compute_key(source, start, length, keys, i, front, mask):
-    """The key of one pre-token, to row i of `keys`, and a prefetch of its row in `front`."""
-    in_line()
-    part = np.uint64(min(length, np.int64(SHORT + 1))) << np.uint64(2)
-    k = i << np.uint64(2)
-    take_key(source, start, KEY_PARTS, part, keys, k)
-    at = (hash_key(keys[k], keys[k + np.uint64(1)]) >> np.uint64(30)) & mask
-    prefetch(front, at)
-    keys[k + np.uint64(2)] = at
 
 
 @kernel
@@ -470,7 +430,7 @@ def take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others
     """The ids of those of the pre-tokens `first` to `stop` that are tokens, to `scratch.group`.
 
     The others are put on the list. Returns how many are there now. `buffer`, `tail` and
-    `tail_start` as for `compute_keys`.
+    `tail_start` as for `encode_pretokens`.
     """
     in_line()
     tokens, positions, group = tables.tokens, scratch.positions, scratch.group
@@ -527,23 +487,101 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 
 
 @kernel
-def keys_of_others(scratch, source, source_start, first, stop, front):
-    """The keys of the others `first` to `stop`; `source[0]` is byte `source_start` of the text."""
-    in_line()
-    group, positions, keys = scratch.group, scratch.positions, scratch.keys
-    mask = np.uint64(front.size - 4)
-    for number in range(first, stop):
+def front_hash(low, high):
+    """A hash of a key of 16 bytes, of which the highest bits are good ones."""
+    mixed = rotate(multiply(low, _FACTOR), np.uint64(32)) ^ high
+    return multiply(mixed, _OTHER_FACTOR)
+
+
+@kernel
+def front_hashes(lows, highs):
+    """`front_hash` of eight keys."""
+    mixed = rotate_eight(lows * all_eight(_FACTOR), np.uint64(32)) ^ highs
+    return mixed * all_eight(_OTHER_FACTOR)
+
+
+@kernel
+def keys_of_others(group, positions, keys, source, source_start, first, stop, front):
+    """The keys of the others `first` to `stop`, and a prefetch of the row of each in `front`.
+
+    `source[0]` is byte `source_start` of the text.
+    """
+    apart()
+    # The highest bits of the hash are the row, of four words.
+    mask, to_row = np.uint64(front.size - 4), np.uint64(19)
+    number = first
+    while has_eight() and number + 8 <= stop:
+        row = np.uint64(number)
+        eight, every = all_eight(np.uint64(8)), all_eight(_NONE)
+        lengths = lengths_listed(positions, group, OTHERS + row)
+        lows, highs = words_listed(source, source_start, positions, group, OTHERS + row)
+        lows = lows & (from_byte(lengths) ^ every)
+        highs = highs & (from_byte(larger_of(lengths, eight) - eight) ^ every)
+        highs = highs | rotate_eight(lengths, np.uint64(56))
+        highs = chosen_above(lengths, all_eight(np.uint64(SHORT)), all_eight(LONG), highs)
+        store_eight(lows, keys, row)
+        store_eight(highs, keys, HIGH + row)
+        at = rotate_eight(front_hashes(lows, highs), to_row) & all_eight(mask)
+        store_eight(at, keys, AT + row)
+        for j in range(8):
+            prefetch(front, keys[AT + row + np.uint64(j)])
+        number += 8
+    while number < stop:
         row = np.uint64(number)
         other = group[OTHERS + row]
+        high, at = LONG, np.uint64(0)
         if other < END_OF_DOCUMENT:
             i = np.uint64(other)
             start = positions[i]
-            length = positions[i + np.uint64(1)] - start
-            compute_key(source, start - source_start, length, keys, row, front, mask)
-        else:
-            # The key of what is long, and of no row.
-            k = row << np.uint64(2)
-            keys[k + np.uint64(1)], keys[k + np.uint64(2)] = LONG, np.uint64(0)
+            length = min(positions[i + np.uint64(1)] - start, np.int64(SHORT + 1))
+            part = np.uint64(length) << np.uint64(2)
+            low = load_u64(source, start - source_start) & KEY_PARTS[part]
+            high = load_u64(source, start - source_start + 8) & KEY_PARTS[part + np.uint64(1)]
+            high |= KEY_PARTS[part + np.uint64(3)]
+            at = rotate(front_hash(low, high), to_row) & mask
+            prefetch(front, at)
+            keys[row] = low
+        keys[HIGH + row], keys[AT + row] = high, at
+        number += 1
+
+
+@kernel
+def look_in_front(front, keys, found, missing, n_others):
+    """The ids of those of the others that are in front, to `found`.
+
+    Returns how many of those that are not are short, and where in `missing` the long ones end.
+    """
+    apart()
+    n_short, n_long, two = np.uint64(0), LONG_ONES, np.uint64(2)
+    number = 0
+    while has_eight() and number + 8 <= n_others:
+        row = np.uint64(number)
+        lows, highs = pairs_listed(front, keys, AT + row, np.uint64(0))
+        first_ids, second_ids = pairs_listed(front, keys, AT + row, two)
+        wanted = load_eight(keys, HIGH + row)
+        others = which_differ(lows, load_eight(keys, row)) | which_differ(highs, wanted)
+        store_eight(first_ids, found, row)
+        store_eight(without(second_ids, others), found, HIGH + row)
+        short = others & which_differ(wanted, all_eight(LONG))
+        store_chosen(short, row, missing, n_short)
+        store_chosen(others ^ short, row, missing, n_long)
+        n_short += np.uint64(ones(short))
+        n_long += np.uint64(ones(others ^ short))
+        number += 8
+    while number < n_others:
+        row = np.uint64(number)
+        at, high = keys[AT + row], keys[HIGH + row]
+        differing = (front[at] ^ keys[row]) | (front[at + np.uint64(1)] ^ high)
+        is_missing, second_ids = differing != 0, front[at + np.uint64(3)]
+        found[row] = front[at + two]
+        # Without branches, which the processor could only guess.
+        found[HIGH + row] = np.uint64(0) if is_missing else second_ids
+        is_long = np.uint64(high == LONG)
+        missing[n_short] = missing[n_long] = np.uint32(row)
+        n_short += np.uint64(is_missing) & ~is_long
+        n_long += is_long
+        number += 1
+    return n_short, n_long
 
 
 @kernel
@@ -553,59 +591,45 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
     Those that are not are found among the words, or merged: `scratch.keys` has their rows.
     """
     in_line()
-    group, keys = scratch.group, scratch.keys
-    positions, found = scratch.positions, scratch.found
+    group, keys, positions = scratch.group, scratch.keys, scratch.positions
     inside = n_others
     while inside > 0 and (
         positions[group[OTHERS + np.uint64(inside - 1)] & ~END_OF_DOCUMENT] >= tail_start
     ):
         inside -= 1
-    keys_of_others(scratch, buffer, 0, 0, inside, front)
-    keys_of_others(scratch, tail, tail_start, inside, n_others, front)
-    missing, n_short, n_long = scratch.missing, np.uint64(0), LONG_ONES
-    for number in range(n_others):
-        row = np.uint64(number)
-        k, to = row << np.uint64(2), row << np.uint64(1)
-        at = keys[k + np.uint64(2)]
-        is_missing = not same_two_words(front, at, keys, k)
-        second_ids = front[at + np.uint64(3)]
-        found[to] = front[at + np.uint64(2)]
-        # Without branches, which the processor could only guess.
-        found[to + np.uint64(1)] = np.uint64(0) if is_missing else second_ids
-        is_long = np.uint64(keys[k + np.uint64(1)] == LONG)
-        missing[n_short] = missing[n_long] = row
-        n_short += np.uint64(is_missing) & ~is_long
-        n_long += is_long
+    keys_of_others(group, positions, keys, buffer, 0, 0, inside, front)
+    keys_of_others(group, positions, keys, tail, tail_start, inside, n_others, front)
+    missing = scratch.missing
+    n_short, n_long = look_in_front(front, keys, scratch.found, missing, n_others)
     for number in range(n_short):
-        k = missing[np.uint64(number)] << np.uint64(2)
-        bucket = row_bucket(keys[k], keys[k + np.uint64(1)], words.rows)
+        row = np.uint64(missing[np.uint64(number)])
+        bucket = row_bucket(keys[row], keys[HIGH + row], words.rows)
         prefetch(words.rows, bucket)
         prefetch(words.rows, bucket + np.uint64(8))
     n_kept = LONG_ONES
     for number in range(LONG_ONES, n_long):
-        row = missing[np.uint64(number)]
-        k = row << np.uint64(2)
-        keys[k + np.uint64(3)] = _NONE
+        row = np.uint64(missing[np.uint64(number)])
+        keys[PLACE + row] = _NONE
         if group[OTHERS + row] < END_OF_DOCUMENT:
             i = np.uint64(group[OTHERS + row])
             start, stop = positions[i], positions[i + np.uint64(1)]
             if stop - start <= LONGEST_CACHED:
-                keys[k] = hash_bytes(buffer, start, stop)
-                prefetch(words.long_rows, long_bucket(keys[k], words.long_rows))
-                missing[n_kept] = row
+                keys[row] = hash_bytes(buffer, start, stop)
+                prefetch(words.long_rows, long_bucket(keys[row], words.long_rows))
+                missing[n_kept] = np.uint32(row)
                 n_kept += np.uint64(1)
     n_new_short, n_new_long = np.uint64(0), LONG_ONES
     for number in range(n_short):
-        row = missing[np.uint64(number)]
+        row = np.uint64(missing[np.uint64(number)])
         place = find_short(words, scratch, row)
-        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(np.int64(place))
-        missing[n_new_short] = row
+        keys[PLACE + row] = np.uint64(np.int64(place))
+        missing[n_new_short] = np.uint32(row)
         n_new_short += np.uint64(place < 0)
     for number in range(LONG_ONES, n_kept):
-        row = missing[np.uint64(number)]
+        row = np.uint64(missing[np.uint64(number)])
         place = find_long(words, scratch, buffer, row)
-        keys[row << np.uint64(2) | np.uint64(3)] = np.uint64(np.int64(place))
-        missing[n_new_long] = row
+        keys[PLACE + row] = np.uint64(np.int64(place))
+        missing[n_new_long] = np.uint32(row)
         n_new_long += np.uint64(place < 0)
     n_new_long -= LONG_ONES
     if n_new_short | n_new_long:
@@ -623,7 +647,7 @@ def copy_ids(source, first, stop, ids, n_ids):
 
 
 @kernel
-def put_together(scratch, first, copied, n_others, ids, n_ids):
+def put_together(found, group, first, copied, n_others, ids, n_ids):
     """Append the ids of pre-tokens from `copied` on, until one of the others is not in front.
 
     Args:
@@ -633,18 +657,17 @@ def put_together(scratch, first, copied, n_others, ids, n_ids):
         (which of the others that is, or how many there are; up to which pre-token ids are
         appended, the number of ids).
     """
-    in_line()
-    found, group = scratch.found, scratch.group
+    apart()
     number, n = np.uint64(first), np.uint64(n_others)
     while number < n:
-        at = number << np.uint64(1)
-        n_found = np.int64(found[at + np.uint64(1)] >> np.uint64(61))
+        second_ids = found[HIGH + number]
+        n_found = np.int64(second_ids >> np.uint64(61))
         if n_found == 0:
             break
         i = np.int64(group[OTHERS + number])
         n_ids = copy_ids(group, copied, i, ids, n_ids)
         # Always four; those past the number are overwritten by what follows.
-        copy_four_ids(found, at, ids, n_ids)
+        store_halves_of_two(found[number], second_ids, ids, n_ids)
         n_ids += n_found
         copied = i + 1
         number += np.uint64(1)
@@ -698,7 +721,9 @@ def encode_pretokens(
         tables, words, scratch, documents: see there.
         front: uint64[4 * power of two], what one thread has seen last: key, key, two ids of 32
             bits, two ids with their number in the top three bits. Modified in place.
-        buffer, tail, tail_start: see `compute_keys`.
+        buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
+        tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
+            can be read.
         starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
         cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
         ids: uint16 or uint32, with place for one id per byte, those around documents, and COPIED
@@ -742,7 +767,9 @@ def encode_pretokens(
         take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others)
         number, copied = 0, 0
         while True:
-            number, copied, n_ids = put_together(scratch, number, copied, n_others, ids, n_ids)
+            number, copied, n_ids = put_together(
+                scratch.found, group, number, copied, n_others, ids, n_ids
+            )
             if number == n_others:
                 break
             other = group[OTHERS + np.uint64(number)]

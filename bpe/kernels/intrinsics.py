@@ -168,22 +168,6 @@ def _take_key(
     return types.void(*words), generate
 
 
-@instead_of(machine.same_two_words)
-def _same_two_words(typing_context: Any, a: Any, i: Any, b: Any, j: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector, wide = ir.VectorType(_I64, 2), ir.IntType(128)
-        first, second = (
-            builder.load(
-                element_at(vector, context, builder, signature, arguments, number), align=8
-            )
-            for number in (0, 2)
-        )
-        differing = builder.bitcast(builder.xor(first, second), wide)
-        return builder.icmp_unsigned("==", differing, ir.Constant(wide, 0))
-
-    return types.boolean(a, types.uint64, b, types.uint64), generate
-
-
 def _store_ids(
     context: Any, builder: Any, signature: Any, arguments: Any, number: int, ids: Any
 ) -> None:
@@ -195,18 +179,19 @@ def _store_ids(
     builder.store(ids, to, align=element.width // 8)
 
 
-@instead_of(machine.copy_four_ids)
-def _copy_four_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
+@instead_of(machine.store_halves_of_two)
+def _store_halves_of_two(typing_context: Any, first: Any, second: Any, target: Any, j: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(_I64, 2)
-        from_ = element_at(vector, context, builder, signature, arguments, 0)
-        kept = ir.Constant(vector, [_MASK64, _MASK64 >> 3])
-        words = builder.and_(builder.load(from_, align=8), kept)
+        kept = builder.and_(arguments[1], ir.Constant(_I64, _MASK64 >> 3))
+        words = ir.Constant(vector, ir.Undefined)
+        for lane, word in enumerate((arguments[0], kept)):
+            words = builder.insert_element(words, word, ir.Constant(_I32, lane))
         halves = builder.bitcast(words, ir.VectorType(_I32, 4))
         _store_ids(context, builder, signature, arguments, 2, halves)
         return context.get_dummy_value()
 
-    return types.void(source, types.uint64, target, types.int64), generate
+    return types.void(types.uint64, types.uint64, target, types.int64), generate
 
 
 @instead_of(machine.copy_16_ids)

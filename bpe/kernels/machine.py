@@ -89,17 +89,12 @@ def take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> No
         target[k + word] = np.uint64(found | int(parts[j + 2 + word]))
 
 
-def same_two_words(a: Any, i: int, b: Any, j: int) -> bool:
-    """Whether `a[i : i + 2]` and `b[j : j + 2]`, `uint64`, are equal."""
-    return bool(a[i] == b[j] and a[i + np.uint64(1)] == b[j + np.uint64(1)])
-
-
-def copy_four_ids(source: Any, i: int, target: Any, j: int) -> None:
-    """The halves of the words `source[i : i + 2]` to `target[j : j + 4]`, `uint16` or `uint32`.
+def store_halves_of_two(first: int, second: int, target: Any, j: int) -> None:
+    """The halves of two words to `target[j : j + 4]`, `uint16` or `uint32`.
 
     The three highest bits of the second word are left out.
     """
-    words = int(source[i]), int(source[i + np.uint64(1)]) & _MASK64 >> 3
+    words = int(first), int(second) & _MASK64 >> 3
     halves = [half for word in words for half in (word & 0xFFFFFFFF, word >> 32)]
     target[j : j + 4] = np.array(halves, np.uint32)
 

@@ -163,6 +163,93 @@ def _gather_eight(typing_context: Any, array: Any, places: Any) -> Any:
     return _EIGHT(array, _EIGHT), generate
 
 
+def _listed(context: Any, builder: Any, array_type: Any, array: Any, i: Any) -> list[Any]:
+    """Eight numbers of a list, without their highest bits, as words."""
+    data = context.make_array(array_type)(context, builder, array).data
+    numbers = []
+    for lane in range(8):
+        number = builder.load(builder.gep(data, [builder.add(i, ir.Constant(_I64, lane))]))
+        number = builder.and_(number, ir.Constant(_I32, 2**31 - 1))
+        numbers.append(builder.zext(number, _I64))
+    return numbers
+
+
+def _pairs(builder: Any, pointers: list[Any], align: int) -> tuple[Any, Any]:
+    """The words at eight places, and those behind them."""
+    pair = ir.VectorType(_I64, 2)
+    found = [
+        builder.load(builder.bitcast(pointer, pair.as_pointer()), align=align)
+        for pointer in pointers
+    ]
+
+    def together(first: Any, second: Any) -> Any:
+        lanes = ir.Constant(
+            ir.VectorType(_I32, 2 * first.type.count), [*range(2 * first.type.count)]
+        )
+        return builder.shuffle_vector(first, second, lanes)
+
+    # Every second one in one register: so the two words of all come apart by one instruction each.
+    even, odd = (
+        together(
+            together(found[first], found[first + 2]), together(found[first + 4], found[first + 6])
+        )
+        for first in (0, 1)
+    )
+    lanes = [[at + part + of for at in range(0, 8, 2) for of in (0, 8)] for part in (0, 1)]
+    return tuple(builder.shuffle_vector(even, odd, ir.Constant(_HALVES, which)) for which in lanes)
+
+
+@instead_of(vectors.lengths_listed)
+def _lengths_listed(typing_context: Any, positions: Any, numbers: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        listed = _listed(context, builder, signature.args[1], arguments[1], arguments[2])
+        starts, stops = _pairs(builder, [builder.gep(data, [number]) for number in listed], 8)
+        pointer = element_at(_HALVES, context, builder, signature, arguments, 1)
+        marked = builder.icmp_signed(
+            "<", builder.load(pointer, align=4), ir.Constant(_HALVES, [0] * 8)
+        )
+        return builder.select(marked, ir.Constant(_WORDS, [2**63] * 8), builder.sub(stops, starts))
+
+    return _EIGHT(positions, numbers, types.uint64), generate
+
+
+@instead_of(vectors.words_listed)
+def _words_listed(
+    typing_context: Any, source: Any, start: Any, positions: Any, numbers: Any, i: Any
+) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        text = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        data = context.make_array(signature.args[2])(context, builder, arguments[2]).data
+        listed = _listed(context, builder, signature.args[3], arguments[3], arguments[4])
+        places = [
+            builder.sub(builder.load(builder.gep(data, [number])), arguments[1])
+            for number in listed
+        ]
+        both = _pairs(builder, [builder.gep(text, [place]) for place in places], 1)
+        return context.make_tuple(builder, signature.return_type, both)
+
+    both = types.UniTuple(_EIGHT, 2)
+    return both(source, types.int64, positions, numbers, types.uint64), generate
+
+
+@instead_of(vectors.pairs_listed)
+def _pairs_listed(typing_context: Any, array: Any, places: Any, i: Any, behind: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        listed = context.make_array(signature.args[1])(context, builder, arguments[1]).data
+        pointers = []
+        for lane in range(8):
+            at = builder.add(arguments[2], ir.Constant(_I64, lane))
+            place = builder.load(builder.gep(listed, [at]))
+            pointers.append(builder.gep(data, [builder.add(place, arguments[3])]))
+        both = _pairs(builder, pointers, 8)
+        return context.make_tuple(builder, signature.return_type, both)
+
+    both = types.UniTuple(_EIGHT, 2)
+    return both(array, places, types.uint64, types.uint64), generate
+
+
 @instead_of(vectors.rotate_eight)
 def _rotate_eight(typing_context: Any, words: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -184,12 +271,56 @@ def _from_byte(typing_context: Any, numbers: Any) -> Any:
     return _EIGHT(_EIGHT), generate
 
 
+@instead_of(vectors.larger_of)
+def _larger_of(typing_context: Any, words: Any, others: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.icmp_unsigned(">", *arguments), *arguments)
+
+    return _EIGHT(_EIGHT, _EIGHT), generate
+
+
+@instead_of(vectors.chosen_above)
+def _chosen_above(typing_context: Any, words: Any, limits: Any, chosen: Any, others: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, limits, chosen, others = arguments
+        return builder.select(builder.icmp_unsigned(">", words, limits), chosen, others)
+
+    return _EIGHT(_EIGHT, _EIGHT, _EIGHT, _EIGHT), generate
+
+
+@instead_of(vectors.which_differ)
+def _which_differ(typing_context: Any, words: Any, others: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _bits(builder, builder.icmp_unsigned("!=", *arguments))
+
+    return types.uint64(_EIGHT, _EIGHT), generate
+
+
+@instead_of(vectors.without)
+def _without(typing_context: Any, words: Any, chosen: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = builder.bitcast(builder.trunc(arguments[1], _I8), ir.VectorType(_I1, 8))
+        return builder.select(lanes, ir.Constant(_WORDS, [0] * 8), arguments[0])
+
+    return _EIGHT(_EIGHT, types.uint64), generate
+
+
 @instead_of(vectors.which_above)
 def _which_above(typing_context: Any, words: Any, limits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _bits(builder, builder.icmp_unsigned(">", *arguments))
 
     return types.uint64(_EIGHT, _EIGHT), generate
+
+
+@instead_of(vectors.store_eight)
+def _store_eight(typing_context: Any, words: Any, array: Any, i: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = element_at(_WORDS, context, builder, signature, arguments, 1)
+        builder.store(arguments[0], pointer, align=8)
+        return context.get_dummy_value()
+
+    return types.void(_EIGHT, array, types.uint64), generate
 
 
 @instead_of(vectors.store_halves)

@@ -17,6 +17,8 @@ import numpy as np
 
 from bpe.kernels.machine import load_u64
 
+_NUMBER = 2**31 - 1  # the bits of a number that is listed
+
 WINDOW = 128
 """Bytes that `words_in_window` reads."""
 
@@ -54,6 +56,41 @@ def gather_eight(array: Any, places: Any) -> Any:
     return array[places]
 
 
+def lengths_listed(positions: Any, numbers: Any, i: int) -> Any:
+    """How long those are whose numbers are `numbers[i : i + 8]`, `uint32`.
+
+    That is `positions[number + 1] - positions[number]`, `int64`; 2**63 where the highest bit of a
+    number is set, which does not count as one of its bits here and in `words_listed`.
+    """
+    lengths = []
+    for number in numbers[i : i + np.uint64(8)].tolist():
+        at = number & _NUMBER
+        length = int(positions[at + 1]) - int(positions[at])
+        lengths.append(2**63 if number > _NUMBER else length)
+    return np.array(lengths, np.uint64)
+
+
+def words_listed(source: Any, start: int, positions: Any, numbers: Any, i: int) -> tuple[Any, Any]:
+    """The first eight bytes of each of these, and the next eight.
+
+    They are `source[position - start :]`, `uint8`, for each `positions[number]`.
+    """
+    places = [int(positions[number & _NUMBER]) - int(start) for number in numbers[int(i) :][:8]]
+    first, second = (
+        np.array([load_u64(source, place + behind) for place in places]) for behind in (0, 8)
+    )
+    return first, second
+
+
+def pairs_listed(array: Any, places: Any, i: int, behind: int) -> tuple[Any, Any]:
+    """The words `array[place + behind]`, and those behind them.
+
+    The places are `places[i : i + 8]`, all `uint64`.
+    """
+    first = places[i : i + np.uint64(8)] + np.uint64(behind)
+    return array[first], array[first + np.uint64(1)]
+
+
 def rotate_eight(words: Any, bits: int) -> Any:
     """Each word with its so many upper bits as the lowest ones; 0 < bits < 64."""
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - int(bits)))
@@ -64,9 +101,36 @@ def from_byte(numbers: Any) -> Any:
     return np.array([-(1 << 8 * min(int(n), 8)) & (2**64 - 1) for n in numbers], np.uint64)
 
 
+def larger_of(words: Any, others: Any) -> Any:
+    """The larger one of each two words."""
+    return np.maximum(words, others)
+
+
+def chosen_above(words: Any, limits: Any, chosen: Any, others: Any) -> Any:
+    """Of `chosen` where a word is above its limit, else of `others`."""
+    return np.where(words > limits, chosen, others)
+
+
+def which_differ(words: Any, others: Any) -> np.uint64:
+    """Bit j: words j are not the same."""
+    return np.uint64(sum(int(differ) << j for j, differ in enumerate(words != others)))
+
+
+def without(words: Any, chosen: int) -> Any:
+    """The words; 0 where bit j of `chosen` is set."""
+    return np.array(
+        [0 if int(chosen) >> j & 1 else word for j, word in enumerate(words)], np.uint64
+    )
+
+
 def which_above(words: Any, limits: Any) -> np.uint64:
     """Bit j: word j is above limit j."""
     return np.uint64(sum(int(above) << j for j, above in enumerate(words > limits)))
+
+
+def store_eight(words: Any, array: Any, i: int) -> None:
+    """Eight words to `array[i : i + 8]`, `uint64`."""
+    array[i : i + np.uint64(8)] = words
 
 
 def store_halves(words: Any, array: Any, i: int) -> None:
