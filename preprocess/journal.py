@@ -138,12 +138,16 @@ class Journal:
         """The last entry of a kind that an earlier run wrote."""
         return next((entry for entry in reversed(self.entries) if entry["kind"] == kind), None)
 
-    def due(self) -> bool:
-        """Whether it is time for another entry."""
+    def due(self, ends_soon: bool = False) -> bool:
+        """Whether it is time for another entry.
+
+        Args:
+            ends_soon: What is not on the disk by then will be waited for.
+        """
         now = time.monotonic()
         pause = self.seconds
         if self._under_way is None or self._under_way.done():
-            pause = min(pause, max(pause, now - self._began) / 16)
+            pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:

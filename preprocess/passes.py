@@ -62,6 +62,8 @@ Item = TypeVar("Item")
 
 # How much longer is counted than the saving of counts takes: at most 2.5 % of the time goes there.
 _WORK_PER_SAVING = 40
+# Bytes of text before the end from which on the journal has as many entries as the disk takes.
+_NEAR_THE_END = 1 << 25
 # How the files of counts, and those of runs, are called.
 _COUNTS, _RUN = "counts-", "run-"
 
@@ -646,7 +648,7 @@ def encode_units(
                 of_source[1] += len(part.ids)
             stage.advance(unit.n_bytes)
             state.source, state.after = _place_behind(index, unit)
-            if journal is not None and journal.due():
+            if journal is not None and journal.due(stage.total - stage.done < _NEAR_THE_END):
                 journal.commit(entry(), streams())
             is_all = state.source == len(sources)
             if journal is not None and not is_all and progress.out_of_time():

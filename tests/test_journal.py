@@ -137,6 +137,7 @@ def test_it_is_due_after_its_seconds(tmp_path: Path) -> None:
     with Journal(LocalStorage(tmp_path, "run")) as journal:
         journal.seconds = 1e9
         assert not journal.due()
+        assert journal.due(ends_soon=True)
         journal.seconds = 0.0
         assert journal.due()
 
@@ -160,6 +161,7 @@ def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
         assert pause() == 1 / 16
         journal.commit({"kind": "x"}, [slow])
         assert pause() == 1.0  # the disk is at work
+        assert not journal.due(ends_soon=True)
         slow.may.set()
         journal.wait()
         for passed, expected in ((0.5, 1 / 16), (2, 1 / 8), (8, 0.5), (100, 1.0)):
