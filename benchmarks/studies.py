@@ -165,6 +165,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     from bpe import Tokenizer
     from bpe.pretokenize import Pretokenizer
     from preprocess.documents import Reading
+    from preprocess.reused_memory import ReusedMemory
     from preprocess.sources import find_sources
     from preprocess.storage import LocalStorage
     from preprocess.token_file import TokenFileWriter, token_dtype
@@ -181,7 +182,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     units = [unit for source in find_sources([job.corpus], reading) for unit in source.units()]
     end_of_text = tokenizer.special_tokens[END_OF_TEXT]
     pretokenizer = Pretokenizer(job.pattern)
-    dtype = token_dtype(tokenizer.vocab_size)
+    dtype, memory = token_dtype(tokenizer.vocab_size), ReusedMemory(limit=256, largest=1 << 26)
     encoder = tokenizer.new_encoder(dtype)
     encoder.encode(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
 
@@ -206,6 +207,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
                 continues=batch.continues,
                 continued=batch.continued,
                 gaps=True,
+                memory=memory.array,
             )
             for batch in batches
         ]

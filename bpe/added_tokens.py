@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _OTHER_WORD_CHARACTERS: Final = (
 )  # fmt: skip
 
 _EncodeDocuments = Callable[
-    ["NDArray[np.uint8]", "NDArray[np.int64]"], tuple["NDArray[np.uint32]", "NDArray[np.int64]"]
+    ["NDArray[np.uint8]", "NDArray[np.int64]"], tuple["NDArray[Any]", "NDArray[np.int64]"]
 ]
 
 
@@ -187,7 +187,7 @@ class Preparation:
         suffix_id: int = -1,
         continues: bool = False,
         continued: bool = False,
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Prepare documents, encode what is to be split, and put the other ids in between.
 
         Args:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bpe.vocabulary import Vocabulary
 
 MAX_ID = 2**merge_tables.ID_BITS - 2
-_IDS = np.dtype(np.uint32)
 
 # Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
 # all over a table: those of all threads have room for those of 100 MB of text in one language.
@@ -143,12 +142,12 @@ def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
     return tail, start
 
 
-def group_scratch(dtype: np.dtype[Any] = _IDS) -> kernels.Scratch:
+def group_scratch(dtype: np.dtype[Any] | None = None) -> kernels.Scratch:
     """Memory for one group of pre-tokens.
 
     Args:
         dtype: of the ids of what is merged: that of those that are written, so that the code which
-            merges is compiled once.
+            merges is compiled once; uint32 if None.
     """
     # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
     # written for that, and eight more than it has bits; eight are read at a time.
@@ -159,7 +158,7 @@ def group_scratch(dtype: np.dtype[Any] = _IDS) -> kernels.Scratch:
         keys=np.empty(4 * kernels.KEYS, np.uint64),
         found=np.empty(2 * kernels.KEYS, np.uint64),
         missing=np.empty(2 * kernels.KEYS, np.uint32),
-        new_ids=np.empty(kernels.LONGEST_CACHED + 1, dtype),
+        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32 if dtype is None else dtype),
         symbols=np.empty(merging.FEW, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
         least=np.empty(merging.BLOCKED // 16, np.uint32),
@@ -264,11 +263,8 @@ class Encoder:
         preparation: what happens to text before it is split; None for nothing.
         dtype: of the ids, uint16 or uint32; uint32 if None.
 
-    Attributes:
-        dtype: of the ids.
-
     Raises:
-        EncodingError: the ids of the vocabulary do not fit into it.
+        EncodingError: it is another, or the ids of the vocabulary do not fit into it.
     """
 
     def __init__(
@@ -277,7 +273,9 @@ class Encoder:
         preparation: Preparation | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        self.dtype = _IDS if dtype is None else dtype
+        self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
+        if self._dtype not in (np.uint16, np.uint32):
+            raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
         self._refuse_larger((1 << int(tables.tables.packing[0])) - 1)
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
@@ -286,8 +284,8 @@ class Encoder:
         # No words, which others may replace: who is idle would keep them in memory.
         self._arena_number, self._own = -1, np.zeros(4, np.int64)
         self._front = zeros(_FRONT, np.uint64)
-        self._scratch = group_scratch(self.dtype)
-        self._ids = np.empty(1024, self.dtype)
+        self._scratch = group_scratch(self._dtype)
+        self._ids = np.empty(1024, self._dtype)
 
     def encode(
         self,
@@ -315,8 +313,8 @@ class Encoder:
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
                 all the same; what stands between one and the next has no ids.
             memory: gives uint8[n] for a number n of bytes, which nobody else has, as many as ids
-                could take: the ids are put there. New memory if None, of which no more is kept
-                than there are ids.
+                could take: the ids are put there. New memory if None, and where text is prepared,
+                of which no more is kept than there are ids.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
@@ -354,9 +352,9 @@ class Encoder:
         )
 
     def _refuse_larger(self, largest: int) -> None:
-        if largest > np.iinfo(self.dtype).max:
+        if largest > np.iinfo(self._dtype).max:
             raise EncodingError(
-                f"ids up to {largest:,} do not fit into {self.dtype}: take a larger type"
+                f"ids up to {largest:,} do not fit into {self._dtype}: take a larger type"
             )
 
     def encode_view(
@@ -381,11 +379,11 @@ class Encoder:
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED
         if memory is not None:
-            ids = memory(capacity * self.dtype.itemsize).view(self.dtype)
+            ids = memory(capacity * self._dtype.itemsize).view(self._dtype)
         elif capacity <= len(self._ids):
             ids = self._ids
         else:
-            ids = np.empty(capacity, self.dtype)
+            ids = np.empty(capacity, self._dtype)
             if capacity <= _KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)

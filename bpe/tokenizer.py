@@ -701,7 +701,7 @@ class Tokenizer:
             dtype: Of the ids that it gives, uint16 or uint32; uint32 if None.
 
         Raises:
-            EncodingError: The ids of the vocabulary do not fit into it.
+            EncodingError: It is another, or the ids of the vocabulary do not fit into it.
         """
         from bpe.encode import Encoder
 

@@ -14,8 +14,8 @@ Policy: about once a second the streams are brought to the disk (fdatasync) by a
 journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
 if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
 killed loses about a second of work, and one that loses its power loses no more. A disk that is
-ready gets its share 16 times as often in the first second, and ever less often up to the 16th: of a
-short run it would be nearly all that there is to wait for at its end.
+ready gets its share 16 times as often in the first second, and ever less often up to the 16th; and
+after every few megabytes when the end is near: it would be most of what is waited for there.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Journal:
         """Whether it is time for another entry.
 
         Args:
-            ends_soon: What is not on the disk by then will be waited for.
+            ends_soon: The stage ends soon, and its end waits for the disk: no pause then.
         """
         now = time.monotonic()
         pause = self.seconds

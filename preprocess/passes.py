@@ -62,8 +62,9 @@ Item = TypeVar("Item")
 
 # How much longer is counted than the saving of counts takes: at most 2.5 % of the time goes there.
 _WORK_PER_SAVING = 40
-# Bytes of text before the end from which on the journal has as many entries as the disk takes.
-_NEAR_THE_END = 1 << 25
+# So many bytes of text before the end the journal begins to have an entry after every few of
+# them, if the disk is ready.
+_NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
 # How the files of counts, and those of runs, are called.
 _COUNTS, _RUN = "counts-", "run-"
 
@@ -99,7 +100,7 @@ class SpecialIds:
                     f"the tokenizer has no special token {token!r}; choose one that it has"
                     f" ({option}): {', '.join(map(repr, there)) or 'it has none at all'}"
                 )
-        if there[end] in tokenizer.encode_ordinary(end):
+        if there[end] in _ids_of(end, tokenizer):
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
@@ -107,6 +108,14 @@ class SpecialIds:
             )
         begin = settings.begin_of_text
         return cls(there[end], None if begin is None else there[begin])
+
+
+def _ids_of(text: str, tokenizer: AnyTokenizer) -> list[int]:
+    """`encode_ordinary`, by the encoder that a pass has: another one would be compiled, too."""
+    encoder = tokenizer.new_encoder(token_dtype(tokenizer.vocab_size))
+    data = np.frombuffer(text.encode(), np.uint8)
+    ids, _ = encoder.encode(data, np.array([0, len(data)], np.int64))
+    return [int(token_id) for token_id in ids]
 
 
 def train_tokenizer(
@@ -626,6 +635,7 @@ def encode_units(
 
     make_work = _encoding(tokenizer, ids, look_alikes)
     units = _units(sources, state.source, state.after)
+    told_of = state.bytes
     with (
         _encoding_stage(sources, list(writers), state, progress) as stage,
         watching() as watch,
@@ -648,8 +658,10 @@ def encode_units(
                 of_source[1] += len(part.ids)
             stage.advance(unit.n_bytes)
             state.source, state.after = _place_behind(index, unit)
-            if journal is not None and journal.due(stage.total - stage.done < _NEAR_THE_END):
+            is_near = stage.total - stage.done < _NEAR_THE_END
+            if journal is not None and journal.due(is_near and stage.done - told_of >= _FEW_BYTES):
                 journal.commit(entry(), streams())
+                told_of = stage.done
             is_all = state.source == len(sources)
             if journal is not None and not is_all and progress.out_of_time():
                 journal.append(entry(), streams())

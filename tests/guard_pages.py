@@ -14,7 +14,6 @@ import numpy as np
 
 from bpe.count import PretokenCounts
 from bpe.encode import Encoder, EncoderTables
-from bpe.kernels.encode import COPIED
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8
 from bpe.vocabulary import Vocabulary
@@ -45,9 +44,10 @@ def main() -> None:
         if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
     page = np.frombuffer(memory, np.uint8)[PAGE : 2 * PAGE]
-    ids = np.frombuffer(memory, np.uint32)[: 4 * PAGE // 4]
+    before_guard = np.frombuffer(memory, np.uint8)[: 4 * PAGE]
     pretokenizers = [Pretokenizer(pattern) for pattern in PATTERNS]
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2"))
+    tables = EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2")
+    encoders = [Encoder(tables, None, np.dtype(dtype)) for dtype in (np.uint16, np.uint32)]
     counts = PretokenCounts(special_tokens=["<|endoftext|>"])
     for text in TEXTS:
         whole = text.encode()
@@ -61,12 +61,12 @@ def main() -> None:
                     pretokenizer.boundaries(buffer, offsets)
                     for position in range(0, length, 50):
                         pretokenizer.safe_cut(buffer, position, length)
-                # As many ids as there can be, and what copies write behind them.
-                encoder._ids = ids[len(ids) - (length + 2 + COPIED) :]
-                encoder.encode(buffer, offsets, prefix_id=1, suffix_id=2)
-                encoder._ids = ids[len(ids) - (length + 6 + COPIED) :]
                 apart = np.array([0, length // 3, length // 2, length])
-                encoder.encode_view(buffer, apart, prefix_id=1, suffix_id=2, gaps=True)
+                for encoder in encoders:
+                    # As many ids as there can be, and what copies write behind them.
+                    around = {"prefix_id": 1, "suffix_id": 2, "memory": lambda n: before_guard[-n:]}
+                    encoder.encode(buffer, offsets, **around)
+                    encoder.encode(buffer, apart, gaps=True, **around)
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)

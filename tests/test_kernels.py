@@ -444,8 +444,9 @@ def test_ids_of_another_type() -> None:
     assert ids.tolist() == expected.tolist()
     with pytest.raises(EncodingError, match="ids up to 65,536 do not fit into uint16"):
         encoder.encode(*batch, suffix_id=2**16)
-    with pytest.raises(EncodingError, match="ids up to 65,535 do not fit into uint8"):
-        Encoder(tables, None, np.dtype(np.uint8))
+    for other in ("uint8", "int64", ">u2", "float32"):
+        with pytest.raises(EncodingError, match=f"ids are uint16 or uint32, not {other}: take one"):
+            Encoder(tables, None, np.dtype(other))
     plain = Vocabulary.from_merges(trained())
     wide = Vocabulary(plain.tokens, plain.merges, {"<|wide|>": 2**16})
     with pytest.raises(EncodingError, match="ids up to 131,071 do not fit into uint16"):
@@ -1114,7 +1115,7 @@ def test_lists_of_eight_equal_their_plain_twins() -> None:
         for lane in range(8):
             number, place = int(numbers[i + lane]) & 0x7FFFFFFF, int(places[i + lane])
             length = int(positions[number + 1] - positions[number])
-            assert found[0, lane] == (2**63 if marked[i + lane] else length)
+            assert found[0, lane] == (2**60 if marked[i + lane] else length)
             text = source[positions[number] - 50 :][:16].tobytes()
             assert found[1:3, lane].tolist() == [
                 int.from_bytes(text[:8], "little"),
@@ -1176,9 +1177,10 @@ def test_others_by_eight_and_one_by_one(dtype: type[np.unsignedinteger[Any]]) ->
     random_source = random.Random(11)
     for n in range(60):
         # Words of 1 to 40 bytes, some more than once; so many of one length that eight are.
-        lengths = random_source.choices([1, 2, 7, 8, 9, 14, 15, 16, 17, 40], k=n)
+        lengths = random_source.choices([*range(1, 20), 40], k=n)
         words = ["".join(random_source.choices("xqzj", k=length)) for length in lengths]
-        words = random_source.choices([*words, "z" * 15, "z" * 16, "q\0", "q"], k=n)
+        # Keys that differ in their length alone; a space and a NUL do not come apart there.
+        words = random_source.choices([*words, "z" * 15, "z" * 16, "!", "!\0", "!\0\0"], k=n)
         ends = random_source.choices([0.0, 0.2, 0.9])[0]
         texts = [""]
         for word in words:

@@ -143,6 +143,7 @@ def tortured(
     kills = 0
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
+        passes._FEW_BYTES = chosen.choice([1 << 22, 20_000])
         passes._WORK_PER_SAVING = chosen.choice([0, 40])
         memory.MemoryLimit.for_tables = chosen.choice([kept_in_memory, kept_in_files])  # type: ignore[method-assign]  # drawn anew for each run
         workers, unit_size = chosen.choice([1, 2]), chosen.choice([500, 4000, 30_000])

@@ -122,7 +122,7 @@ class Scratch(NamedTuple):
     # uint64[4 * KEYS], for each of those: the first word of the key; from HIGH on the second, which
     # is LONG if a pre-token is, of which the hash is the first, or if it is none; from AT on its
     # row in front; from PLACE on, if it is not there, its row among the words, a free place for it
-    # (see `find_row`), or _NONE: it has none. Where pre-tokens are counted see there
+    # (see `find_row`), or _NONE: it has none. For counting see `bpe.kernels.count.compute_keys`
     keys: NDArray[np.uint64]
     # uint64[2 * KEYS], the first word of ids in front; from HIGH on the second, 0: it is not there
     found: NDArray[np.uint64]
@@ -151,6 +151,8 @@ KEYS = 2 * (GROUP + 80)
 """Of so many there is room in `Scratch.keys`."""
 
 HIGH, AT, PLACE = np.uint64(KEYS), np.uint64(2 * KEYS), np.uint64(3 * KEYS)
+"""Where in `Scratch.keys` the second words of keys begin, and in `Scratch.found` those of ids; the
+rows in front; the rows among the words."""
 
 LONG_ONES = np.uint64(KEYS)
 """Where in `Scratch.missing` the list of long pre-tokens begins."""
@@ -183,13 +185,13 @@ def token_hash(word):
     is found equal is the pre-token itself. The exclusive or of both is the id.
     """
     # The upper bits of a product depend on all bits of the word.
-    return rotate(multiply(word, np.uint64(0x9E3779B97F4A7C15)), np.uint64(TOKEN_BITS))
+    return rotate(multiply(word, _FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
 def token_hashes(words):
     """`token_hash` of eight words."""
-    return rotate_eight(words * all_eight(np.uint64(0x9E3779B97F4A7C15)), np.uint64(TOKEN_BITS))
+    return rotate_eight(words * all_eight(_FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
@@ -508,7 +510,8 @@ def keys_of_others(group, positions, keys, source, source_start, first, stop, fr
     """
     apart()
     # The highest bits of the hash are the row, of four words.
-    mask, to_row = np.uint64(front.size - 4), np.uint64(19)
+    mask = np.uint64(front.size - 4)
+    to_row = np.uint64(63 - leading_zeros(np.uint64(front.size)))
     number = first
     while has_eight() and number + 8 <= stop:
         row = np.uint64(number)
@@ -521,8 +524,8 @@ def keys_of_others(group, positions, keys, source, source_start, first, stop, fr
         highs = chosen_above(lengths, all_eight(np.uint64(SHORT)), all_eight(LONG), highs)
         store_eight(lows, keys, row)
         store_eight(highs, keys, HIGH + row)
-        at = rotate_eight(front_hashes(lows, highs), to_row) & all_eight(mask)
-        store_eight(at, keys, AT + row)
+        places = rotate_eight(front_hashes(lows, highs), to_row) & all_eight(mask)
+        store_eight(places, keys, AT + row)
         for j in range(8):
             prefetch(front, keys[AT + row + np.uint64(j)])
         number += 8
@@ -557,11 +560,11 @@ def look_in_front(front, keys, found, missing, n_others):
     while has_eight() and number + 8 <= n_others:
         row = np.uint64(number)
         lows, highs = pairs_listed(front, keys, AT + row, np.uint64(0))
-        first_ids, second_ids = pairs_listed(front, keys, AT + row, two)
+        first_ids, last_ids = pairs_listed(front, keys, AT + row, two)
         wanted = load_eight(keys, HIGH + row)
         others = which_differ(lows, load_eight(keys, row)) | which_differ(highs, wanted)
         store_eight(first_ids, found, row)
-        store_eight(without(second_ids, others), found, HIGH + row)
+        store_eight(without(last_ids, others), found, HIGH + row)
         short = others & which_differ(wanted, all_eight(LONG))
         store_chosen(short, row, missing, n_short)
         store_chosen(others ^ short, row, missing, n_long)

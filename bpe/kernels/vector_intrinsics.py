@@ -209,7 +209,7 @@ def _lengths_listed(typing_context: Any, positions: Any, numbers: Any, i: Any) -
         marked = builder.icmp_signed(
             "<", builder.load(pointer, align=4), ir.Constant(_HALVES, [0] * 8)
         )
-        return builder.select(marked, ir.Constant(_WORDS, [2**63] * 8), builder.sub(stops, starts))
+        return builder.select(marked, ir.Constant(_WORDS, [2**60] * 8), builder.sub(stops, starts))
 
     return _EIGHT(positions, numbers, types.uint64), generate
 

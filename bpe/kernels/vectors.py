@@ -59,14 +59,14 @@ def gather_eight(array: Any, places: Any) -> Any:
 def lengths_listed(positions: Any, numbers: Any, i: int) -> Any:
     """How long those are whose numbers are `numbers[i : i + 8]`, `uint32`.
 
-    That is `positions[number + 1] - positions[number]`, `int64`; 2**63 where the highest bit of a
+    That is `positions[number + 1] - positions[number]`, `int64`; 2**60 where the highest bit of a
     number is set, which does not count as one of its bits here and in `words_listed`.
     """
     lengths = []
     for number in numbers[i : i + np.uint64(8)].tolist():
         at = number & _NUMBER
         length = int(positions[at + 1]) - int(positions[at])
-        lengths.append(2**63 if number > _NUMBER else length)
+        lengths.append(2**60 if number > _NUMBER else length)
     return np.array(lengths, np.uint64)
 
 
