@@ -97,7 +97,8 @@ def _with_room(words: word_kernels.Words) -> word_kernels.Words:
     # What is moved is counted already.
     larger = words._replace(own=np.zeros(4, np.int64))
     if rows_are_full:
-        larger = larger._replace(rows=zeros(2 * len(rows), np.uint64))
+        n = min(4 * len(rows), _MOST_ROWS)
+        larger = larger._replace(rows=zeros(n, np.uint64))
         word_kernels.move_rows(rows, larger)
     if long_rows_are_full:
         n = min(4 * len(long_rows), _MOST_LONG_ROWS)

@@ -68,8 +68,8 @@ from bpe.kernels.vectors import (
 )
 from bpe.kernels.words import (
     MOST_LONG,
-    add_long_row,
-    add_row,
+    add_long_row_at,
+    add_row_at,
     find_long_row,
     find_row,
     hash_bytes,
@@ -242,21 +242,21 @@ def merge_new(tables, words, scratch, buffer, n_short, n_long):
         place = np.int64(keys[PLACE + row])
         # It may stand in this group twice.
         if still_free(words.rows, place):
-            place = merge_new_short(tables, words, scratch, buffer, row)
+            place = merge_new_short(tables, words, scratch, buffer, row, place)
         else:
             place = find_short(words, scratch, row)
             if place < 0:
-                place = merge_new_short(tables, words, scratch, buffer, row)
+                place = merge_new_short(tables, words, scratch, buffer, row, place)
         keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
     for number in range(n_long):
         row = np.uint64(scratch.missing[LONG_ONES + np.uint64(number)])
         place = np.int64(keys[PLACE + row])
         if still_free(words.long_rows, place):
-            place = merge_new_long(tables, words, scratch, buffer, row)
+            place = merge_new_long(tables, words, scratch, buffer, row, place)
         else:
             place = find_long(words, scratch, buffer, row)
             if place < 0:
-                place = merge_new_long(tables, words, scratch, buffer, row)
+                place = merge_new_long(tables, words, scratch, buffer, row, place)
         keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
 
 
@@ -278,8 +278,11 @@ def find_long(words, scratch, buffer, row):
 
 
 @kernel
-def merge_new_short(tables, words, scratch, buffer, row):
-    """`merge_new` for one that has a key. Returns its row in `Words.rows`, or -1."""
+def merge_new_short(tables, words, scratch, buffer, row, found):
+    """`merge_new` for one that has a key; `found` is what `find_short` has said.
+
+    Returns its row in `Words.rows`, or -1.
+    """
     in_line()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
@@ -299,12 +302,15 @@ def merge_new_short(tables, words, scratch, buffer, row):
             return np.int64(-1)
         first_ids = np.uint64(place << 16 | n)
     low, high = scratch.keys[row], scratch.keys[HIGH + row]
-    return add_row(words, low, high, first_ids, second_ids)
+    return add_row_at(words, found, low, high, first_ids, second_ids)
 
 
 @kernel
-def merge_new_long(tables, words, scratch, buffer, row):
-    """`merge_new` for one of more than SHORT bytes. Returns its row in `Words.long_rows`, or -1."""
+def merge_new_long(tables, words, scratch, buffer, row, found):
+    """`merge_new` for one of more than SHORT bytes; `found` is what `find_long` has said.
+
+    Returns its row in `Words.long_rows`, or -1.
+    """
     in_line()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
@@ -313,7 +319,7 @@ def merge_new_long(tables, words, scratch, buffer, row):
     if place < 0:
         return np.int64(-1)
     entry = np.uint64(place << 22 | n << 11 | (stop - start))
-    return add_long_row(words, scratch.keys[row], entry)
+    return add_long_row_at(words, found, scratch.keys[row], entry)
 
 
 @kernel

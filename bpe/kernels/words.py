@@ -194,14 +194,36 @@ def add_row(words, low, high, first_ids, second_ids):
                 return at
             # If another thread is faster, it may add the same: then there are two, and one is used.
             if whose == 0 and claim(rows, at + 1, _CLAIMED):
-                rows[at] = low
-                rows[at + 2] = first_ids
-                rows[at + 3] = second_ids
-                store_release(rows, at + 1, high)
-                words.own[ROWS_ADDED] += 1
+                fill_row(words, at, low, high, first_ids, second_ids)
                 return at
         bucket = (bucket + 16) & (rows.size - 1)
     return -1
+
+
+@kernel
+def add_row_at(words, found, low, high, first_ids, second_ids):
+    """`add_row` of what `find_row` did not find: at the place that it says, if it is still free.
+
+    To look for that again takes as long as a merge.
+    """
+    in_line()
+    at = -2 - found
+    if at >= 0 and claim(words.rows, at + 1, _CLAIMED):
+        fill_row(words, at, low, high, first_ids, second_ids)
+        return at
+    return add_row(words, low, high, first_ids, second_ids)
+
+
+@kernel
+def fill_row(words, at, low, high, first_ids, second_ids):
+    """Fill and publish a row that this thread has claimed."""
+    in_line()
+    rows = words.rows
+    rows[at] = low
+    rows[at + 2] = first_ids
+    rows[at + 3] = second_ids
+    store_release(rows, at + 1, high)
+    words.own[ROWS_ADDED] += 1
 
 
 @kernel
@@ -248,12 +270,30 @@ def add_long_row(words, hashed, entry):
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 8, 2):
             if load_acquire(rows, at + 1) == 0 and claim(rows, at + 1, _CLAIMED):
-                rows[at] = hashed
-                store_release(rows, at + 1, entry)
-                words.own[LONG_ADDED] += 1
+                fill_long_row(words, at, hashed, entry)
                 return at
         bucket = (bucket + 8) & (rows.size - 1)
     return -1
+
+
+@kernel
+def add_long_row_at(words, found, hashed, entry):
+    """`add_long_row` of what `find_long_row` did not find, as `add_row_at`."""
+    in_line()
+    at = -2 - found
+    if at >= 0 and claim(words.long_rows, at + 1, _CLAIMED):
+        fill_long_row(words, at, hashed, entry)
+        return at
+    return add_long_row(words, hashed, entry)
+
+
+@kernel
+def fill_long_row(words, at, hashed, entry):
+    """Fill and publish a long row that this thread has claimed."""
+    in_line()
+    words.long_rows[at] = hashed
+    store_release(words.long_rows, at + 1, entry)
+    words.own[LONG_ADDED] += 1
 
 
 @kernel
