@@ -8,7 +8,7 @@ other damage is an error, never a guess. Entries are JSON, one to the line:
 
 `check` is xxh3_64 of the entry's text behind the check of the line before, so a line that is
 changed, missing or in another place is noticed. What the entries mean is said by who writes them:
-`preprocess.outputs` and `preprocess.passes`.
+`preprocess.outputs`, `preprocess.count_pass` and `preprocess.encode_pass`.
 
 Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
 journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only

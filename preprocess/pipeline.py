@@ -30,9 +30,12 @@ from preprocess.config import (
     TrainSettings,
     checked,
 )
+from preprocess.count_pass import train_tokenizer
 from preprocess.documents import Reading
+from preprocess.encode_pass import SpecialIds, encode_into, encode_units, encoded_again
 from preprocess.inputs import Record, made_from
 from preprocess.journal import Journal, understanding
+from preprocess.limits import check_has_text
 from preprocess.memory import fitted
 from preprocess.outputs import (
     TOKENIZER_FILE,
@@ -43,14 +46,6 @@ from preprocess.outputs import (
     refuse_outputs_in_the_way,
     saves_tokenizer,
     trained_before,
-)
-from preprocess.passes import (
-    SpecialIds,
-    encode_into,
-    encode_units,
-    encoded_again,
-    refuse_no_text,
-    train_tokenizer,
 )
 from preprocess.progress import Progress, logger
 from preprocess.report import (
@@ -203,7 +198,7 @@ def _plan(settings: BuildSettings, given: Set[str]) -> _Plan:
         val = find_sources(settings.val, reading)
         passes.append(_Pass(val, {"val": settings.named("val")}))
     for part in passes:
-        refuse_no_text(part.sources, next(iter(part.names)))
+        check_has_text(part.sources, next(iter(part.names)))
     sources = {" and ".join(part.names): part.sources for part in passes}
     record = made_from("build", settings, sources, tokenizer)
     return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record, settings)
@@ -533,7 +528,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
     sources = find_sources(settings.paths, _reading(settings, None))
-    refuse_no_text(sources, "train")
+    check_has_text(sources, "train")
     record = made_from("train", settings, {"train": sources}, None)
     directory, stem = settings.out.parent, settings.out.stem
     stats_file, left_out = f"{stem}_stats.json", LeftOut()
@@ -593,7 +588,7 @@ def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
     SpecialIds.of(tokenizer, settings)
     sources = find_sources(settings.paths, _reading(settings, tokenizer))
     name, directory = settings.name, settings.out.parent
-    refuse_no_text(sources, name)
+    check_has_text(sources, name)
     record = made_from("encode", settings, {name: sources}, tokenizer)
     passes = [_Pass(sources, {name: name})]
     plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record, settings)

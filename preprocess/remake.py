@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
+from preprocess.encode_pass import SpecialIds, encoded_again
 from preprocess.joined import JoinedArrays
 from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
-from preprocess.passes import SpecialIds, encoded_again
 from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
 from preprocess.sources import Source

@@ -39,7 +39,7 @@ from bpe import Tokenizer
 from bpe.errors import TokenbinError
 from bpe.tokenizer_file import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
-from preprocess import build, journal, open_tokens, passes
+from preprocess import build, count_pass, journal, open_tokens
 from preprocess.inspect import decoded, description, facts
 from preprocess.journal import read_entries
 from preprocess.progress import OutOfTimeError, Progress
@@ -183,8 +183,8 @@ class Ground:
         """The work directory of a build at several moments: name -> content."""
         found = []
         out = self.root / "unfinished"
-        before = journal.SECONDS_BETWEEN_COMMITS, passes._WORK_PER_SAVING
-        journal.SECONDS_BETWEEN_COMMITS, passes._WORK_PER_SAVING = 0.0, 0
+        before = journal.SECONDS_BETWEEN_COMMITS, count_pass._WORK_PER_SAVING
+        journal.SECONDS_BETWEEN_COMMITS, count_pass._WORK_PER_SAVING = 0.0, 0
         try:
             for _ in count():
                 ticks = count(0.0, 1.0)
@@ -196,7 +196,7 @@ class Ground:
                     work = out / ".build.partial"
                     found.append({path.name: path.read_bytes() for path in work.iterdir()})
         finally:
-            journal.SECONDS_BETWEEN_COMMITS, passes._WORK_PER_SAVING = before
+            journal.SECONDS_BETWEEN_COMMITS, count_pass._WORK_PER_SAVING = before
         return found
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bpe import Tokenizer, reference
 from preprocess import build, open_tokens, pipeline
 from preprocess.documents import CorpusError
+from preprocess.encode_pass import SpecialTokenError
 from preprocess.outputs import OutputError
-from preprocess.passes import SpecialTokenError
 from preprocess.progress import Progress
 
 END = "<|endoftext|>"

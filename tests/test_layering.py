@@ -45,8 +45,9 @@ LEVELS = [
     " preprocess.memory",
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
-    "preprocess.outputs",
-    "preprocess.doctor preprocess.passes preprocess.inspect_tokenizer preprocess.compare",
+    "preprocess.limits preprocess.outputs preprocess.units",
+    "preprocess.count_pass preprocess.doctor preprocess.encode_pass preprocess.inspect_tokenizer"
+    " preprocess.compare",
     "preprocess.inspect",
     "preprocess.pipeline",
     "preprocess.remake",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bpe import PretokenCounts
 from bpe.count import CountsFileError, FrozenCounts
-from preprocess import build, journal, memory, passes, pipeline, spill
+from preprocess import build, count_pass, journal, memory, pipeline, spill
 from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
 from preprocess.journal import JournalError
 from preprocess.memory import MemoryLimit, MemoryLimitError, fitted
@@ -33,7 +33,7 @@ END = "<|endoftext|>"
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of a build that saves counts after every unit."""
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     (tmp_path / "text").write_text(
         END.join(f"document {i} of many, {i * i} words: {'naïve ' * (i % 5)}" for i in range(160))
     )

@@ -23,7 +23,7 @@ import torture
 
 from bpe import PretokenCounts
 from bpe.errors import TokenbinError
-from preprocess import build, journal, passes, pipeline, storage
+from preprocess import build, count_pass, encode_pass, journal, pipeline, storage
 from preprocess.cli import run
 from preprocess.documents import ChangedError, CorpusError, UnavailableError
 from preprocess.inspect import description
@@ -66,7 +66,7 @@ def options(corpus: Path, tmp_path: Path) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
 class Stopping(Progress):
@@ -169,8 +169,8 @@ def test_near_the_end_an_entry_comes_after_every_few_bytes(
     (tmp_path / "text").write_text("more " * (n_bytes // 5))
     pipeline.train(paths=tmp_path / "text", out=tmp_path / "tokenizer.json", vocab_size=260)
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 1e9)
-    monkeypatch.setattr(passes, "_NEAR_THE_END", 100_000)
-    monkeypatch.setattr(passes, "_FEW_BYTES", 20_000)
+    monkeypatch.setattr(encode_pass, "_NEAR_THE_END", 100_000)
+    monkeypatch.setattr(encode_pass, "_FEW_BYTES", 20_000)
     encoded: list[int] = []
     commit = journal.Journal.commit
 

@@ -17,7 +17,7 @@ import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import build, get_batch, journal, open_tokens, passes
+from preprocess import build, count_pass, get_batch, journal, open_tokens
 from preprocess.cli import run
 from preprocess.config import SettingsError
 from preprocess.inspect import decoded, description
@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {"vocab_size": 270, "val_fraction": 0.2, "unit_size": 
 @pytest.fixture(autouse=True)
 def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(passes, "_WORK_PER_SAVING", 0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
 def write_corpus(path: Path) -> None:

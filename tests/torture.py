@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import faults
 
 from bpe.errors import TokenbinError
-from preprocess import journal, memory, passes, pipeline
+from preprocess import count_pass, encode_pass, journal, memory, pipeline
 
 WORDS = [
     "the",
@@ -143,8 +143,8 @@ def tortured(
     kills = 0
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
-        passes._FEW_BYTES = chosen.choice([1 << 22, 20_000])
-        passes._WORK_PER_SAVING = chosen.choice([0, 40])
+        encode_pass._FEW_BYTES = chosen.choice([1 << 22, 20_000])
+        count_pass._WORK_PER_SAVING = chosen.choice([0, 40])
         memory.MemoryLimit.for_tables = chosen.choice([kept_in_memory, kept_in_files])  # type: ignore[method-assign]  # drawn anew for each run
         workers, unit_size = chosen.choice([1, 2]), chosen.choice([500, 4000, 30_000])
         by_call = chosen.random() < 0.7

@@ -1,16 +1,14 @@
-"""One pass over the text: counting pre-tokens to train on, or encoding into token files.
+"""Encode the text into token files, one or two between which the documents are divided.
 
-Law: workers see units, the main thread sees their results in order; so what is appended, counted
-and digested is in the order of the documents, and one document is never in two outputs.
+Workers see units, the calling thread sees their results in order; so what is appended, counted and
+digested is in the order of the documents, and one document is never in two outputs.
 
 A `.bin` is, for each document in order: the begin-of-text id if one is asked for, `encode_ordinary`
 of the document, the end-of-text id. Text that spells a special token is ordinary text; how often
 that occurred is counted.
 
-Every pass tells a journal how far it is, and goes on where the journal's last entry says:
+Entries of the journal say how far the pass is; a resumed run continues after the last one:
 
-    counted    pre-tokens up to a place in the sources, which lie in a file of counts
-    trained    the tokenizer, which lies beside
     encoded    ids up to a place in the sources, which lie in the streams of token files
     finished   all of a pass: its manifests lie beside
 
@@ -19,11 +17,10 @@ A place is the number of a source and a place in it, as its units say it (`WorkU
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, astuple, dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -31,16 +28,16 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from preprocess.config import EncodeSettings, ShardSettings, TrainSettings
-from preprocess.documents import Bytes, CorpusError, DocumentBatch, LookAlikes
+from preprocess.documents import Bytes, DocumentBatch, LookAlikes
 from preprocess.engine import run_in_order
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Entry, Journal, JournalError, understanding
-from preprocess.memory import MemoryLimit
-from preprocess.progress import OutOfTimeError, Progress, Stage, duration
+from preprocess.limits import check_has_documents, out_of_time
+from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.reused_memory import ReusedMemory
 from preprocess.sources import Place, Source, WorkUnit
-from preprocess.stopping import Watch, watching
+from preprocess.stopping import watching
 from preprocess.storage import Storage, Stream
 from preprocess.token_file import (
     Manifest,
@@ -50,23 +47,14 @@ from preprocess.token_file import (
     saved_manifest,
     token_dtype,
 )
+from preprocess.units import paired_with_unit, place_after, units_after
 
 if TYPE_CHECKING:
-    from bpe import PretokenCounts, Tokenizer
-    from bpe.count import FrozenCounts
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.spill import Words
 
-Result = TypeVar("Result")
-Item = TypeVar("Item")
-
-# How much longer is counted than the saving of counts takes: at most 2.5 % of the time goes there.
-_WORK_PER_SAVING = 40
 # So many bytes of text before the end the journal begins to have an entry after every few of
 # them, if the disk is ready.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
-# How the files of counts, and those of runs, are called.
-_COUNTS, _RUN = "counts-", "run-"
 
 
 class SpecialTokenError(TokenbinError, ValueError):
@@ -116,269 +104,6 @@ def _ids_of(text: str, tokenizer: AnyTokenizer) -> list[int]:
     data = np.frombuffer(text.encode(), np.uint8)
     ids, _ = encoder.encode(data, np.array([0, len(data)], np.int64))
     return [int(token_id) for token_id in ids]
-
-
-def train_tokenizer(
-    sources: Sequence[Source],
-    settings: TrainSettings,
-    storage: Storage,
-    journal: Journal,
-    progress: Progress,
-    left_out: LeftOut,
-) -> Tokenizer:
-    """Count the pre-tokens of the train documents, then merge."""
-    from bpe import Tokenizer, train_from_counts
-
-    counts = count_pretokens(sources, settings, storage, journal, progress, left_out)
-    buffer, _, of_words = counts.arrays()
-    MemoryLimit(settings.memory_limit).refuse_merging(len(buffer), len(of_words))
-    del buffer, of_words
-    n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
-    with progress.stage("merging", n_merges, "merges") as stage:
-
-        def advance(done: int, total: int) -> None:
-            stage.advance(done - stage.done)
-            if done < total and progress.out_of_time():
-                raise OutOfTimeError(out_of_time(progress, "merging begins again from its counts"))
-
-        trained = train_from_counts(
-            counts,
-            settings.vocab_size,
-            special_tokens=settings.all_special_tokens,
-            tie_break=settings.tie_break,
-            min_frequency=settings.min_frequency,
-            workers=settings.workers,
-            progress=advance,
-        )
-    return Tokenizer.from_vocabulary(
-        trained.vocabulary,
-        pattern=trained.pattern,
-        tie_break=trained.tie_break,
-        eos_token=end_of_text_token(settings, None),
-    )
-
-
-@dataclass
-class _Counted:
-    """What an entry of the kind "counted" says: how far, and what was seen up to there.
-
-    Attributes:
-        source: The number of the source.
-        after: The place in it; None: its start.
-        is_all: Whether nothing is left to count.
-        file: The name of the file of counts.
-        digest: The xxh3_128 of that file.
-        n_words: Its pre-tokens.
-        documents: Documents that ended.
-        validation: Those of them that are validation.
-        divided: Whether documents are divided at all.
-        left_out: See `LeftOut`.
-        bytes: Bytes of the sources.
-        seconds: How long it took.
-        run: The run of counts that was written with this entry, as `preprocess.spill.Run`; those of
-            all entries belong together.
-    """
-
-    source: int = 0
-    after: Place | None = None
-    is_all: bool = False
-    file: str = ""
-    digest: str = ""
-    n_words: int = 0
-    documents: int = 0
-    validation: int = 0
-    divided: bool = False
-    left_out: dict[str, int] = field(default_factory=lambda: asdict(LeftOut()))
-    bytes: int = 0
-    seconds: float = 0.0
-    run: dict[str, Any] | None = None
-
-
-def count_pretokens(
-    sources: Sequence[Source],
-    settings: TrainSettings,
-    storage: Storage,
-    journal: Journal,
-    progress: Progress,
-    left_out: LeftOut,
-) -> FrozenCounts:
-    """The pre-tokens of the documents that are not validation, and how often each occurs.
-
-    The counts are saved when all is counted, and now and then before. For that the workers come to
-    rest, so that what they have is what was counted up to one place; it is done so seldom that it
-    takes less than one part in `_WORK_PER_SAVING` of the time. When the tables take what memory has
-    room for, they are saved as a run, and the workers begin with empty ones.
-    """
-    from bpe import PretokenCounts
-    from bpe.count import added_up
-    from preprocess.spill import Run, merged, write_run
-
-    of_workers: list[PretokenCounts] = []
-    state = _Counted()
-    runs: list[Run] = []
-    with understanding():
-        for entry in journal.entries:
-            if entry["kind"] == "counted":
-                state = _Counted(**{key: value for key, value in entry.items() if key != "kind"})
-                if state.run is not None:
-                    parts = tuple((n, n_bytes, text) for n, n_bytes, text in state.run["parts"])
-                    runs.append(Run(state.run["file"], parts))
-                    state.run = None
-    known = {state.file} if state.is_all else {state.file, *(run.file for run in runs)}
-    for name in storage.names():
-        # A kill between writing a file and the entry, or between that and removing the one before.
-        if name.startswith((_COUNTS, _RUN)) and name not in known:
-            storage.remove(name)
-    if state.is_all:
-        return _all_counts(storage, settings, state, left_out, progress)
-    if state.file:
-        of_workers.append(_load_counts(storage, settings, state))
-    idle = list(of_workers)
-
-    def make_work() -> Callable[[WorkUnit], DocumentBatch]:
-        try:
-            counts = idle.pop()
-        except IndexError:
-            counts = PretokenCounts(settings.pattern, settings.all_special_tokens)
-            of_workers.append(counts)
-
-        def work(unit: WorkUnit) -> DocumentBatch:
-            batch = unit.read()
-            chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
-            counts.add(*chosen.joined())
-            # Refuses a source that changed meanwhile, and lets go of the text.
-            unit.content()
-            return batch.without_text()
-
-        return work
-
-    dropped = LeftOut(**state.left_out)
-    limit = MemoryLimit(settings.memory_limit)
-    most = limit.for_tables(settings.workers, settings.unit_size)
-    with _counting_stage(sources, state, progress) as stage, watching() as watch:
-        units = _Pausing(_units(sources, state.source, state.after))
-        cost = 0.0
-        while not units.is_over:
-            idle[:] = of_workers
-            units.paused = is_full = False
-            pause = time.monotonic() + max(journal.seconds, _WORK_PER_SAVING * cost)
-            work = _with_unit(make_work, watch)
-            with closing(run_in_order(units, work, settings.workers)) as results:
-                for (index, unit), batch in results:
-                    state.documents += batch.n_ended
-                    if batch.in_validation is not None:
-                        state.divided = True
-                        state.validation += int(batch.in_validation[: batch.n_ended].sum())
-                    dropped.add(batch)
-                    state.source, state.after = _place_behind(index, unit)
-                    stage.advance(unit.n_bytes)
-                    is_full = sum(counts.n_bytes for counts in of_workers) > most
-                    is_due = time.monotonic() >= pause
-                    units.paused = is_full or is_due or progress.out_of_time()
-            state.left_out, state.bytes, state.seconds = asdict(dropped), stage.done, stage.seconds
-            began = time.monotonic()
-            if units.is_over:
-                _refuse_uncountable(sources, state, dropped)
-            if is_full or (runs and units.is_over and of_workers):
-                runs.append(write_run(storage, f"{_RUN}{len(runs)}", of_workers))
-                del of_workers[:], idle[:]
-                state.run = asdict(runs[-1])
-            if not units.is_over or state.run is not None:
-                _save_counts(storage, journal, [counts.arrays() for counts in of_workers], state)
-                state.run = None
-            cost = time.monotonic() - began
-            if not units.is_over and progress.out_of_time():
-                raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
-        if runs:
-            counts = merged(storage, runs, settings.pattern, settings.all_special_tokens)
-        else:
-            del idle[:]
-            counts = added_up(of_workers)
-        state.is_all = True
-        _save_counts(storage, journal, [counts.arrays()], state)
-        for run in runs:
-            storage.remove(run.file)
-    left_out.take_over(dropped)
-    return counts
-
-
-def _counting_stage(
-    sources: Sequence[Source], state: _Counted, progress: Progress
-) -> AbstractContextManager[Stage]:
-    n_bytes = sum(source.n_bytes for source in sources)
-    return progress.stage(
-        "counting", n_bytes, done_before=state.bytes, seconds_before=state.seconds
-    )
-
-
-def _all_counts(
-    storage: Storage,
-    settings: TrainSettings,
-    state: _Counted,
-    left_out: LeftOut,
-    progress: Progress,
-) -> FrozenCounts:
-    """What an earlier run counted to the end."""
-    progress.add_stage_before("counting", state.seconds, state.bytes, "B")
-    left_out.take_over(LeftOut(**state.left_out))
-    from bpe.count import CountsFileError, FrozenCounts
-
-    arrays = _saved_words(storage, state)
-    try:
-        return FrozenCounts(settings.pattern, settings.all_special_tokens, *arrays)
-    except CountsFileError as error:
-        raise JournalError(f"{state.file}: {error}; start anew (--overwrite)") from error
-
-
-def _refuse_uncountable(sources: Sequence[Source], state: _Counted, left_out: LeftOut) -> None:
-    n_train = state.documents - state.validation
-    _refuse_empty_output("train", sources, n_train, state.documents, left_out)
-    if state.divided:
-        _refuse_empty_output("val", sources, state.validation, state.documents, left_out)
-
-
-def _save_counts(
-    storage: Storage, journal: Journal, pieces: Sequence[Words], state: _Counted
-) -> None:
-    """Write the counts of all workers, one behind the other, and say so in the journal."""
-    from preprocess.spill import written
-
-    before = state.file
-    state.file = state.digest = ""
-    state.n_words = sum(len(counts) for _, _, counts in pieces)
-    if pieces:
-        content = written(pieces)
-        name = "all" if state.is_all else f"{state.source}-{state.bytes}"
-        state.file, state.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
-        storage.put(state.file, content)
-    journal.append({"kind": "counted", **asdict(state)})
-    if before and before != state.file:
-        storage.remove(before)
-
-
-def _saved_words(storage: Storage, state: _Counted) -> Words:
-    from preprocess.spill import read
-
-    content = storage.get(state.file)
-    if content is None or xxhash.xxh3_128_hexdigest(content) != state.digest:
-        raise JournalError(
-            f"{state.file}: the counts that an earlier run saved are damaged or gone; start anew"
-            " (--overwrite)"
-        )
-    return read(content, state.n_words)
-
-
-def _load_counts(storage: Storage, settings: TrainSettings, state: _Counted) -> PretokenCounts:
-    from bpe import PretokenCounts
-    from bpe.count import CountsFileError
-
-    buffer, offsets, counts = _saved_words(storage, state)
-    try:
-        return PretokenCounts.from_arrays(
-            settings.pattern, settings.all_special_tokens, buffer, offsets, counts
-        )
-    except CountsFileError as error:
-        raise JournalError(f"{state.file}: {error}; start anew (--overwrite)") from error
 
 
 @dataclass(frozen=True)
@@ -464,7 +189,7 @@ def encode_into(
         manifests = {}
         for name, writer in writers.items():
             counts = report.outputs[name]
-            _refuse_empty_output(name, sources, counts.documents, n_documents, report.left_out)
+            check_has_documents(name, sources, counts.documents, n_documents, report.left_out)
             manifests[name] = writer.finish(
                 end_of_text_id=ids.end_of_text,
                 begin_of_text_id=ids.begin_of_text,
@@ -634,12 +359,12 @@ def encode_units(
         return [stream for writer in writers.values() for stream in writer.streams]
 
     make_work = _encoding(tokenizer, ids, look_alikes)
-    units = _units(sources, state.source, state.after)
+    units = units_after(sources, state.source, state.after)
     told_of = state.bytes
     with (
         _encoding_stage(sources, list(writers), state, progress) as stage,
         watching() as watch,
-        closing(run_in_order(units, _with_unit(make_work, watch), workers)) as results,
+        closing(run_in_order(units, paired_with_unit(make_work, watch), workers)) as results,
     ):
         for (index, unit), encoded in results:
             digests.update(index, unit.content())
@@ -657,7 +382,7 @@ def encode_units(
                 of_source[0] += len(part.document_ends)
                 of_source[1] += len(part.ids)
             stage.advance(unit.n_bytes)
-            state.source, state.after = _place_behind(index, unit)
+            state.source, state.after = place_after(index, unit)
             is_near = stage.total - stage.done < _NEAR_THE_END
             if journal is not None and journal.due(is_near and stage.done - told_of >= _FEW_BYTES):
                 journal.commit(entry(), streams())
@@ -796,110 +521,3 @@ def _divided(
             Part(ids[chosen_ids], ends[: int(chosen[:n_ended].sum())], int(n_bytes[chosen].sum()))
         )
     return parts
-
-
-def _units(
-    sources: Sequence[Source], first: int, after: Place | None
-) -> Iterator[tuple[int, WorkUnit]]:
-    """The units behind a place, each with the number of its source."""
-    for index in range(first, len(sources)):
-        for unit in sources[index].units(after if index == first else None):
-            yield index, unit
-
-
-def _place_behind(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
-    """The place behind a unit of the source `index`."""
-    return (index + 1, None) if unit.after is None else (index, unit.after)
-
-
-def _with_unit(
-    make_work: Callable[[], Callable[[WorkUnit], Result]], watch: Watch
-) -> Callable[[], Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]]:
-    """Work that gives its unit back, too, and is watched over."""
-
-    def make() -> Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]:
-        work = make_work()
-
-        def watched(numbered: tuple[int, WorkUnit]) -> tuple[tuple[int, WorkUnit], Result]:
-            with watch.over(numbered[1].where, numbered[1].n_bytes):
-                return numbered, work(numbered[1])
-
-        return watched
-
-    return make
-
-
-class _Pausing(Generic[Item]):
-    """An iterator that gives nothing while it is `paused`, and knows when it is over."""
-
-    def __init__(self, items: Iterator[Item]) -> None:
-        self.paused = False
-        self.is_over = False
-        self._items = items
-
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        if self.paused:
-            raise StopIteration
-        try:
-            return next(self._items)
-        except StopIteration:
-            self.is_over = True
-            raise
-
-
-def out_of_time(progress: Progress, what_next: str) -> str:
-    """What was reached in the time that a run may take: rates, shares, the time for the whole."""
-    said = []
-    for stage in progress.stages:
-        done = stage.done - stage.done_before
-        seconds = stage.seconds - stage.seconds_before
-        share = stage.done / stage.total if stage.total else 1.0
-        rate = f"{done / 1e6 / seconds:,.1f} MB/s" if stage.unit == "B" and seconds else ""
-        whole = ""
-        if share < 1 and done and seconds:
-            whole = f"all of it takes about {duration(stage.total * seconds / done)}"
-        said.append(", ".join(filter(None, [f"{stage.name} {share:.1%}", rate, whole])))
-    return f"the time is over ({'; '.join(said)}); {what_next} when the same command runs again"
-
-
-def refuse_no_text(sources: Sequence[Source], name: str) -> None:
-    """Refuse sources of zero bytes altogether."""
-    if not any(source.n_bytes for source in sources):
-        raise CorpusError(
-            f"{_listed(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
-            " have some"
-        )
-
-
-def _refuse_empty_output(
-    name: str, sources: Sequence[Source], n_documents: int, n_everywhere: int, left_out: LeftOut
-) -> None:
-    """Refuse an output without documents, and say why it has none.
-
-    Args:
-        name: The output.
-        sources: What it is made of.
-        n_documents: Its documents.
-        n_everywhere: Documents of the sources, whichever output they go to.
-        left_out: What was dropped or skipped so far.
-    """
-    if n_documents:
-        return
-    if n_everywhere:
-        raise CorpusError(
-            f"{name} would have no documents: of the {n_everywhere:,} in {_listed(sources)} none"
-            " falls to it; give validation text (--val), choose another --val-fraction (0: no"
-            " validation file), or see whether --separator is what stands between the documents"
-        )
-    raise CorpusError(
-        f"{_listed(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
-        f" {left_out.skipped_documents:,} are not UTF-8; give files that have text"
-    )
-
-
-def _listed(sources: Sequence[Source]) -> str:
-    names = ", ".join(source.name for source in sources[:3])
-    return f"{names} and {len(sources) - 3:,} more" if len(sources) > 3 else names
