@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
-from numba import config, njit
+from numba import config
 from numpy.typing import NDArray
 
 from bpe import encode, reference, train
@@ -669,10 +669,9 @@ def test_who_finds_a_row_finds_all_of_it() -> None:
 @pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
 def test_rows_are_published_in_order_on_every_processor() -> None:
     # A processor that keeps the order of all stores would not notice if it were not asked for.
-    from bpe.kernels.compiler import make_known
+    from bpe.kernels.plain_numba import dispatcher
 
-    make_known(type(_share))
-    share = njit(_share.py_func)
+    share = dispatcher(_share, type(_share))
     share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
     (code,) = share.inspect_llvm().values()
     for expected in (

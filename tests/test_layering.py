@@ -16,7 +16,7 @@ LEVELS = [
     " bpe.kernels.machine",
     "bpe.kernels.machine_code bpe.kernels.intrinsics bpe.kernels.vectors",
     "bpe.kernels.vector_intrinsics",
-    "bpe.kernels.compiler",
+    "bpe.kernels.compiler bpe.kernels.plain_numba",
     "bpe.kernels.jit",
     "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.learn_merges"
     " bpe.kernels.utf8",

@@ -6,14 +6,14 @@ own `<64 x i8>`, so one source becomes AVX-512, AVX2 or NEON, whatever the machi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import infer_global, make_intrinsic_template
-from numba.extending import intrinsic
+from numba.extending import lower_builtin, type_callable
 
 from bpe.kernels import machine
 
@@ -25,8 +25,18 @@ def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
     """Decorator: where a kernel calls `plain`, this is generated."""
 
     def register(define: Callable[..., Any]) -> Any:
-        template = make_intrinsic_template(intrinsic(define), define, plain.__name__)
-        infer_global(plain, types.Function(template))
+        @type_callable(plain)
+        def type_of_call(typing_context: Any) -> Any:
+            def signature_of(*arguments: Any) -> Any:
+                return define(typing_context, *arguments)[0]
+
+            signature_of.pysig = inspect.signature(plain)  # type: ignore[attr-defined]
+            return signature_of
+
+        @lower_builtin(plain, types.VarArg(types.Any))
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return define(None, *signature.args)[1](context, builder, signature, arguments)
+
         return define
 
     return register

@@ -1,18 +1,14 @@
 """Kernels: functions that are compiled for the arguments they are called with.
 
-Law: a kernel is never given what it was not compiled for. The first instructions of its machine
-code look whether every argument has the type, the number of dimensions and the order in memory that
-it takes; where one has not, other machine code is looked for, in the process, in the cache, and by
-compiling it, which is said. `bpe.kernels.machine_code` says what else can never run.
+Machine code is chosen by the kinds of the arguments (`bpe.kernels.machine_code`): what is in the
+process, else what is in the cache, else it is compiled, which is reported.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import os
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,15 +18,7 @@ import numpy as np
 
 from bpe.cache import say_once
 from bpe.kernels import machine_code
-from bpe.kernels.machine_code import (
-    ERROR,
-    MISMATCH,
-    MachineCode,
-    kind_of,
-    name_of_class,
-    plain,
-    spelled,
-)
+from bpe.kernels.machine_code import Entry, KernelError, MachineCode, Packed, append, spelled
 
 # Whether kernels are run as they are written, by Python.
 DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -38,148 +26,87 @@ DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _lock = threading.RLock()
 _linker = functools.cache(machine_code.Linker)
 if hasattr(os, "register_at_fork"):
-    # A child has no thread that would let go what another one held at that moment.
+    # A child has no thread that would release what another one held at that moment.
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
-
-_C_TYPES = {"int": ctypes.c_int64, "uint": ctypes.c_uint64, "bool": ctypes.c_int64}
-# Kind of a number -> the class that stands for it, and its range.
-_NUMBERS: dict[str, tuple[type, int, int]] = {
-    "int": (int, -(2**63), 2**63 - 1),
-    "uint": (np.uint64, 0, 2**64 - 1),
-    "bool": (bool, False, True),
-}
-_READ: dict[str, Callable[[int], Any]] = {
-    "int": int,
-    "uint": lambda word: word & (2**64 - 1),
-    "bool": bool,
-}
-
-
-class _Specialization:
-    """A kernel for one kind of arguments, linked into the process.
-
-    Args:
-        code: What was compiled.
-        kinds: Of its arguments.
-    """
-
-    def __init__(self, code: MachineCode, kinds: tuple[Any, ...]) -> None:
-        self.kinds = kinds
-        classes: dict[str, type] = {}
-        _collect_classes(kinds, classes)
-        # Numbers are handed over as such; of all else the machine code looks at the object.
-        types = [_C_TYPES.get(kind, ctypes.py_object) for kind in kinds]
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, *types)
-        self._entry = prototype(_linker().address(code, classes))
-        self._numbers: list[tuple[int, Any, int, int]] = [
-            (place, *_NUMBERS[kind]) for place, kind in enumerate(kinds) if kind in _NUMBERS
-        ]
-        # A place for what was raised, at least.
-        self._results = ctypes.c_int64 * max(1, len(code.results))
-        self._read = [_READ[kind] for kind in code.results]
-        self._many = code.many
-
-    def call(self, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-        """(whether the arguments are of its kinds, what the kernel returned).
-
-        Raises:
-            Whatever the kernel raises.
-        """
-        if len(arguments) != len(self.kinds):
-            return False, None
-        for place, cls, low, high in self._numbers:
-            value = arguments[place]
-            if type(value) is not cls or not low <= value <= high:
-                return False, None
-        results = self._results()
-        status = self._entry(results, *arguments)
-        if status == MISMATCH:
-            return False, None
-        if status == ERROR:
-            raise _raised(results[0])
-        if self._many:
-            return True, tuple([read(word) for read, word in zip(self._read, results, strict=True)])
-        return True, self._read[0](results[0]) if self._read else None
-
-
-def _collect_classes(kinds: tuple[Any, ...], classes: dict[str, type]) -> None:
-    """The classes of tuples, under the names by which machine code asks for them."""
-    for kind in kinds:
-        if kind[0] == "tuple":
-            classes[name_of_class(kind[1])] = kind[1]
-            _collect_classes(kind[2], classes)
-
-
-class _Raised(ctypes.Structure):
-    """Where numba keeps what a kernel raises, pickled."""
-
-    _fields_ = (("pickled", ctypes.c_void_p), ("n_bytes", ctypes.c_int32))
-
-
-def _raised(address: int) -> Exception:
-    at = _Raised.from_address(address)
-    cls, arguments, *_ = pickle.loads(ctypes.string_at(at.pickled, at.n_bytes))
-    error: Exception = cls(*arguments or ())
-    return error
 
 
 class Kernel:
     """A function that is compiled for the arguments it is called with, and runs without the GIL.
 
     Args:
-        function: What it does. It sees arrays, numbers and tuples of arrays, allocates nothing and
+        function: What it does. It sees arrays, numbers and tuples of these, allocates nothing and
             returns numbers.
 
     Attributes:
         name: Of the module and of the function.
         py_func: The function.
-        dispatcher: What numba knows it as, where it has been compiled in this process.
+        callee: What the compiler knows it as, where it has been compiled in this process.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self.__doc__ = function.__doc__
         self.py_func = function
-        self.dispatcher: Any = None
+        self.callee: Any = None
         # As it is now: who edits the module later runs what was imported.
         self._source = _source_of(function)
-        self._specializations: tuple[_Specialization, ...] = ()
+        self.has_source = bool(self._source)
+        self._entries: dict[tuple[Any, ...], Entry] = {}
+        self._by_numba: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it.
 
         Raises:
-            TypeError: It takes no such arguments.
+            KernelError: It takes no such arguments.
             Whatever it raises.
         """
-        for specialization in self._specializations:
-            fits, result = specialization.call(arguments)
-            if fits:
-                return result
-        # None that is there, or none that recognises them as they are.
-        kinds = tuple(map(kind_of, arguments))
-        fits, result = self._specialization(kinds).call(tuple(map(plain, arguments)))
-        if not fits:
-            raise TypeError(
-                f"{self.name}: its machine code refuses ({', '.join(map(spelled, kinds))}), for"
-                " which it was compiled; Python's or NumPy's objects do not lie in memory as they"
-                " did then: remove the kernels in the cache"
-            )
-        return result
+        words: list[int] = []
+        keep: list[Packed] = []
+        entry = self._entry(arguments, words, keep)
+        if entry is None:
+            return self._run_by_numba(*arguments)
+        return entry.run(entry.block(words))
 
-    def _specialization(self, kinds: tuple[Any, ...]) -> _Specialization:
-        """The one for these kinds of arguments, loaded or compiled if it is not there yet."""
+    def bind(self, *arguments: Any) -> Callable[[], Any]:
+        """Return a function that runs it with these arguments, which are packed once.
+
+        It is for one thread at a time.
+        """
+        words: list[int] = []
+        keep: list[Packed] = []
+        entry = self._entry(arguments, words, keep)
+        if entry is None:
+            return functools.partial(self._run_by_numba, *arguments)
+        block = entry.block(words)
+        block.keep = arguments, keep
+        return functools.partial(entry.run, block)
+
+    def _entry(
+        self, arguments: tuple[Any, ...], words: list[int], keep: list[Packed]
+    ) -> Entry | None:
+        """Return the machine code for arguments, which are appended as words; None: numba's way."""
+        kinds = tuple([append(each, words, keep) for each in arguments])
+        entry = self._entries.get(kinds)
+        if entry is not None or self._by_numba is not None:
+            return entry
         with _lock:
-            for specialization in self._specializations:
-                if specialization.kinds == kinds:
-                    return specialization
-            specialization = _Specialization(self._machine_code(kinds), kinds)
-            self._specializations += (specialization,)
-            return specialization
+            if kinds not in self._entries:
+                code = self._machine_code(kinds)
+                if code is None:
+                    return None
+                self._entries[kinds] = Entry(code, _linker().address(code), len(words))
+            return self._entries[kinds]
 
-    def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode:
+    def _run_by_numba(self, *arguments: Any) -> Any:
+        assert self._by_numba is not None
+        return self._by_numba(
+            *[each.values if isinstance(each, Packed) else each for each in arguments]
+        )
+
+    def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode | None:
         arguments = ", ".join(map(spelled, kinds))
         about = [_linker().processor, machine_code.numba_settings(), self._source]
         what = f"{self.name}({arguments}) {about}"
@@ -188,12 +115,43 @@ class Kernel:
         if self._source and (found := machine_code.load(name, what)) is not None:
             return found
         say_once("compiling kernels for this machine; this happens once and takes up to a minute")
-        from bpe.kernels.compiler import compiled
-
-        code = compiled(self, kinds, what, f"tokenbin_{digest}")
-        if self._source:
+        code = self._compiled(kinds, what, f"tokenbin_{digest}")
+        if self._source and code is not None:
             machine_code.save(name, code)
         return code
+
+    def _compiled(self, kinds: tuple[Any, ...], what: str, entry: str) -> MachineCode | None:
+        """Compile it; None if that must be left to `numba.njit`, which is reported."""
+        try:
+            from bpe.kernels import compiler
+
+            return compiler.compiled(self, kinds, what, entry)
+        except KernelError:
+            raise
+        except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
+            import numba
+
+            from bpe.kernels import plain_numba
+
+            say_once(
+                "kernels run as numba.njit compiles them, which takes longer to compile and to run:"
+                " compiling with numba %s as tokenbin does it failed (%s: %s)",
+                numba.__version__,
+                type(error).__name__,
+                error,
+            )
+            self._by_numba = plain_numba.dispatcher(self, Kernel)
+            return None
+
+
+def pack(values: Any) -> Any:
+    """Return a tuple of arrays with the addresses of these, for many calls of kernels."""
+    return values if DISABLE_JIT else Packed(values)
+
+
+def bind(function: Any, *arguments: Any) -> Callable[[], Any]:
+    """Return a function that runs a kernel with these arguments, see `Kernel.bind`."""
+    return functools.partial(function, *arguments) if DISABLE_JIT else function.bind(*arguments)
 
 
 def _source_of(function: Callable[..., Any]) -> str:

@@ -1,20 +1,27 @@
-"""Machine code of kernels: the cache on disk, and how it comes into the process without numba.
+"""Machine code of kernels: the cache on disk, how it is loaded without numba, how it is called.
 
 What numba compiles (`bpe.kernels.compiler`) is kept as one object file for each kernel and kind of
-arguments, and LLVM links that into the process (llvmlite). To import numba takes a fifth of a
-second and more, which a process that only runs kernels need not spend.
+arguments, which LLVM (llvmlite) loads into the process: importing numba takes 0.3 s and 65 MB,
+which a process that only runs kernels does not spend.
 
-Law: a stale kernel can never run. Every state of the sources, of numba and of how Python and NumPy
-lay out objects has a directory of its own (`bpe.cache`); a file says what it is for, and is taken
-for nothing else.
+Machine code is called with the address of a block of 64-bit words. An integer or truth value is one
+word; an array is its address and its sizes; a tuple of arrays is the address of a block of its own.
+The words of the results follow. Machine code cannot see what it is given, so the kind of every
+argument is determined in Python, and code is chosen by these kinds.
+
+A stale kernel never runs: every state of the sources and of numba has a directory of its own
+(`bpe.cache`), and a file is used only for the kernel, kinds and processor that it names.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
+import pickle
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,21 +38,16 @@ def sources() -> list[Path]:
     return [*sorted((_PACKAGE / "kernels").glob("*.py")), *sorted(_PACKAGE.glob("unicode_*"))]
 
 
-def _layout() -> str:
-    """What decides how an object of Python or NumPy lies in memory, and what code there is."""
-    headers = [each.__basicsize__ for each in (object, tuple, np.ndarray)]
-    return f"{sys.implementation.cache_tag} {sys.byteorder} {headers} numpy {np.__version__}"
-
-
 def source_digest() -> str:
-    """Hexadecimal digest of all kernel sources and tables, and of what compiles and calls them."""
+    """Hexadecimal digest of all kernel sources and tables, and of what compiles them."""
     # The file in which a package says its version, read without importing the package.
     versions = [
         Path(spec.origin).with_name("_version.py")
         for name in ("numba", "llvmlite")
         if (spec := find_spec(name)) is not None and spec.origin is not None
     ]
-    return digest_of(_layout(), [*versions, *sources()])
+    about = f"{sys.implementation.cache_tag} {sys.byteorder} numpy {np.__version__}"
+    return digest_of(about, [*versions, *sources()])
 
 
 # Of the sources as they are now, before they are imported: who edits them later runs the old ones.
@@ -70,36 +72,38 @@ def numba_settings() -> list[str]:
     return [*settings, repr(file.read_bytes())] if file.is_file() else settings
 
 
+class KernelError(TypeError):
+    """A kernel does what kernels cannot, or is called with what no kernel takes."""
+
+
 class MachineCode(NamedTuple):
     """A compiled kernel, as it is kept.
 
     Attributes:
         what: Which kernel, for which arguments and which processor.
-        entry: The name of the function that is called.
+        entry: Name of the C function.
         results: The kind of each number that it returns: "int", "uint" or "bool".
-        many: Whether those are returned as a tuple.
-        dtypes: The element types of the arrays that it looks for.
+        is_tuple: Whether those are returned as a tuple.
         object_file: What LLVM made.
     """
 
     what: str
     entry: str
     results: tuple[str, ...]
-    many: bool
-    dtypes: tuple[str, ...]
+    is_tuple: bool
     object_file: bytes
 
 
 def load(name: str, what: str) -> MachineCode | None:
-    """What was kept under a name, or None: nothing, or it is damaged, or for something else."""
+    """Return what was kept under a name; None if there is nothing, or it is for something else."""
     content = kept_code().read(name)
     if content is None:
         return None
     head, _, object_file = bytes(content).partition(b"\n")
-    found_what, entry, results, many, dtypes = json.loads(head)
+    found_what, entry, results, is_tuple = json.loads(head)
     if found_what != what:
         return None
-    return MachineCode(what, entry, tuple(results), many, tuple(dtypes), object_file)
+    return MachineCode(what, entry, tuple(results), is_tuple, object_file)
 
 
 def save(name: str, code: MachineCode) -> None:
@@ -108,7 +112,11 @@ def save(name: str, code: MachineCode) -> None:
 
 
 class Linker:
-    """LLVM, as far as it is needed to bring machine code into the process."""
+    """Loads machine code into the process.
+
+    Attributes:
+        processor: What machine code is compiled for.
+    """
 
     def __init__(self) -> None:
         from llvmlite import binding
@@ -125,25 +133,10 @@ class Linker:
         )
         machine = binding.Target.from_default_triple().create_target_machine()
         self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        self._known: dict[str, object] = {}
         self._addresses: dict[str, int] = {}
 
-    def address(self, code: MachineCode, classes: dict[str, type]) -> int:
-        """Where the entry of a kernel is, once it is linked with the types that it looks for.
-
-        Args:
-            code: What was compiled.
-            classes: Those of tuples among its arguments, by `name_of_class`.
-        """
-        dtypes = {f"dtype {name}": np.dtype(name) for name in code.dtypes}
-        for name, value in {"numpy.ndarray": np.ndarray, **classes, **dtypes}.items():
-            # What has a name here stays for ever: its address is in the machine code.
-            if self._known.setdefault(name, value) is not value:
-                raise TypeError(
-                    f"two classes are called {name}: kernels know tuples by the names of their"
-                    " classes; give the second one another name, or start a new process"
-                )
-            self._binding.add_symbol(f"tokenbin {name}", id(value))
+    def address(self, code: MachineCode) -> int:
+        """Return the address of a kernel's entry."""
         if code.entry not in self._addresses:
             object_file = self._binding.ObjectFileRef.from_data(code.object_file)
             self._engine.add_object_file(object_file)
@@ -152,45 +145,133 @@ class Linker:
         return self._addresses[code.entry]
 
 
-OK, MISMATCH, ERROR = range(3)
-"""What the entry of a kernel returns: it ran; an argument is not what it takes; it raised."""
+OK, ERROR = range(2)
+"""Status that an entry returns: it ran; it raised."""
+
+_READ: dict[str, Callable[[int], Any]] = {
+    "int": int,
+    "uint": lambda word: word & (2**64 - 1),
+    "bool": bool,
+}
 
 
-# The characters by which NumPy knows truth values, and the integers and floating numbers that every
-# machine has.
-_ELEMENTS = "?bBhHiIlLqQfd"
+class Entry:
+    """Machine code in the process.
+
+    Args:
+        code: What was compiled.
+        address: Where it is.
+        n_words: Words of its arguments.
+    """
+
+    def __init__(self, code: MachineCode, address: int, n_words: int) -> None:
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address)
+        self._n_words = n_words
+        # A word for what was raised, at least. Instances of a subclass can have attributes.
+        words = ctypes.c_int64 * (n_words + max(1, len(code.results)))
+        self._block_type = type("Block", (words,), {})
+        self._read = [(_READ[kind], n_words + number) for number, kind in enumerate(code.results)]
+        self._is_tuple = code.is_tuple
+
+    def block(self, words: list[int]) -> Any:
+        """Return a block with these words for the arguments, for one call at a time."""
+        return self._block_type(*words)
+
+    def run(self, block: Any) -> Any:
+        """Return what the kernel returns.
+
+        Raises:
+            Whatever the kernel raises.
+        """
+        if self._function(block) != OK:
+            raise _raised(block[self._n_words])
+        if self._is_tuple:
+            return tuple([read(block[place]) for read, place in self._read])
+        return self._read[0][0](block[self._read[0][1]]) if self._read else None
+
+
+class _Raised(ctypes.Structure):
+    """Where numba keeps what a kernel raises, pickled."""
+
+    _fields_ = (("pickled", ctypes.c_void_p), ("n_bytes", ctypes.c_int32))
+
+
+def _raised(address: int) -> Exception:
+    at = _Raised.from_address(address)
+    cls, arguments, *_ = pickle.loads(ctypes.string_at(at.pickled, at.n_bytes))
+    error: Exception = cls(*arguments or ())
+    return error
+
+
+# Truth values, and the integers and floating numbers that every machine has.
+_DTYPES = {np.dtype(character): np.dtype(character).name for character in "?bBhHiIlLqQfd"}
+
+
+class Packed:
+    """A tuple of arrays as a block of words, which any number of calls use.
+
+    The arrays stay where they are as long as this object lives.
+
+    Args:
+        values: The tuple.
+
+    Raises:
+        KernelError: It holds something that no kernel takes.
+    """
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        words: list[int] = []
+        self.values, self._keep = values, list[Packed]()
+        kinds = tuple([append(value, words, self._keep) for value in values])
+        self.kind = "tuple", type(values), kinds
+        self._block = (ctypes.c_int64 * len(words))(*words)
+        self.address = ctypes.addressof(self._block)
+
+
+def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
+    """Append the words of an argument, and what must live until the call is over to `keep`.
+
+    Returns:
+        Its kind, which decides what machine code it needs: "int", "uint" or "bool"; ("array", name
+        of the element type, dimensions, whether it is writable); ("tuple", class, kinds).
+
+    Raises:
+        KernelError: No kernel takes such a value.
+    """
+    cls = type(value)
+    # A map of a file is an array like others; what other classes hide is not for kernels.
+    if cls is np.ndarray or cls is np.memmap:
+        name, flags = _DTYPES.get(value.dtype), value.flags
+        if name is not None and flags.c_contiguous and flags.aligned:
+            words.append(value.ctypes.data)
+            words.extend(value.shape)
+            return "array", name, value.ndim, flags.writeable
+    elif cls is Packed:
+        words.append(value.address)
+        return value.kind
+    elif cls is bool or cls is np.bool_:
+        words.append(bool(value))
+        return "bool"
+    elif cls is np.uint64 or (cls is int and 2**63 <= value < 2**64):
+        words.append(int(value))
+        return "uint"
+    elif cls is np.int64 or (cls is int and -(2**63) <= value < 2**63):
+        words.append(int(value))
+        return "int"
+    elif isinstance(value, tuple):
+        packed = Packed(value)
+        keep.append(packed)
+        words.append(packed.address)
+        return packed.kind
+    raise KernelError(
+        "kernels take integers of 64 bits, truth values, contiguous arrays of numbers, and tuples"
+        f" of these; found {_described(value)}"
+    )
 
 
 def kind_of(value: Any) -> Any:
-    """What decides which machine code is for an argument.
-
-    Returns:
-        "int", "uint" or "bool"; ("array", type of the elements, dimensions, whether it can be
-        written); ("tuple", class, kinds of the values).
-
-    Raises:
-        TypeError: No kernel takes such a value.
-    """
-    if isinstance(value, bool | np.bool_):
-        return "bool"
-    if isinstance(value, np.uint64) or (type(value) is int and 2**63 <= value < 2**64):
-        return "uint"
-    if isinstance(value, np.int64) or (type(value) is int and -(2**63) <= value < 2**63):
-        return "int"
-    if isinstance(value, tuple):
-        kinds = tuple(map(kind_of, value))
-        # A number inside of a tuple is an object whose layout Python does not promise.
-        if not any(isinstance(kind, str) for kind in kinds):
-            return "tuple", type(value), kinds
-    # A map of a file is an array like others; what other classes hide is not for kernels.
-    elif type(value) in (np.ndarray, np.memmap):
-        is_plain = value.dtype.isnative and value.dtype.char in _ELEMENTS
-        if is_plain and value.flags.c_contiguous and value.flags.aligned:
-            return "array", value.dtype.name, value.ndim, bool(value.flags.writeable)
-    raise TypeError(
-        "kernels take integers of 64 bits, truth values, contiguous arrays of numbers, and tuples"
-        f" of arrays; found {_described(value)}"
-    )
+    """Return the kind of an argument, see `append`."""
+    return append(value, [], [])
 
 
 def _described(value: Any) -> str:
@@ -200,33 +281,12 @@ def _described(value: Any) -> str:
 
 
 def spelled(kind: Any) -> str:
-    """A kind of arguments as text, the same in every process."""
+    """Return a kind of arguments as text, the same in every process."""
     if isinstance(kind, str):
         return kind
     if kind[0] == "tuple":
         fields = getattr(kind[1], "_fields", ())
-        return f"{name_of_class(kind[1])}{fields}({', '.join(map(spelled, kind[2]))})"
+        name = f"{kind[1].__module__}.{kind[1].__qualname__}"
+        return f"{name}{fields}({', '.join(map(spelled, kind[2]))})"
     _, dtype, n_dimensions, writable = kind
     return f"{'' if writable else 'const '}{dtype}[{n_dimensions}]"
-
-
-def name_of_class(cls: type) -> str:
-    """What machine code calls a class."""
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def plain(value: Any) -> Any:
-    """An argument as the machine code recognises it."""
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, np.int64):
-        return int(value)
-    if type(value) is int and value >= 2**63:
-        return np.uint64(value)
-    if isinstance(value, np.ndarray):
-        # An equal type of elements may be another object.
-        return np.asarray(value).view(np.dtype(value.dtype.name))
-    if isinstance(value, tuple):
-        values = map(plain, value)
-        return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
-    return value
