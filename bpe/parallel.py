@@ -1,23 +1,24 @@
-"""From work units to results, in order.
+"""Map work over units on several threads, with results in the order of the units.
 
-Law: results come in the order of the units, whatever finished first; so the first error, in that
-order, is the one that is raised, as it was, after all results before it, be it of the work or of
-what hands out the units. Units are handed out one by one to whoever is free, and at most
-`2 * workers + 2` of them are under way or waiting to be taken, so memory does not grow with the
-corpus. When the consumer stops, by an error, an interrupt or `close()`, nothing new is started and
-what runs is waited for: units are short.
+- Results come in the order of the units, whatever finished first. So the first error in that order
+  is the one that is raised, as it was, after all results before it; whether it is an error of the
+  work or of the iterator of units.
+- Units are handed out one by one to whichever thread is free. At most `2 * workers + 2` of them are
+  in flight or waiting to be taken, so memory does not grow with the number of units.
+- When the consumer stops, by an error, an interrupt or `close()`, no further unit is started, and
+  the running ones are waited for: units are short.
+- The thread that takes the results is one of the workers. It works on a unit whenever the next
+  result is not ready: one more thread would compete for processors with the others, and would need
+  what these have just written in caches of its own.
 
-The thread that takes the results is one of the workers. It works on a unit whenever the next result
-is not there: one more thread would take processors from the others, and would need what these have
-just written in caches of its own.
-
-Work is a callable that keeps what it needs (an encoder, counts) and is used by one
-thread at a time. An executor of another kind (processes, a cluster) would offer `run_in_order` with
-the same promises.
+Work is a callable that keeps what it needs (an encoder, counts) and is used by one thread at a
+time. An executor of another kind (processes, a cluster) offers `run_in_order` with the same
+promises.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import deque
@@ -36,6 +37,19 @@ def available_workers() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS has no affinities
         return os.cpu_count() or 1
+
+
+def for_each(items: Iterable[Unit], work: Callable[[int, Unit], object], workers: int) -> None:
+    """Call `work(number, item)` for every item, of which the first has the number 0.
+
+    Args:
+        items: Taken from lazily, in the calling thread.
+        work: Called by several threads at the same time.
+        workers: As in `run_in_order`.
+    """
+    done = run_in_order(enumerate(items), lambda: lambda unit: work(*unit), workers)
+    with contextlib.closing(done):
+        deque(done, maxlen=0)
 
 
 def run_in_order(

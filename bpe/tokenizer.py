@@ -42,9 +42,9 @@ from bpe.errors import (
     VocabularyError,
 )
 from bpe.gathered import Gathered
+from bpe.parallel import available_workers, for_each
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
-from bpe.threads import for_each
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
 
@@ -569,7 +569,7 @@ class Tokenizer:
         groups = _groups(texts)
         # Also with one processor: what is encoded at once stays near it.
         if len(groups) > 1:
-            return self._encode_groups(groups, matcher, _usable_cpus())
+            return self._encode_groups(groups, matcher, available_workers())
         return self._encode_joined(*_joined(texts), matcher)
 
     def encode_separated_to_numpy(
@@ -611,7 +611,7 @@ class Tokenizer:
             joined = np.frombuffer(b"".join(documents), np.uint8)
             return self._encode_documents(joined, offsets)
         gathered = Gathered(len(buffer))
-        n_threads = min(_usable_cpus(), 1 + 2 * len(buffer) // _PART_BYTES)
+        n_threads = min(available_workers(), 1 + 2 * len(buffer) // _PART_BYTES)
 
         def part_size(n_left: int) -> int:
             # Each hand-over takes its time; towards the end none shall wait long for another.
@@ -818,7 +818,7 @@ class Tokenizer:
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode documents without special tokens; on all threads if they are large."""
         if len(buffer) >= 2 * _PART_BYTES:
-            return self._encode_on_threads(buffer, offsets, _usable_cpus())
+            return self._encode_on_threads(buffer, offsets, available_workers())
         with self._lent_encoder() as encoder:
             return encoder.encode(buffer, offsets)
 
@@ -1055,12 +1055,6 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "(none)"
-
-
-def _usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _utf8(text: str) -> bytes:

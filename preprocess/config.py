@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bpe.errors import TokenbinError
+from bpe.parallel import available_workers
 from bpe.patterns import pattern_name
-from preprocess.engine import available_workers
 
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01

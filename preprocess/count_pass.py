@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from bpe.parallel import run_in_order
 from preprocess.config import TrainSettings
 from preprocess.documents import DocumentBatch
-from preprocess.engine import run_in_order
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal, JournalError, understanding
 from preprocess.limits import check_has_documents, out_of_time

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bpe.errors import TokenbinError
-from preprocess.engine import available_workers
+from bpe.parallel import available_workers
 from preprocess.outputs import TOKENIZER_FILE, refuse_directory
 from preprocess.storage import LocalStorage, OutputError, unfinished, writing
 

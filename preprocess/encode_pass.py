@@ -27,9 +27,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
+from bpe.parallel import run_in_order
 from preprocess.config import EncodeSettings, ShardSettings, TrainSettings
 from preprocess.documents import Bytes, DocumentBatch, LookAlikes
-from preprocess.engine import run_in_order
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Entry, Journal, JournalError, understanding
 from preprocess.limits import check_has_documents, out_of_time

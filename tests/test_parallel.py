@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from preprocess.engine import available_workers, run_in_order
+from bpe.parallel import available_workers, run_in_order
 
 WORKERS = [1, 2, 7]
 

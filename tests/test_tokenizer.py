@@ -116,7 +116,7 @@ def test_parts_on_several_threads_give_the_same(
     whole = TOKENIZER.encode("".join(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe.tokenizer, "_PART_BYTES", part_bytes)
-        patch.setattr(bpe.tokenizer, "_usable_cpus", lambda: n_threads)
+        patch.setattr(bpe.tokenizer, "available_workers", lambda: n_threads)
         assert TOKENIZER.encode_batch(texts) == expected
         assert TOKENIZER.encode("".join(texts)) == whole
 
@@ -134,7 +134,7 @@ def test_separated_documents_are_those_of_split(
     expected = [TOKENIZER.encode_ordinary(document) for document in text.split(separator)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe.tokenizer, "_PART_BYTES", part_bytes)
-        patch.setattr(bpe.tokenizer, "_usable_cpus", lambda: 2)
+        patch.setattr(bpe.tokenizer, "available_workers", lambda: 2)
         patch.setattr(bpe.separated, "_LOOK_AHEAD", look_ahead)
         ids, offsets = TOKENIZER.encode_separated_to_numpy(text.encode(), separator)
     assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
@@ -208,7 +208,7 @@ def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.Mo
         patch.setattr(bpe.tokenizer, "_PART_BYTES", len(text))
         at_once = TOKENIZER.encode_to_numpy(text)
     for n_threads in (1, 3):
-        monkeypatch.setattr(bpe.tokenizer, "_usable_cpus", lambda n=n_threads: n)
+        monkeypatch.setattr(bpe.tokenizer, "available_workers", lambda n=n_threads: n)
         np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), at_once)
     assert TOKENIZER.decode(at_once) == text
 
