@@ -1,18 +1,21 @@
 """The exceptions that both packages raise on purpose.
 
-Law: every refusal is a `TokenbinError` whose message names the file or argument, what was expected,
-what was found and what to do. Those that say "this value is wrong" are `ValueError`s as well, so
-that
+Every refusal is a `TokenbinError` whose message names the file or argument, what was expected,
+what was found and what to do. Those that report a wrong value are `ValueError`s as well, so that
 code which knows nothing of tokenbin can catch them.
 
     TokenbinError
     +-- TokenizerFileError   a tokenizer file that cannot be read, is damaged or asks for what is
-    not implemented
+    |   |                    not implemented
+    |   +-- UnsupportedTokenizerError     the last of these
     +-- VocabularyError      tokens, merges and special tokens that contradict one another
     +-- PatternError         a split pattern that is not known
     +-- TrainingError        training that cannot start: no text, a vocabulary size that is too
-    small, ...
+    |                        small, ...
     +-- EncodingError        text that is not valid Unicode; ids outside the vocabulary
+    +-- CorpusError          text that cannot be read as documents
+        +-- UnavailableError              a file that could be read when it was found
+            +-- ChangedError              a file that is not what it was when it was found
 
 The package `preprocess` adds its own, each in the module that raises it.
 """
@@ -44,3 +47,15 @@ class TrainingError(TokenbinError, ValueError):
 
 class EncodingError(TokenbinError, ValueError):
     """Text is not valid Unicode, or a token id lies outside the vocabulary."""
+
+
+class CorpusError(TokenbinError, ValueError):
+    """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
+
+
+class UnavailableError(CorpusError):
+    """A source cannot be read now, though it could be when it was found; another time it may be."""
+
+
+class ChangedError(UnavailableError):
+    """A source is not what it was when it was found."""

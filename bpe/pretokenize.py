@@ -85,12 +85,6 @@ def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
     raise AssertionError("the kernel and Python disagree about UTF-8")
 
 
-def stands_across(buffer: Bytes, place: int, needle: bytes) -> bool:
-    """Whether `needle` occurs in `buffer` so that a cut at `place` would be inside it."""
-    reach = len(needle) - 1
-    return needle in buffer[max(0, place - reach) : place + reach].tobytes()
-
-
 class Pretokenizer:
     """Splits UTF-8 into pre-tokens.
 

@@ -75,6 +75,20 @@ def separated_parts(
         start = following
 
 
+def between(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the pieces between separators start and end, as `bytes.split` finds them.
+
+    Args:
+        buffer: uint8[n_bytes].
+        separator: b"" means that the buffer is one piece.
+
+    Returns:
+        (starts, ends): int64[n_separators + 1] each.
+    """
+    found = find_all(buffer, separator) if separator else np.empty(0, np.int64)
+    return np.append(0, found + len(separator)), np.append(found, len(buffer))
+
+
 def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
     """Documents without what stands between them, copied only if something does.
 

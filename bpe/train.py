@@ -7,14 +7,14 @@ that counted and the order in which they did.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,11 @@ from bpe.count import FrozenCounts, PretokenCounts, added_up, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import learn_merges as kernels
+from bpe.parallel import available_workers, run_in_order
 from bpe.patterns import pattern_name
-from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8, stands_across
+from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
+from bpe.text_file import Cutter, TextFile
 from bpe.tokenizer import Tokenizer
 from bpe.vocabulary import Vocabulary
 
@@ -315,7 +317,8 @@ def train_bpe(
             depend on it.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be opened.
+        CorpusError: a file changed, or could not be read any more, meanwhile; or it is a pipe.
         EncodingError: a file is not UTF-8, or a text holds lone surrogates.
         TrainingError: see `train_from_counts`; or the texts look like names of files.
         PatternError: the pattern is not known.
@@ -324,10 +327,17 @@ def train_bpe(
     _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
     workers = _n_threads(workers)
     name = pattern_name(pattern)
-    counting = _Counting(name, special_tokens)
-    counting.run(_parts(input, name, special_tokens), workers)
+    counted: list[PretokenCounts] = []
+
+    def make_work() -> Callable[[_Documents], None]:
+        counts = PretokenCounts(name, special_tokens)
+        counted.append(counts)
+        return lambda documents: counts.add(*documents())
+
+    with closing(run_in_order(_parts(input, name, special_tokens), make_work, workers)) as results:
+        deque(results, maxlen=0)
     return train_from_counts(
-        counting.total(),
+        added_up(counted or [PretokenCounts(name, special_tokens)]),
         vocab_size,
         special_tokens=special_tokens,
         tie_break=tie_break,
@@ -339,79 +349,30 @@ def train_bpe(
 
 def _n_threads(workers: int | None) -> int:
     if workers is None:
-        return os.cpu_count() or 1
+        return available_workers()
     if workers < 1:
         raise TrainingError(f"workers is {workers}; expected at least 1")
     return workers
 
 
-class _Counting:
-    """Threads that count parts, each into one of as many `PretokenCounts` as there are threads."""
-
-    def __init__(self, pattern: str, special_tokens: Sequence[str]) -> None:
-        self._pattern = pattern
-        self._special_tokens = special_tokens
-        self._idle: list[PretokenCounts] = []
-        self._lock = Lock()
-
-    def _new(self) -> PretokenCounts:
-        return PretokenCounts(self._pattern, self._special_tokens)
-
-    def _count(self, part: _Part) -> None:
-        if part.unchecked:
-            _check_utf8(part.buffer, *part.unchecked)
-        with self._lock:
-            counts = self._idle.pop() if self._idle else self._new()
-        try:
-            counts.add(part.buffer, part.offsets)
-        finally:
-            with self._lock:
-                self._idle.append(counts)
-
-    def run(self, parts: Iterator[_Part], workers: int) -> None:
-        if workers == 1:
-            for part in parts:
-                self._count(part)
-            return
-        # The next part is asked for here, not in the threads: a generator of the caller's may
-        # belong to this one, as what reads a database does.
-        with ThreadPoolExecutor(workers) as pool:
-            pending = []
-            for part in parts:
-                pending.append(pool.submit(self._count, part))
-                # Bounded: parts of documents are copies.
-                if len(pending) > 2 * workers:
-                    pending.pop(0).result()
-            for future in pending:
-                future.result()
-
-    def total(self) -> FrozenCounts:
-        """All counts; the tables are gone then, as merging needs the memory."""
-        return added_up(self._idle or [self._new()])
-
-
-class _Part(NamedTuple):
-    """Some text to count; where it may not be UTF-8, the file and the place it comes from."""
-
-    buffer: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-    unchecked: tuple[Path, int] | None
+# Gives uint8[n_bytes], UTF-8, and int64[n_documents + 1], their offsets.
+_Documents = Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
 def _parts(
     input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]],
     pattern: str,
     special_tokens: Sequence[str],
-) -> Iterator[_Part]:
+) -> Iterator[_Documents]:
     if isinstance(input, str | os.PathLike):
-        yield from _parts_of_file(Path(input), Pretokenizer(pattern), special_tokens)
+        yield from _parts_of_file(Path(input), pattern, special_tokens)
         return
     texts: list[str] = []
     size = n_texts = n_existing = 0
     name = ""
     for item in input:
         if isinstance(item, os.PathLike):
-            yield from _parts_of_file(Path(item), Pretokenizer(pattern), special_tokens)
+            yield from _parts_of_file(Path(item), pattern, special_tokens)
             continue
         n_texts += 1
         name = item
@@ -421,7 +382,7 @@ def _parts(
         texts.append(item)
         size += len(item)
         if size >= _PART_BYTES:
-            yield _part_of_texts(texts)
+            yield partial(_joined, texts)
             texts, size = [], 0
     if n_texts and n_existing == n_texts:
         raise TrainingError(
@@ -430,10 +391,10 @@ def _parts(
             " add one that names no file"
         )
     if texts:
-        yield _part_of_texts(texts)
+        yield partial(_joined, texts)
 
 
-def _part_of_texts(texts: list[str]) -> _Part:
+def _joined(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     encoded = []
     for text in texts:
         try:
@@ -445,34 +406,27 @@ def _part_of_texts(texts: list[str]) -> _Part:
                 " with errors='replace'"
             ) from error
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return _Part(np.frombuffer(b"".join(encoded), np.uint8), offsets, None)
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
-def _parts_of_file(
-    path: Path, pretokenizer: Pretokenizer, special_tokens: Sequence[str]
-) -> Iterator[_Part]:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            return
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    text = np.frombuffer(mapped, np.uint8)
+def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> Iterator[_Documents]:
+    file = TextFile(path)
+    uncut = [token.encode() for token in special_tokens]
+    cutter = Cutter(file, b"", uncut, Pretokenizer(pattern).safe_cut)
     start = 0
-    while start < size:
-        stop = min(start + _PART_BYTES, size)
-        while stop < size:
-            stop = pretokenizer.safe_cut(text, stop, size)
-            if not any(stands_across(text, stop, token.encode()) for token in special_tokens):
-                break
-            stop += 1
-        part = text[start:stop]
-        yield _Part(part, np.array([0, len(part)]), (path, start))
+    while start < file.n_bytes:
+        stop, _ = cutter.cut(start + _PART_BYTES)
+        yield partial(_read, file, start, stop)
         start = stop
 
 
-def _check_utf8(part: NDArray[np.uint8], path: Path, start: int) -> None:
+def _read(file: TextFile, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Bytes [start, stop) of a file, as one document."""
+    part = file.read(start, stop)
     if not is_utf8(part):
         place, what = invalid_utf8(part)
         raise EncodingError(
-            f"{path}: not UTF-8 at byte {start + place:,} (found {what}); convert the file to UTF-8"
+            f"{file.path}: not UTF-8 at byte {start + place:,} (found {what}); convert the file to"
+            " UTF-8"
         )
+    return part, np.array([0, len(part)])

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from preprocess.documents import CorpusError
+    from bpe.errors import CorpusError
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling import get_batch
     from preprocess.token_file import TokenFile, TokenFileError, open_tokens
@@ -34,7 +34,7 @@ __all__ = [
 # No module has the name of something public: importing it would put the module in that place.
 _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
-    "CorpusError": "preprocess.documents",
+    "CorpusError": "bpe.errors",
     "TokenFile": "preprocess.token_file",
     "TokenFileError": "preprocess.token_file",
     "build": "preprocess.pipeline",

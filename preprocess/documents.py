@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import TokenbinError
+from bpe.errors import CorpusError
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -27,18 +27,6 @@ InvalidText = Literal["error", "replace", "skip"]
 # Special tokens are looked for by their first bytes; only where those occur is each looked for by
 # itself.
 _PREFIX_BYTES = 4
-
-
-class CorpusError(TokenbinError, ValueError):
-    """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
-
-
-class UnavailableError(CorpusError):
-    """A source cannot be read now, though it could be when it was found; another time it may be."""
-
-
-class ChangedError(UnavailableError):
-    """A source is not what it was when it was found."""
 
 
 @dataclass(frozen=True)
@@ -153,22 +141,6 @@ def _trimmed(buffer: Bytes, bounds: Offsets) -> tuple[Bytes, Offsets]:
     first, end = bounds[0], bounds[-1]
     bounds -= first
     return buffer[first:end], bounds
-
-
-def between(buffer: Bytes, separator: bytes) -> tuple[Offsets, Offsets]:
-    """Where the pieces between separators start and end, as `bytes.split` finds them.
-
-    Args:
-        buffer: uint8[n_bytes].
-        separator: b"" means that the buffer is one piece.
-
-    Returns:
-        (starts, ends): int64[n_separators + 1] each.
-    """
-    from bpe.pretokenize import find_all
-
-    found = find_all(buffer, separator) if separator else np.empty(0, np.int64)
-    return np.append(0, found + len(separator)), np.append(found, len(buffer))
 
 
 class InValidation:

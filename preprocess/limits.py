@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preprocess.documents import CorpusError
+from bpe.errors import CorpusError
 from preprocess.progress import Progress, duration
 from preprocess.report import LeftOut
 from preprocess.sources import Source

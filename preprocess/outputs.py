@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import xxhash
 
-from bpe.errors import TokenizerFileError, TrainingError
-from preprocess.documents import CorpusError, UnavailableError
+from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
 from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpe.errors import TokenbinError
+from bpe.errors import CorpusError, TokenbinError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.config import BuildSettings, CountSettings, SettingsError, checked
-from preprocess.documents import CorpusError
 from preprocess.outputs import OutputError
 from preprocess.token_file import TokenFileError
 

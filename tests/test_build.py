@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer, reference
+from bpe.errors import CorpusError
 from preprocess import build, open_tokens, pipeline
-from preprocess.documents import CorpusError
 from preprocess.encode_pass import SpecialTokenError
 from preprocess.outputs import OutputError
 from preprocess.progress import Progress

@@ -10,12 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bpe.pretokenize import is_utf8
-from bpe.separated import joined
+from bpe.separated import between, joined
 from preprocess.documents import (
     DocumentBatch,
     InValidation,
     LookAlikes,
-    between,
     replace_invalid,
 )
 

@@ -29,7 +29,7 @@ LEVELS = [
     "bpe.patterns bpe.reference",
     "bpe.pretokenize",
     "bpe.vocabulary bpe.normalize bpe.separated",
-    "bpe.added_tokens bpe.tokenizer_file",
+    "bpe.added_tokens bpe.tokenizer_file bpe.text_file",
     "bpe.encode bpe.tokenizer_cache",
     "bpe.count bpe.tokenizer bpe.text_tokenizer",
     "bpe.word_level",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections import deque
@@ -11,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from bpe.parallel import available_workers, run_in_order
+from bpe.parallel import available_workers, for_each, run_in_order
 
 WORKERS = [1, 2, 7]
 
@@ -339,5 +340,30 @@ def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> Non
         gc.enable()
 
 
-def test_there_is_at_least_one_worker() -> None:
-    assert available_workers() >= 1
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")
+def test_workers_are_the_processors_that_this_process_may_use() -> None:
+    usable = os.sched_getaffinity(0)
+    assert available_workers() == len(usable)
+    try:
+        os.sched_setaffinity(0, [min(usable)])
+        assert available_workers() == 1
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("n_items", [0, 1, 200])
+def test_for_each_works_on_each_item_once(workers: int, n_items: int) -> None:
+    done: list[tuple[int, str]] = []
+    for_each(map(str, range(n_items)), lambda *item: done.append(item), workers)
+    assert sorted(done) == [(number, str(number)) for number in range(n_items)]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_for_each_raises_the_first_error_and_ends(workers: int) -> None:
+    def work(number: int, _: int) -> None:
+        raise OddError(f"item {number}")
+
+    with pytest.raises(OddError, match="item 0"):
+        for_each(range(10**9), work, workers)
+    assert not our_threads()

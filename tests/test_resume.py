@@ -22,10 +22,9 @@ import pytest
 import torture
 
 from bpe import PretokenCounts
-from bpe.errors import TokenbinError
+from bpe.errors import ChangedError, CorpusError, TokenbinError, UnavailableError
 from preprocess import build, count_pass, encode_pass, journal, pipeline, storage
 from preprocess.cli import run
-from preprocess.documents import ChangedError, CorpusError, UnavailableError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress, Stage

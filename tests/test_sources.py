@@ -17,19 +17,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nasty import nasty_text
 
+from bpe import text_file
+from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.pretokenize import Pretokenizer
+from bpe.text_file import Ends
 from preprocess.documents import (
-    ChangedError,
-    CorpusError,
     DocumentBatch,
     Reading,
-    UnavailableError,
 )
-from preprocess.reused_memory import ReusedMemory
 from preprocess.sources import Source, find_sources
-from preprocess.sources import text as text_module
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
-from preprocess.sources.text import Ends, TextSource, TextUnit
+from preprocess.sources.text import TextSource, TextUnit
 
 SEPARATORS = [b"<|endoftext|>", b"\n\n", b"aa", b"aba", b"\n", b" ", b"\xc3\xa9", b""]
 PRETOKENIZER = Pretokenizer("gpt2")
@@ -240,8 +238,8 @@ def test_every_part_of_a_long_document_goes_the_same_way(path: Path) -> None:
 
 
 def test_planning_finds_cuts_beyond_one_window(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "_WINDOW_BYTES", 7)
-    monkeypatch.setattr(text_module, "_STRIDE_BYTES", 5)
+    monkeypatch.setattr(text_file, "_WINDOW_BYTES", 7)
+    monkeypatch.setattr(text_file, "_STRIDE_BYTES", 5)
     data = b"1234567890" * 10 + b"\n\n" + b"0987654321" * 10 + b" x y\n\n" + b"7" * 30
     for choices in ({}, {"validation_fraction": 0.5}):
         units = units_of(path, data, separator=b"\n\n", unit_size=9, **choices)
@@ -279,14 +277,14 @@ def test_what_is_read_of_the_file_is_what_is_looked_at(
         return np.frombuffer(data, np.uint8)[max(start, 0) : max(stop, 0)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_module, "_WINDOW_BYTES", window)
-        patch.setattr(text_module, "_STRIDE_BYTES", stride)
+        patch.setattr(text_file, "_WINDOW_BYTES", window)
+        patch.setattr(text_file, "_STRIDE_BYTES", stride)
         units = units_of(path, data, **choices)
         for unit in units:
             if unit.after is not None:
                 before = unit.source.content_before(unit.after)
                 assert b"".join(map(bytes, before)) == data[: unit.stop]
-        patch.setattr(text_module._Cutter, "_bytes", of_the_whole)
+        patch.setattr(text_file.Cutter, "_bytes", of_the_whole)
         expected = [unit.after for unit in units[0].source.units()]
     assert [unit.after for unit in units] == expected
     documents, totals = documents_of(units)
@@ -315,9 +313,9 @@ def test_planning_reads_little_but_what_is_around_the_cuts(
     taken: list[tuple[int, int]] = []
     read = TextSource.read
 
-    def noted(self: TextSource, start: int, stop: int, memory: ReusedMemory) -> Any:
+    def noted(self: TextSource, start: int, stop: int, array: Any) -> Any:
         taken.append((start, stop))
-        return read(self, start, stop, memory)
+        return read(self, start, stop, array)
 
     monkeypatch.setattr(TextSource, "read", noted)
     uncut = tuple(f"<|{number}|>".encode() for number in range(300))
@@ -463,7 +461,7 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
     def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
         return Overwritten(path, mode)
 
-    monkeypatch.setattr(text_module, "open", opened, raising=False)
+    monkeypatch.setattr(text_file, "open", opened, raising=False)
     wanted = r"text\.txt: was changed, .*; run the command again when nothing writes to it"
     with pytest.raises(ChangedError, match=wanted):
         units[1].read()
@@ -485,7 +483,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
     def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
         pytest.fail("to open it is to wait for somebody who writes")
 
-    monkeypatch.setattr(text_module, "open", opened, raising=False)
+    monkeypatch.setattr(text_file, "open", opened, raising=False)
     with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
         units[1].read()
 
@@ -564,7 +562,7 @@ def test_a_file_that_may_not_be_read_is_an_error(
     def refuse(path: Path) -> os.stat_result:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(text_module.os, "stat", refuse)
+    monkeypatch.setattr(text_file.os, "stat", refuse)
     with pytest.raises(CorpusError, match=r"secret\.txt: cannot be read: Permission denied"):
         TextSource(tmp_path / "secret.txt", "secret.txt", Reading())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections import Counter
 from itertools import pairwise, product
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train, train_bpe
 from bpe.count import CountsFileError, added_up
+from bpe.errors import ChangedError, CorpusError
 from bpe.pretokenize import Pretokenizer
+from bpe.text_file import TextFile
 from bpe.train import train_from_counts
 
 END = "<|endoftext|>"
@@ -364,6 +367,31 @@ def test_lone_surrogates_are_located() -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
         train_bpe(tmp_path / "missing.txt", 300)
+
+
+def test_a_file_that_is_truncated_or_changed_meanwhile_is_an_error(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file that is truncated would end the process."""
+    read, size = TextFile.read, corpus.stat().st_size
+
+    def truncated(file: TextFile, start: int, stop: int, *array: Any) -> Any:
+        if start > 2**22:
+            os.truncate(corpus, 1000)
+        return read(file, start, stop, *array)
+
+    monkeypatch.setattr(TextFile, "read", truncated)
+    wanted = rf"corpus\.txt: was changed, .*\(expected {size:,} bytes .*, found 1,000 bytes.*; run"
+    for workers in (1, 2):
+        corpus.write_text("some words " * (size // 11) + "." * (size % 11))
+        with pytest.raises(ChangedError, match=wanted):
+            train_bpe(corpus, 300, workers=workers)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match=r"pipe: .*pipes and devices cannot be read twice.*save"):
+        train_bpe(tmp_path / "pipe", 300)
 
 
 def test_no_text(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from preprocess.documents import Bytes, CorpusError, DocumentBatch, Reading
+from bpe.errors import CorpusError
+from preprocess.documents import Bytes, DocumentBatch, Reading
 
 # Suffixes that say "not plain text". Reading these as text would tokenize braces, tags or noise.
 _NOT_TEXT = {

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from preprocess.documents import Bytes, CorpusError, DocumentBatch, Offsets, Reading, prepare
+from bpe.errors import CorpusError
+from preprocess.documents import Bytes, DocumentBatch, Offsets, Reading, prepare
 
 # Directories of tests, of what was installed later, and of what is already here as topics.
 _LEFT_OUT = {

@@ -1,0 +1,275 @@
+"""Text files: read piece by piece, and cut where a cut changes nothing.
+
+Files are read, not mapped: into memory that is used again that costs less than to map a file, page
+by page, and to give the map back; and where a mapped file is truncated, or the disk cannot read it,
+the process is killed with SIGBUS, which cannot be caught. The size, time and identity of a file are
+compared before and after each read.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import ChangedError, CorpusError, UnavailableError
+
+Bytes = NDArray[np.uint8]
+
+# How far is looked at a time for a place to cut; a signal waits for no longer than this takes.
+_WINDOW_BYTES = 64 * 1024
+# How far is looked at a time for the end of a long document.
+_STRIDE_BYTES = 1024 * 1024
+# No character has more bytes.
+_CHARACTER_BYTES = 4
+
+
+def new_array(n_bytes: int) -> Bytes:
+    """uint8[n_bytes], of any content."""
+    return np.empty(n_bytes, np.uint8)
+
+
+class TextFile:
+    """A regular file that does not change.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        path: The file.
+        n_bytes: Its size.
+        modified: When it was modified, in nanoseconds.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        CorpusError: It is a pipe or a device.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        state = os.stat(path)
+        if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+            raise CorpusError(
+                f"{path}: a text file or a directory is expected, and this is neither (pipes"
+                " and devices cannot be read twice); save the text to a file"
+            )
+        with open(path, "rb"):  # or an error that says why not
+            pass
+        self._state = _identity(state)
+        self.n_bytes = state.st_size
+        self.modified = state.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Compare the file's size, time and identity with those it was found with.
+
+        Raises:
+            ChangedError: They differ.
+            UnavailableError: They cannot be found out.
+        """
+        with self._being_there():
+            state = os.stat(self.path)
+        if _identity(state) != self._state:
+            raise self._changed(f"{state.st_size:,} bytes of another time or file")
+
+    def _changed(self, found: str) -> ChangedError:
+        return ChangedError(
+            f"{self.path}: was changed, replaced or removed while it was being read (expected"
+            f" {self.n_bytes:,} bytes as they were at first, found {found}); run the command again"
+            " when nothing writes to it"
+        )
+
+    def read(self, start: int, stop: int, array: Callable[[int], Bytes] = new_array) -> Bytes:
+        """uint8[stop - start], read-only: bytes [start, stop) of the file.
+
+        Args:
+            start: The first byte.
+            stop: The end; at most `n_bytes`.
+            array: Gives uint8[n] for n bytes, to read them to.
+
+        Raises:
+            ChangedError: The file is not as it was found, before they were read or afterwards.
+            UnavailableError: They cannot be read.
+        """
+        content = array(stop - start)
+        left = content.data
+        file = self._open()
+        try:
+            with file:
+                file.seek(start)
+                while left and (n := file.readinto(left)):
+                    left = left[n:]
+        except OSError as error:
+            place = stop - len(left)
+            raise UnavailableError(
+                f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
+                " disk and run the same command again, or leave the file out"
+            ) from error
+        # Before anybody finds fault with it: what was written meanwhile is no text of this file.
+        self.check_unchanged()
+        if left:
+            raise self._changed(f"{stop - len(left):,} bytes")
+        content.flags.writeable = False
+        return content
+
+    def _open(self) -> io.FileIO:
+        # A pipe that stands there now would be waited for.
+        self.check_unchanged()
+        with self._being_there():
+            return open(self.path, "rb", buffering=0)
+
+    @contextmanager
+    def _being_there(self) -> Iterator[None]:
+        """Turn a failure to find the file, where it was before, into an error that says so."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._changed("no such file") from None
+        except OSError as error:
+            raise UnavailableError(
+                f"{self.path}: cannot be opened any more: {error.strerror}; see to that and run the"
+                " same command again"
+            ) from error
+
+
+def _identity(state: os.stat_result) -> tuple[int, int, int]:
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+class Ends(Enum):
+    """Where a unit ends."""
+
+    INSIDE = "inside a document"
+    BETWEEN = "just behind a separator"
+    FILE = "at the end of the file"
+
+
+class Cutter:
+    """Finds places to cut a file at, reading little but the text around them.
+
+    Args:
+        file: The file.
+        separator: What separates its documents; b"": it is one document.
+        uncut: Byte strings that no cut may run through.
+        safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
+        array: As in `TextFile.read`.
+    """
+
+    def __init__(
+        self,
+        file: TextFile,
+        separator: bytes,
+        uncut: Sequence[bytes],
+        safe_cut: Callable[[Bytes, int, int], int] | None,
+        array: Callable[[int], Bytes] = new_array,
+    ) -> None:
+        from bpe.pretokenize import Pretokenizer
+
+        self._file, self._array = file, array
+        self._separator = separator
+        self._uncut = [needle for needle in uncut if len(needle) > 1]
+        self._safe_cut = safe_cut or Pretokenizer("gpt2").safe_cut
+        # What stands around a place may have to be known as well: a separator that ends there, and
+        # one that runs into that.
+        longest = max(map(len, [self._separator, *self._uncut]))
+        self._around = 2 * longest + _CHARACTER_BYTES
+        # What was read last, and where it begins.
+        self._window_start, self._window = 0, np.empty(0, np.uint8)
+
+    def cut(self, position: int) -> tuple[int, Ends]:
+        """A place at or behind `position`, the first found: in a document or behind a separator."""
+        n = self._file.n_bytes
+        while position < n:
+            stop = min(position + _WINDOW_BYTES, n)
+            place = self._safe_place(position, stop)
+            if place < stop:
+                touching = self._separator_that_touches(place)
+                if touching < 0 and not self._splits_special_token(place):
+                    return place, Ends.INSIDE
+                candidates: Iterable[int] = [touching] if touching >= 0 else []
+                position = place + 1
+            else:
+                candidates = self._occurrences(self._separator, position, stop)
+                position = stop
+            for candidate in candidates:
+                behind = candidate + len(self._separator)
+                if behind < n and self._is_separator(candidate):
+                    return behind, Ends.BETWEEN
+        return n, Ends.FILE
+
+    def cut_inside(self, position: int, stop: int) -> int:
+        """A place at or behind `position` inside the document that ends at `stop`; else `stop`."""
+        while position < stop:
+            window_stop = min(position + _WINDOW_BYTES, stop)
+            place = self._safe_place(position, window_stop)
+            if place == window_stop:
+                position = window_stop
+                continue
+            if self._separator_that_touches(place) < 0 and not self._splits_special_token(place):
+                return place
+            position = place + 1
+        return stop
+
+    def end_of_document(self, start: int) -> tuple[int, int]:
+        """(end, start of the next) of the document that starts at `start`."""
+        from bpe.separated import between
+
+        n = self._file.n_bytes
+        overlap = max(len(self._separator) - 1, 0)
+        position = start
+        while position < n and self._separator:
+            stride = self._bytes(position, position + _STRIDE_BYTES + overlap)
+            _, ends = between(stride, self._separator)
+            if len(ends) > 1:
+                end = position + int(ends[0])
+                return end, end + len(self._separator)
+            position += _STRIDE_BYTES
+        return n, n
+
+    def _safe_place(self, position: int, stop: int) -> int:
+        """The first place in [position, stop) where a cut changes no pre-token; else `stop`."""
+        first = max(position - _CHARACTER_BYTES, 0)
+        return first + self._safe_cut(self._bytes(first, stop), position - first, stop - first)
+
+    def _bytes(self, start: int, stop: int) -> Bytes:
+        """uint8: bytes [start, stop) of the file, those that it has."""
+        start, stop = max(start, 0), min(stop, self._file.n_bytes)
+        if not self._window_start <= start <= stop <= self._window_start + len(self._window):
+            first = max(start - self._around, 0)
+            # And a window more: behind a place that is none to cut at, the next is often near.
+            end = min(stop + self._around + _WINDOW_BYTES, self._file.n_bytes)
+            self._window = self._file.read(first, end, self._array)
+            self._window_start = first
+        return self._window[start - self._window_start : stop - self._window_start]
+
+    def _occurrences(self, needle: bytes, start: int, stop: int) -> Iterator[int]:
+        """Every place in [start, stop) where `needle` begins, overlapping or not."""
+        if not needle:
+            return
+        start = max(start, 0)
+        data = self._bytes(start, stop + len(needle) - 1).tobytes()
+        found = data.find(needle)
+        while found >= 0:
+            yield start + found
+            found = data.find(needle, found + 1)
+
+    def _separator_that_touches(self, place: int) -> int:
+        """Where a separator begins that ends at, begins at or runs through `place`; else -1."""
+        return next(self._occurrences(self._separator, place - len(self._separator), place + 1), -1)
+
+    def _is_separator(self, candidate: int) -> bool:
+        """Whether a scan from the left takes the occurrence at `candidate`: none runs into it."""
+        before = self._occurrences(self._separator, candidate - len(self._separator) + 1, candidate)
+        return next(before, -1) < 0
+
+    def _splits_special_token(self, place: int) -> bool:
+        return any(
+            next(self._occurrences(needle, place - len(needle) + 1, place), -1) >= 0
+            for needle in self._uncut
+        )
