@@ -32,6 +32,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.locations import local_path
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer, huggingface_hub_file
 from bpe.tokenizer_file import (
@@ -72,9 +73,10 @@ def load_tokenizer(
 
     Raises:
         TokenizerFileError: It cannot be found or read, or is damaged.
+        LocationError: It is a URL.
         PatternError: There is no pattern for a .tiktoken file, or there is one for another.
     """
-    path = Path(name)
+    path = Path(local_path(name))
     if path.suffix == ".tiktoken" and path.exists():
         return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
     if pattern is not None:

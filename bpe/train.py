@@ -23,6 +23,7 @@ from bpe.count import FrozenCounts, PretokenCounts, added_up, require_text
 from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import learn_merges as kernels
+from bpe.locations import local_path
 from bpe.parallel import available_workers, run_in_order
 from bpe.patterns import pattern_name
 from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8
@@ -365,7 +366,7 @@ def _parts(
     special_tokens: Sequence[str],
 ) -> Iterator[_Documents]:
     if isinstance(input, str | os.PathLike):
-        yield from _parts_of_file(Path(input), pattern, special_tokens)
+        yield from _parts_of_file(Path(local_path(input)), pattern, special_tokens)
         return
     texts: list[str] = []
     size = n_texts = n_existing = 0

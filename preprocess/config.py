@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bpe.errors import TokenbinError
+from bpe.locations import LOCAL, is_url
 from bpe.parallel import available_workers
 from bpe.patterns import pattern_name
 
@@ -157,6 +158,8 @@ def one_path(value: Any) -> Path:
     name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(name, str):
         raise ValueError("should be a path")
+    if is_url(name):
+        raise ValueError(LOCAL)
     return Path(name)
 
 

@@ -36,6 +36,7 @@ import numpy.typing as npt
 import xxhash
 
 from bpe.errors import TokenbinError
+from bpe.locations import local_path
 from preprocess.joined import JoinedArrays
 
 if TYPE_CHECKING:
@@ -775,7 +776,8 @@ class TokenFile:
 
     `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a fresh array of ids that
     shares no memory with the file. The maps live as long as the object or any array made from
-    `tokens` does.
+    `tokens` does. It is pickled as its absolute path and the digest of its manifest; unpickling
+    opens the files again, and refuses them if they were built again since.
 
     Attributes:
         path: The `.bin`; with shards the manifest.
@@ -787,6 +789,7 @@ class TokenFile:
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path.with_suffix(".json") if manifest.shards else path
+        self._absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
         dtype = token_dtype(manifest.vocab_size)
         self.shards: list[tuple[npt.NDArray[Any], npt.NDArray[np.uint64]]] = []
@@ -847,8 +850,32 @@ class TokenFile:
         found = self.tokens[key]
         return np.array(found) if isinstance(key, slice) else int(found)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The data stays where it is: another process maps the same files.
+        return _open_again, (self._absolute_path, _manifest_digest(self.manifest))
+
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
+
+
+def _manifest_digest(manifest: Manifest) -> str:
+    return str(xxhash.xxh3_128_hexdigest(manifest.to_json().encode()))
+
+
+def _open_again(path: str, digest: str) -> TokenFile:
+    """Open the token file of a `TokenFile` that was pickled.
+
+    Raises:
+        TokenFileError: It cannot be opened, or was built again since.
+    """
+    file = open_tokens(path)
+    found = _manifest_digest(file.manifest)
+    if found != digest:
+        raise TokenFileError(
+            f"{path}: was built again since it was pickled: expected a manifest with the digest"
+            f" {digest}, found {found}; open it anew with open_tokens"
+        )
+    return file
 
 
 def _map(
@@ -887,8 +914,9 @@ def open_tokens(
     Raises:
         TokenFileError: A file is missing, unfinished, of another size than its manifest says, or
             was built with another tokenizer.
+        LocationError: The path is a URL.
     """
-    if Path(path).suffix not in (".bin", ".json"):
+    if Path(local_path(path)).suffix not in (".bin", ".json"):
         raise TokenFileError(
             f"{path}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
             "that another tool made, pass np.memmap(path, dtype=...) instead"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bpe import load_tokenizer, train_bpe
 from bpe.errors import CorpusError, TokenbinError
-from preprocess import build, pipeline
+from preprocess import build, get_batch, open_tokens, pipeline
 from preprocess.cli import run
 from preprocess.config import BuildSettings, CountSettings, SettingsError, checked
+from preprocess.documents import Reading
 from preprocess.outputs import OutputError
+from preprocess.sources import find_sources
 from preprocess.token_file import TokenFileError
 
 END = "<|endoftext|>"
@@ -300,6 +304,33 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
 def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
         checked(BuildSettings, options)
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (lambda url, text, out: build(train=[text, url], out=out), "train: "),
+        (lambda url, text, out: build(train=text, out=url), "out: "),
+        (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
+        (lambda url, text, out: find_sources([url], Reading()), ""),
+        (lambda url, text, out: open_tokens(url), ""),
+        (lambda url, text, out: get_batch(url, 1, 1), ""),
+        (lambda url, text, out: load_tokenizer(url), ""),
+        (lambda url, text, out: train_bpe(url, 300), ""),
+    ],
+)
+@pytest.mark.parametrize("url", ["s3://bucket/text.bin", "HTTPS://host/a.bin", "file:///a.bin"])
+def test_urls_are_refused_as_they_were_given(
+    text: Path, out: Path, use: Callable[[str, Path, Path], object], name: str, url: str
+) -> None:
+    with pytest.raises(TokenbinError) as raised:
+        use(url, text, out)
+    message = str(raised.value)
+    assert message.startswith(name)
+    assert url in message
+    assert "should be a path on this machine, for URLs can be neither read nor written" in message
+    assert "copy or mount what is there" in message
+    assert not out.exists()
 
 
 def test_settings_that_are_missing() -> None:

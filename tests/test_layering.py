@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     "bpe.errors bpe.unicode_classes bpe.gathered bpe.huge_pages bpe.parallel bpe.cache"
     " bpe.kernels.machine",
-    "bpe.kernels.machine_code bpe.kernels.intrinsics bpe.kernels.vectors",
+    "bpe.locations bpe.kernels.machine_code bpe.kernels.intrinsics bpe.kernels.vectors",
     "bpe.kernels.vector_intrinsics",
     "bpe.kernels.compiler bpe.kernels.plain_numba",
     "bpe.kernels.jit",
@@ -106,6 +106,7 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
         "bpe.errors",
+        "bpe.locations",
         "preprocess.joined",
         "preprocess.reused_memory",
         "preprocess.token_file",
@@ -151,6 +152,7 @@ def test_who_samples_never_loads_the_builder() -> None:
     assert ours == {
         "bpe",
         "bpe.errors",
+        "bpe.locations",
         "preprocess",
         "preprocess.joined",
         "preprocess.reused_memory",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,13 @@ def test_a_shard_ends_before_the_document_that_does_not_fit(root: Path) -> None:
     assert [len(ids) for ids, _ in file.shards] == wanted
     assert max(wanted) > 3 * N  # the long document
     assert all(int(ends[-1]) == len(ids) for ids, ends in file.shards)
+
+
+def test_an_open_file_of_shards_is_pickled_as_its_path(root: Path, divided: str) -> None:
+    file = open_tokens(root / divided / "train.json")
+    other = pickle.loads(pickle.dumps(file))
+    assert other.path == file.path
+    assert other[:].tolist() == file[:].tolist()
 
 
 def test_documents_that_may_be_split_fill_shards(root: Path) -> None:

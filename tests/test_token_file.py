@@ -1,7 +1,11 @@
 """The bytes of the token files, and every refusal of their writer and reader."""
 
+import copy
 import json
 import os
+import pickle
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from preprocess.token_file import (
     TokenFile,
     TokenFileError,
     TokenFileWriter,
+    _manifest_digest,
     open_tokens,
     refuse_to_overwrite,
     token_dtype,
@@ -69,6 +74,7 @@ GOLDEN_MANIFEST = """\
   "manifest_digest": "6f8ba84e6d54d039c5df0f41b04e0e4f"
 }
 """
+ROOT = Path(__file__).parent.parent
 GOLDEN_IDS = [5, 300, 0, 299, 299, 7, 299]
 GOLDEN_ENDS = [4, 5, 7]
 
@@ -127,6 +133,46 @@ def test_reader_reads_the_golden_bytes(tmp_path: Path) -> None:
     assert (file.n_tokens, len(file), file.n_documents, file.vocab_size) == (7, 7, 3, 301)
     assert file.manifest.n_bytes == 12
     assert file.manifest.sources[0]["name"] == "train.txt"
+
+
+def test_an_open_file_is_pickled_as_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process, which may work elsewhere, maps the same files."""
+    ids = np.random.default_rng(0).integers(301, size=400_000)
+    write(tmp_path, ids, [ids.size])
+    monkeypatch.chdir(tmp_path)
+    file = open_tokens("train.bin")
+    pickled = pickle.dumps(file)
+    assert len(pickled) < 500
+    monkeypatch.chdir("/")
+    for other in (pickle.loads(pickled), copy.copy(file), copy.deepcopy(file)):
+        assert other.path == tmp_path / "train.bin"
+        assert other.manifest == file.manifest
+        assert np.array_equal(other.tokens, ids)
+        assert other.document_ends.tolist() == [ids.size]
+    code = "import sys, pickle; print(pickle.load(sys.stdin.buffer)[-1])"
+    run = subprocess.run([sys.executable, "-c", code], input=pickled, capture_output=True, cwd=ROOT)
+    assert (run.stdout, run.stderr) == (f"{ids[-1]}\n".encode(), b"")
+
+
+def test_a_pickled_file_that_changed_is_refused(built: Path) -> None:
+    pickled = pickle.dumps(open_tokens(built))
+    wanted = _manifest_digest(open_tokens(built).manifest)
+    write(built.parent, [5, 299], [2])
+    found = _manifest_digest(open_tokens(built).manifest)
+    message = rf"train\.bin: was built again .*: expected .*{wanted}, found {found}; open it anew"
+    with pytest.raises(TokenFileError, match=message):
+        pickle.loads(pickled)
+    write(built.parent, GOLDEN_IDS, GOLDEN_ENDS)
+    assert pickle.loads(pickled).tokens.tolist() == GOLDEN_IDS
+    built.write_bytes(GOLDEN_BIN[:-2])
+    with pytest.raises(TokenFileError, match=r"train\.bin: 14 bytes are expected .* 12 were found"):
+        pickle.loads(pickled)
+    built.with_suffix(".json").unlink()
+    built.unlink()
+    with pytest.raises(TokenFileError, match=r"train\.bin: there is no such file; build it"):
+        pickle.loads(pickled)
 
 
 def test_wide_ids_are_little_endian_uint32(tmp_path: Path) -> None:

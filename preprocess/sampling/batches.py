@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import TokenbinError
+from bpe.locations import local_path
 from preprocess.joined import JoinedArrays, windows_of
 from preprocess.reused_memory import ReusedMemory
 from preprocess.token_file import TokenFile, open_tokens
@@ -142,7 +143,7 @@ def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | JoinedArray
     if isinstance(dataset, TokenFile):
         return dataset.tokens
     if isinstance(dataset, str | os.PathLike):
-        return _opened.get(os.path.abspath(dataset)).tokens
+        return _opened.get(os.path.abspath(local_path(dataset))).tokens
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(

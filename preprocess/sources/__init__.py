@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bpe.errors import CorpusError
+from bpe.locations import local_path
 from preprocess.documents import Bytes, DocumentBatch, Reading
 
 # Suffixes that say "not plain text". Reading these as text would tokenize braces, tags or noise.
@@ -117,10 +118,11 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> l
     Raises:
         CorpusError: A path does not exist, cannot be read or is no text file; a directory has no
             files.
+        LocationError: A path is a URL.
     """
     sources: list[Source] = []
     for given in paths:
-        path = Path(given)
+        path = Path(local_path(given))
         if path.is_dir():
             files = list(_files_below(path, (path.resolve(),)))
             if not files:
