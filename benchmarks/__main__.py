@@ -207,10 +207,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if parsed.threads > (usable or 1):
         parser.error(f"--threads {parsed.threads} is more than the {usable} processors there are")
     if parsed.size is not None:
-        from preprocess.config import size_in_bytes
+        from preprocess.settings.options import size_in_bytes
 
         try:
-            parsed.size = int(str(size_in_bytes(parsed.size)))
+            parsed.size = size_in_bytes(parsed.size)
         except ValueError as error:
             parser.error(f"--size {parsed.size}: {error}")
     for module in sorted(set(MODULES.values())):

@@ -24,129 +24,177 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenbinError
-from preprocess.commands import COMMANDS, Parameter
 from preprocess.stopping import Stopped, stopping
 
 if TYPE_CHECKING:
     from preprocess.progress import Progress, Show
+    from preprocess.settings.options import Option
 
 
-# --- commands
-# --------------------------------------------------------------------------------------
+# --- commands ---
 
-# Each takes the settings that the user gave and what connects it to the outside, and returns the
-# exit code.
-_Settings = dict[str, Any]
+# Each takes the options that the user gave and where it reports, and returns the exit code.
+_Options = dict[str, Any]
 
 
-def _build(settings: _Settings, told: _Told) -> int:
+def _build(options: _Options, console: _Console) -> int:
     from preprocess import pipeline
 
-    told.say(pipeline.build(progress=told.progress, **settings).lines)
+    console.report(pipeline.build(progress=console.progress, **options).lines)
     return 0
 
 
-def _train(settings: _Settings, told: _Told) -> int:
+def _train(options: _Options, console: _Console) -> int:
     from preprocess import pipeline
 
-    _, lines = pipeline.train(progress=told.progress, **settings)
-    told.say(lines)
+    _, lines = pipeline.train(progress=console.progress, **options)
+    console.report(lines)
     return 0
 
 
-def _encode(settings: _Settings, told: _Told) -> int:
+def _encode(options: _Options, console: _Console) -> int:
     from preprocess import pipeline
 
-    told.say(pipeline.encode(progress=told.progress, **settings).lines)
+    console.report(pipeline.encode(progress=console.progress, **options).lines)
     return 0
 
 
-def _count(settings: _Settings, told: _Told) -> int:
+def _count(options: _Options, console: _Console) -> int:
     from preprocess import pipeline
     from preprocess.report import in_words, left_out_lines, table
 
-    report = pipeline.count(progress=told.progress, **settings)
+    report = pipeline.count(progress=console.progress, **options)
     counted = [(source.name, counts) for source, counts in report.sources]
     rows = [["tokens", "documents", "bytes", "file"]]
     for name, counts in [*counted, ("total", report.total())]:
         numbers = (counts.tokens, counts.documents, counts.bytes)
         rows.append([*(f"{number:,}" for number in numbers), name])
     _print(table(rows))
-    told.say([in_words(report.total()), *left_out_lines(report.left_out)])
+    console.report([in_words(report.total()), *left_out_lines(report.left_out)])
     return 0
 
 
-def _decode(settings: _Settings, told: _Told) -> int:
-    from preprocess.inspect import decoded
+def _decode(options: _Options, console: _Console) -> int:
+    from preprocess.inspect import decode_range
 
-    for piece in decoded(**settings):
+    for piece in decode_range(**options):
         sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
     return 0
 
 
-def _inspect(settings: _Settings, told: _Told) -> int:
+def _inspect(options: _Options, console: _Console) -> int:
     from preprocess.inspect import description, facts
 
-    if told.as_json:
-        _print_json(facts(**settings))
+    if console.as_json:
+        _print_json(facts(**options))
     else:
-        _print(description(**settings))
+        _print(description(**options))
     return 0
 
 
-def _compare(settings: _Settings, told: _Told) -> int:
+def _compare(options: _Options, console: _Console) -> int:
     from preprocess.compare import compare, lines
 
-    found = compare(progress=told.progress, **settings)
-    if told.as_json:
+    found = compare(progress=console.progress, **options)
+    if console.as_json:
         _print_json(found)
     else:
         _print(lines(found))
     return 0
 
 
-def _verify(settings: _Settings, told: _Told) -> int:
-    from preprocess.verify import as_json, verified
+def _verify(options: _Options, console: _Console) -> int:
+    from preprocess.verify import as_json, verify
 
-    findings = verified(progress=told.progress, **settings)
-    if told.as_json:
+    findings = verify(progress=console.progress, **options)
+    if console.as_json:
         _print_json(as_json(findings))
     else:
         _print(finding.line() for finding in findings)
     return 0 if all(finding.sound for finding in findings) else 1
 
 
-def _doctor(settings: _Settings, told: _Told) -> int:
-    from preprocess.doctor import as_json, examined
+def _doctor(options: _Options, console: _Console) -> int:
+    from preprocess.doctor import as_json, run_doctor
 
-    checks = examined(Path(settings.get("path", "data")))
-    if told.as_json:
+    checks = run_doctor(**options)
+    if console.as_json:
         _print_json(as_json(checks))
     else:
         _print([check.line() for check in checks])
     return 0 if all(check.fit for check in checks) else 1
 
 
-_RUN: dict[str, Callable[[_Settings, _Told], int]] = {
-    "build": _build,
-    "train": _train,
-    "encode": _encode,
-    "count": _count,
-    "decode": _decode,
-    "inspect": _inspect,
-    "compare": _compare,
-    "verify": _verify,
-    "doctor": _doctor,
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        run: Does it.
+        settings: Name of its class in `preprocess.settings.schema`, which is loaded when needed.
+        console: Names of the options of `ConsoleSettings` that it has.
+        summary: What it does, in one line.
+    """
+
+    run: Callable[[_Options, _Console], int]
+    settings: str
+    console: str
+    summary: str
+
+    def options(self) -> list[Option]:
+        """Its options, in the order of its help."""
+        from preprocess.settings import schema
+        from preprocess.settings.options import options_of
+
+        own = options_of(getattr(schema, self.settings))
+        console = options_of(schema.ConsoleSettings)
+        return [*own.values(), *(console[name] for name in self.console.split())]
+
+
+COMMANDS = {
+    "build": Command(
+        *(_build, "BuildSettings", "debug verbose quiet log_file"),
+        "Train a tokenizer (unless one is given) and encode train and validation text.",
+    ),
+    "train": Command(
+        *(_train, "TrainFileSettings", "debug verbose quiet log_file"),
+        "Train a tokenizer on text.",
+    ),
+    "encode": Command(
+        *(_encode, "EncodeSettings", "debug verbose quiet log_file"),
+        "Encode text into one token file.",
+    ),
+    "count": Command(
+        *(_count, "CountSettings", "debug verbose quiet log_file"),
+        "Count the documents, bytes and tokens of text; writes nothing.",
+    ),
+    "decode": Command(
+        *(_decode, "DecodeSettings", "debug"),
+        "Print the text of a token file, special tokens included.",
+    ),
+    "inspect": Command(
+        *(_inspect, "InspectSettings", "json debug"),
+        "Describe a token file, a tokenizer or a directory of outputs.",
+    ),
+    "compare": Command(
+        *(_compare, "CompareSettings", "json debug verbose quiet log_file"),
+        "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
+    ),
+    "verify": Command(
+        *(_verify, "VerifySettings", "json debug verbose quiet log_file"),
+        "Check token files against their manifests; exit code 1 if something is wrong.",
+    ),
+    "doctor": Command(
+        *(_doctor, "DoctorSettings", "json debug"),
+        "Check whether this machine is fit for a long job; exit code 1 if something is not.",
+    ),
 }
 
 
-# --- how commands are run
-# --------------------------------------------------------------------------
+# --- how commands are run ---
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -177,8 +225,8 @@ def run(arguments: list[str]) -> int:
         except TokenbinError as error:
             if "--debug" in arguments:
                 raise
-            from preprocess.config import SettingsError
             from preprocess.progress import OutOfTimeError
+            from preprocess.settings.options import SettingsError
 
             if isinstance(error, OutOfTimeError):
                 print(f"tokenbin: {error}", file=sys.stderr)
@@ -197,17 +245,23 @@ def run(arguments: list[str]) -> int:
 
 
 class _UsageError(Exception):
-    """The arguments are none that a command has."""
+    """The arguments do not belong to the command."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse's parser, but it raises what it cannot parse, and prints nothing."""
+    """argparse's parser, which raises what it cannot parse, and hides no failure to print."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise what is wrong, with the nearest right spelling of an unknown option."""
+        before, _, unknown = message.partition("unrecognized arguments: ")
+        if unknown and not before:
+            from preprocess.settings.options import nearest
+
+            name = unknown.split("=")[0].split(" ")[0]
+            message += nearest(name, self._option_string_actions)
         raise _UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse's own passes over a failure to write.
         (file or sys.stdout).write(message)
 
 
@@ -232,15 +286,19 @@ def _parsed_and_run(arguments: list[str]) -> int:
         if name not in COMMANDS:
             # Shows what is asked for, or says that there is no such command.
             _parser_of_commands().parse_args([name])
-        given = vars(
-            _parser_of(name).parse_intermixed_args(for_argparse(rest, COMMANDS[name].parameters))
-        )
+        from preprocess.settings.argparse import add_options, for_argparse
+
+        command = COMMANDS[name]
+        # A shortened option would change its meaning when a longer one comes.
+        parser = _Parser(prog=f"tokenbin {name}", description=command.summary, allow_abbrev=False)
+        add_options(parser, command.options())
+        given = vars(parser.parse_intermixed_args(for_argparse(rest, command.options())))
     except SystemExit:
         # --help or --version.
         return 0
-    settings = {key: value for key, value in given.items() if key not in _OF_TELLING}
-    with _told(given) as told:
-        return _RUN[name](settings, told)
+    of_console = {key: given.pop(key) for key in command.console.split() if key in given}
+    with _console(**of_console) as console:
+        return command.run(given, console)
 
 
 def _parser_of_commands() -> _Parser:
@@ -255,67 +313,8 @@ def _parser_of_commands() -> _Parser:
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="Show the version.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.help)
+        commands.add_parser(name, help=command.summary)
     return parser
-
-
-def _parser_of(name: str) -> _Parser:
-    """The parser of what stands behind a command."""
-    parameters = COMMANDS[name].parameters
-    parser = _Parser(
-        prog=f"tokenbin {name}",
-        usage=" ".join([f"tokenbin {name} [OPTION...]", *filter(None, map(_in_usage, parameters))]),
-        description=COMMANDS[name].help,
-        # A shortened option would change its meaning when a longer one comes.
-        allow_abbrev=False,
-    )
-    for parameter in parameters:
-        parser.add_argument(*parameter.names, **parameter.how)
-    return parser
-
-
-def _in_usage(parameter: Parameter) -> str:
-    """How a parameter is shown in the first line of a command's help; optional ones are not."""
-    name, value = parameter.names[0], parameter.how.get("metavar")
-    if name.startswith("-"):
-        return f"{name} {value}" if parameter.how.get("required") else ""
-    shown = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}.get(parameter.how.get("nargs", ""), "{}")
-    return shown.format(value)
-
-
-def for_argparse(arguments: list[str], parameters: Sequence[Parameter]) -> list[str]:
-    """Spell arguments so that argparse takes none for what it is not.
-
-    An option may be spelled with underscores. What stands behind one that takes a value is the
-    value, and what stands behind `--` are paths, whatever they begin with.
-
-    >>> parameters = COMMANDS["count"].parameters
-    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], parameters)
-    ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
-    """
-    options = {name: each for each in parameters if each.is_option for name in each.names}
-    spelled: list[str] = []
-    left = iter(arguments)
-    for argument in left:
-        if argument == "--" and not all(each.is_option for each in parameters):
-            return [*spelled, *(_as_path(path) for path in left)]
-        name, equals, value = argument.partition("=")
-        option = options.get(name.replace("_", "-"))
-        if option is None:
-            before = options.get(spelled[-1]) if spelled else None
-            is_first_of_list = before is not None and before.how.get("nargs") == "+"
-            spelled.append(_as_path(argument) if is_first_of_list else argument)
-            continue
-        name = name.replace("_", "-")
-        if option.takes_one_value and not equals:
-            following = next(left, None)
-            equals, value = ("", "") if following is None else ("=", following)
-        spelled.append(f"{name}{equals}{value}")
-    return spelled
-
-
-def _as_path(path: str) -> str:
-    return f"./{path}" if path.startswith("-") else path
 
 
 def _failed(message: str, code: int) -> int:
@@ -336,12 +335,10 @@ def _print_json(value: object) -> None:
 
 
 _OBJECTS_PER_COLLECTION = 100_000
-# Parameters that say how things are told; the others are settings of what is done.
-_OF_TELLING = ("debug", "verbose", "quiet", "log_file", "as_json")
 
 
-class _Told:
-    """Where a command's words go."""
+class _Console:
+    """Where a command reports."""
 
     def __init__(
         self, progress: Progress, logger: logging.Logger, *, quiet: bool, as_json: bool
@@ -351,7 +348,7 @@ class _Told:
         self._quiet = quiet
         self._logger = logger
 
-    def say(self, lines: Sequence[str]) -> None:
+    def report(self, lines: Sequence[str]) -> None:
         """Print the closing lines, and put them in the log file."""
         for line in lines:
             if not self._quiet:
@@ -360,13 +357,15 @@ class _Told:
 
 
 @contextmanager
-def _told(given: dict[str, Any]) -> Iterator[_Told]:
+def _console(**given: Any) -> Iterator[_Console]:
     """Connect the loggers of both packages to stderr and the log file while a command runs."""
     from preprocess.progress import Progress
     from preprocess.progress import logger as own
+    from preprocess.settings.options import convert
+    from preprocess.settings.schema import ConsoleSettings
 
-    quiet = "quiet" in given
-    log_file = given.get("log_file")
+    settings = convert(given, ConsoleSettings)
+    quiet, log_file = settings.quiet, settings.log_file
     handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
     if log_file is not None:
         try:
@@ -381,9 +380,9 @@ def _told(given: dict[str, Any]) -> Iterator[_Told]:
         for handler in handlers:
             logger.addHandler(handler)
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
-    progress = Progress(show, verbose="verbose" in given)
+    progress = Progress(show, verbose=settings.verbose)
     try:
-        yield _Told(progress, own, quiet=quiet, as_json="as_json" in given)
+        yield _Console(progress, own, quiet=quiet, as_json=settings.json)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
@@ -411,7 +410,7 @@ class _OnStderr(logging.Handler):
             print(line, file=sys.stderr)
 
 
-def _log_file_error(path: Path, error: OSError) -> TokenbinError:
+def _log_file_error(path: str, error: OSError) -> TokenbinError:
     from preprocess.storage import OutputError
 
     return OutputError(

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocess.config import CompareSettings, checked
 from preprocess.documents import Bytes, DocumentBatch, Reading
 from preprocess.progress import Progress
 from preprocess.report import table
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import END_OF_TEXT, CompareSettings
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 
@@ -66,12 +67,22 @@ class _Side:
         return float(np.median(warm)) if warm else 0.0
 
 
-def compare(*, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
+def compare(
+    *,
+    first: StrPath,
+    second: StrPath,
+    paths: StrPath | Iterable[StrPath] = (),
+    pattern: str | None = None,
+    max_bytes: int | str = 64 * 1024 * 1024,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 
-    Args:
-        progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.CompareSettings`: first, second, paths and so on.
+    Every option is described in docs/options.md and by `tokenbin compare --help`. `progress` shows
+    what is done; None shows nothing.
 
     Returns:
         What was found, ready for JSON: `text` (documents, bytes, and whether that is all of it);
@@ -83,21 +94,22 @@ def compare(*, progress: Progress | None = None, **options: Any) -> dict[str, An
     Raises:
         TokenbinError: A tokenizer or the text cannot be read.
     """
-    settings = checked(CompareSettings, options)
-    progress = progress or Progress()
-    sides = [_side(name, settings.pattern) for name in (settings.first, settings.second)]
-    first, second = (side.tokenizer for side in sides)
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = convert(options, CompareSettings)
+    sides = [_side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
+    ours, theirs = (side.tokenizer for side in sides)
     reading = Reading(
         separator=settings.separator.encode(),
         unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
-        safe_cut=_where_both_cut(first, second),
-        uncut=tuple(token.encode() for side in (first, second) for token in side.uncut_tokens),
+        safe_cut=_where_both_cut(ours, theirs),
+        uncut=tuple(token.encode() for side in (ours, theirs) for token in side.uncut_tokens),
     )
     sources: list[Source] = (
         find_sources(settings.paths, reading) if settings.paths else [StandardLibrary(reading)]
     )
-    same_vocabulary = first.vocab == second.vocab
+    same_vocabulary = ours.vocab == theirs.vocab
     n_documents = n_same = 0
     sizes: list[int] = []
     is_same_so_far = True

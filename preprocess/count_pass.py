@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from bpe.parallel import run_in_order
-from preprocess.config import TrainSettings
 from preprocess.documents import DocumentBatch
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal, JournalError, understanding
@@ -28,6 +27,7 @@ from preprocess.limits import check_has_documents, out_of_time
 from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import LeftOut
+from preprocess.settings.schema import TrainSettings
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.stopping import watching
 from preprocess.storage import Storage

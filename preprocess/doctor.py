@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from bpe.errors import TokenbinError
 from bpe.parallel import available_workers
 from preprocess.outputs import TOKENIZER_FILE, refuse_directory
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import DoctorSettings
 from preprocess.storage import LocalStorage, OutputError, unfinished, writing
 
 if TYPE_CHECKING:
@@ -60,20 +62,21 @@ class Check:
         return f"{'ok     ' if self.fit else 'PROBLEM'}  {self.name}: {self.text}"
 
 
-def examined(path: Path) -> list[Check]:
-    """Look at the machine, and at the directory where outputs would land.
+def run_doctor(path: StrPath = "data") -> list[Check]:
+    """Check the machine, and the directory where outputs would be written.
 
     Args:
         path: That directory; it need not exist. Its tokenizer.json is tried, if it has one.
     """
+    directory = Path(convert({"path": path}, DoctorSettings).path)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", _versions),
         ("processor", _processor),
         ("memory", _memory),
         ("accelerator", _accelerator),
-        ("output directory", lambda: _directory(path)),
-        ("disk", lambda: _disk(path)),
-        ("tokenizer", lambda: _tokenizer(path)),
+        ("output directory", lambda: _directory(directory)),
+        ("disk", lambda: _disk(directory)),
+        ("tokenizer", lambda: _tokenizer(directory)),
     ]
     found = []
     for name, check in checks:

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from bpe.parallel import run_in_order
-from preprocess.config import EncodeSettings, ShardSettings, TrainSettings
 from preprocess.documents import Bytes, DocumentBatch, LookAlikes
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Entry, Journal, JournalError, understanding
@@ -36,6 +35,7 @@ from preprocess.limits import check_has_documents, out_of_time
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.reused_memory import ReusedMemory
+from preprocess.settings.schema import EncodeSettings, ShardSettings, TrainSettings
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.stopping import watching
 from preprocess.storage import Storage, Stream

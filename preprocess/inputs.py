@@ -4,8 +4,8 @@ Law: two runs with the same record give the same bytes. A source counts as the s
 size, its stamp and its location are the same; the stamp of a file is its modification time in
 nanoseconds, that of the default corpus the digest of its text, and the location of a file is its
 absolute path, links followed. Settings are there as they take effect, so a default that is spelled
-out is no change. Those that never change a result (workers, the size of units, where outputs land)
-are not part of a record, and a tokenizer is there by its fingerprint.
+out is no change. Options that never change a result (`Option.changes_result`) and locations are not
+part of a record, and a tokenizer is there by its fingerprint.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from preprocess.config import (
+from preprocess.settings.options import options_of
+from preprocess.settings.schema import (
     END_OF_TEXT,
     BuildSettings,
     EncodeSettings,
     TrainFileSettings,
     TrainSettings,
+    VocabularySettings,
 )
 from preprocess.sources import Source
 
@@ -26,22 +28,6 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 Record = dict[str, Any]
-
-_NO_RESULT = {
-    "workers",
-    "unit_size",
-    "out",
-    "name",
-    "overwrite",
-    "max_minutes",
-    "memory_limit",
-    # They are there as sources and as a fingerprint.
-    "paths",
-    "train",
-    "val",
-    "tokenizer",
-}
-_ONLY_FOR_TRAINING = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
 
 
 def made_from(
@@ -59,7 +45,14 @@ def made_from(
         tokenizer: The one that is given; None: one is trained.
     """
     is_trained = tokenizer is None
-    leave_out = _NO_RESULT | (set() if is_trained else _ONLY_FOR_TRAINING)
+    # Sources and tokenizers are recorded by what they are, not by where.
+    leave_out = {
+        name
+        for name, option in options_of(type(settings)).items()
+        if option.is_location or not option.changes_result
+    }
+    if not is_trained:
+        leave_out |= options_of(VocabularySettings).keys()
     effective = settings.as_json(leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
     if is_trained:

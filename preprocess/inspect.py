@@ -19,6 +19,8 @@ from preprocess import inspect_tokenizer, quality
 from preprocess.journal import Entry, JournalError, read_entries, understanding
 from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import DecodeSettings, InspectSettings
 from preprocess.storage import JOURNAL_FILE, REPAIR, unfinished, work_directory
 from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
@@ -29,7 +31,7 @@ _TOKENS_AT_A_TIME = 1 << 20
 _OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
-def tokenizer_of(path: Path, given: Path | None) -> AnyTokenizer:
+def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
     """The tokenizer of a token file: the one given, else tokenizer.json beside it.
 
     Raises:
@@ -46,10 +48,10 @@ def tokenizer_of(path: Path, given: Path | None) -> AnyTokenizer:
     return load_tokenizer(given or beside)
 
 
-def decoded(
-    path: Path, tokenizer_path: Path | None = None, start: int = 0, count: int | None = None
+def decode_range(
+    path: StrPath, *, tokenizer: StrPath | None = None, start: int = 0, count: int | None = None
 ) -> Iterator[bytes]:
-    """The text of tokens [start, start + count) of a token file, piece by piece.
+    """Decode tokens [start, start + count) of a token file, piece by piece.
 
     A piece may end inside a character; joined they are what the tokens say.
 
@@ -58,17 +60,19 @@ def decoded(
             short.
         TokenizerFileError: There is no tokenizer, or it cannot be read.
     """
+    settings = convert(locals(), DecodeSettings)
     from bpe import Tokenizer
 
-    tokenizer = tokenizer_of(path, tokenizer_path)
-    file = open_tokens(path, tokenizer=tokenizer)
+    used = tokenizer_of(Path(settings.path), settings.tokenizer)
+    file = open_tokens(settings.path, tokenizer=used)
+    start, count = settings.start, settings.count
     if start > len(file):
         raise TokenFileError(
             f"{file.path}: has {len(file):,} tokens, so none begins at {start:,}; choose a smaller"
             " start (--start)"
         )
     stop = len(file) if count is None else min(start + count, len(file))
-    if isinstance(tokenizer, Tokenizer):
+    if isinstance(used, Tokenizer):
         bounds = [*range(start, stop, _TOKENS_AT_A_TIME), stop]
     else:
         # What stands between words is theirs to say, so a document is decoded as a whole.
@@ -78,10 +82,10 @@ def decoded(
         ends = file.document_ends[first:last].astype(np.int64).tolist()
         bounds = list(dict.fromkeys([start, *ends, stop]))
     for place, next_place in pairwise(bounds):
-        yield tokenizer.decode_bytes(file[place:next_place])
+        yield used.decode_bytes(file[place:next_place])
 
 
-def facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
+def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     """What there is to say about a .bin, a tokenizer or a directory of outputs, ready for JSON.
 
     Of a directory: "tokenizer" (or null), "token_files", "val_in_train", "runs" and "unfinished".
@@ -93,20 +97,26 @@ def facts(path: Path, pattern: str | None = None) -> dict[str, Any]:
     Raises:
         TokenbinError: There is no such file, or it is none of these, or it is damaged.
     """
-    if path.is_dir():
-        return _of_directory(path, inspect_tokenizer.facts)
-    if _is_token_file(path):
-        return _of_token_file(open_tokens(path))[0]
-    return inspect_tokenizer.facts(path, _tokenizer_at(path, pattern))
+    place = _place(path, pattern)
+    if place.is_dir():
+        return _of_directory(place, inspect_tokenizer.facts)
+    if _is_token_file(place):
+        return _of_token_file(open_tokens(place))[0]
+    return inspect_tokenizer.facts(place, _tokenizer_at(place, pattern))
 
 
-def description(path: Path, pattern: str | None = None) -> list[str]:
+def description(path: StrPath, *, pattern: str | None = None) -> list[str]:
     """The same as `facts`, in lines for people."""
-    if path.is_dir():
-        return _lines_of_directory(_of_directory(path, inspect_tokenizer.lines))
-    if _is_token_file(path):
-        return quality.lines(_of_token_file(open_tokens(path))[0])
-    return inspect_tokenizer.lines(path, _tokenizer_at(path, pattern))
+    place = _place(path, pattern)
+    if place.is_dir():
+        return _lines_of_directory(_of_directory(place, inspect_tokenizer.lines))
+    if _is_token_file(place):
+        return quality.lines(_of_token_file(open_tokens(place))[0])
+    return inspect_tokenizer.lines(place, _tokenizer_at(place, pattern))
+
+
+def _place(path: StrPath, pattern: str | None) -> Path:
+    return Path(convert({"path": path, "pattern": pattern}, InspectSettings).path)
 
 
 def _is_token_file(path: Path) -> bool:

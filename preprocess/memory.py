@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bpe.errors import TokenbinError
-from preprocess.config import ReadSettings, SettingsError, TrainSettings
+from preprocess.settings.options import SettingsError
+from preprocess.settings.schema import ReadSettings, TrainSettings
 
 # Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; the words that all
 # workers have merged; what each has of its own; text, places of documents, boundaries and ids of
@@ -73,8 +74,8 @@ class MemoryLimit:
             )
 
 
-def fitted(settings: Settings) -> Settings:
-    """Settings with as many workers, and units as large, as the memory limit has room for.
+def fit_to_memory(settings: Settings) -> Settings:
+    """Reduce workers and unit size to what the memory limit has room for.
 
     Raises:
         SettingsError: The limit is less than the least that a run needs.

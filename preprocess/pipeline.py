@@ -12,31 +12,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
-from preprocess.config import (
-    BuildSettings,
-    CountSettings,
-    EncodeSettings,
-    ReadSettings,
-    ShardSettings,
-    TrainFileSettings,
-    TrainSettings,
-    checked,
-)
 from preprocess.count_pass import train_tokenizer
 from preprocess.documents import Reading
 from preprocess.encode_pass import SpecialIds, encode_into, encode_units, encoded_again
 from preprocess.inputs import Record, made_from
 from preprocess.journal import Journal, understanding
 from preprocess.limits import check_has_text
-from preprocess.memory import fitted
+from preprocess.memory import fit_to_memory
 from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
@@ -55,6 +45,18 @@ from preprocess.report import (
     run_stats,
     time_line,
     tokenizer_in_words,
+)
+from preprocess.settings.options import StrPath, convert, options_of
+from preprocess.settings.schema import (
+    END_OF_TEXT,
+    BuildSettings,
+    CountSettings,
+    EncodeSettings,
+    ReadSettings,
+    ShardSettings,
+    TrainFileSettings,
+    TrainSettings,
+    VocabularySettings,
 )
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary
@@ -92,13 +94,36 @@ class BuildResult:
 # --- the whole way ---
 
 
-def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
+def build(
+    *,
+    train: StrPath | Iterable[StrPath] = (),
+    val: StrPath | Iterable[StrPath] = (),
+    val_fraction: float | None = None,
+    out: StrPath = "data",
+    name: str = "",
+    tokenizer: StrPath | None = None,
+    vocab_size: int = 32_000,
+    pattern: str | None = None,
+    special_tokens: Iterable[str] = (),
+    tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
+    min_frequency: int = 2,
+    end_of_text: str | None = None,
+    begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    workers: int | None = None,
+    shard_tokens: int | None = None,
+    split_documents: bool = False,
+    max_minutes: float | None = None,
+    memory_limit: int | str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BuildResult:
     """Train a tokenizer unless one is given, encode train and validation text, put all in place.
 
-    Args:
-        progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.BuildSettings`: train, val, val_fraction, out, name,
-            vocab_size, tokenizer, pattern, special_tokens, workers and so on.
+    Every option is described in docs/options.md and by `tokenbin build --help`. `progress` shows
+    what is done; None shows nothing.
 
     Raises:
         SettingsError: An option is of no use.
@@ -106,35 +131,38 @@ def build(*, progress: Progress | None = None, **options: Any) -> BuildResult:
         OutputError: Outputs exist already, or cannot be written.
         TokenbinError: Whatever else is refused on purpose is one.
     """
-    settings = fitted(checked(BuildSettings, options))
-    progress = progress or Progress()
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = fit_to_memory(convert(options, BuildSettings))
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
-    plan = _plan(settings, options.keys())
-    with Outputs(settings.out, settings.named("build"), plan.record, settings.overwrite) as outputs:
+    training = options_of(VocabularySettings).values()
+    plan = _plan(settings, {each.name for each in training if options[each.name] != each.default})
+    with Outputs(
+        plan.directory, settings.named("build"), plan.record, settings.overwrite
+    ) as outputs:
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)
-        saves = saves_tokenizer(
-            settings.out, plan.tokenizer, settings.tokenizer, settings.overwrite
-        )
+        given = None if settings.tokenizer is None else Path(settings.tokenizer)
+        saves = saves_tokenizer(plan.directory, plan.tokenizer, given, settings.overwrite)
         _refuse_full_disk(plan, outputs, plan.tokenizer, settings)
         outputs.begin()
-        tokenizer = plan.tokenizer or _trained(
+        used = plan.tokenizer or _trained(
             plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, progress, LeftOut()
         )
         if plan.tokenizer is None:
-            _refuse_full_disk(plan, outputs, tokenizer, settings)
+            _refuse_full_disk(plan, outputs, used, settings)
         elif saves:
             outputs.add_tokenizer(plan.tokenizer, TOKENIZER_FILE)
-        report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
+        report, manifests = _encoded(plan, used, settings, outputs, progress)
         stats = _stats(report, settings, progress, started)
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
     lines = [
-        f"tokenizer: {tokenizer_in_words(tokenizer)}",
+        f"tokenizer: {tokenizer_in_words(used)}",
         *report.lines(progress, stats["seconds"]),
     ]
-    return BuildResult(settings.out, tokenizer, manifests, stats, lines)
+    return BuildResult(plan.directory, used, manifests, stats, lines)
 
 
 @dataclass(frozen=True)
@@ -181,12 +209,11 @@ def _plan(settings: BuildSettings, given: Set[str]) -> _Plan:
 
     Args:
         settings: Those of the run.
-        given: Names of the settings that are not there by default.
+        given: Names of the options of training whose values are not the defaults.
     """
     tokenizer: AnyTokenizer | None = None
     if settings.tokenizer:
-        is_ranks = settings.tokenizer.suffix == ".tiktoken"
-        pattern = settings.pattern if is_ranks and "pattern" in given else None
+        pattern = settings.pattern if _is_ranks(settings) and "pattern" in given else None
         tokenizer = _load(settings.tokenizer, pattern, settings)
         SpecialIds.of(tokenizer, settings)
         _say_unused(settings, given, tokenizer)
@@ -201,7 +228,8 @@ def _plan(settings: BuildSettings, given: Set[str]) -> _Plan:
         check_has_text(part.sources, next(iter(part.names)))
     sources = {" and ".join(part.names): part.sources for part in passes}
     record = made_from("build", settings, sources, tokenizer)
-    return _Plan(settings.out, passes, tokenizer, settings.named("stats.json"), record, settings)
+    stats_file = settings.named("stats.json")
+    return _Plan(Path(settings.out), passes, tokenizer, stats_file, record, settings)
 
 
 def sources_of(
@@ -238,8 +266,8 @@ def tokenizer_again(settings: BuildSettings, storage: Storage, progress: Progres
     The storage takes in what is counted on the way.
     """
     if settings.tokenizer is not None:
-        is_ranks = settings.tokenizer.suffix == ".tiktoken"
-        return _load(settings.tokenizer, settings.pattern if is_ranks else None, settings)
+        pattern = settings.pattern if _is_ranks(settings) else None
+        return _load(settings.tokenizer, pattern, settings)
     sources = _train_sources(settings, _reading(settings, None, settings.validation_fraction))
     with Journal(storage) as journal:
         return train_tokenizer(sources, settings, storage, journal, progress, LeftOut())
@@ -464,10 +492,7 @@ def _stats(
 
 def _say_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenizer) -> None:
     """Name the settings that have no effect because nothing is trained."""
-    only_for_training = {"vocab_size", "pattern", "special_tokens", "tie_break", "min_frequency"}
-    if settings.tokenizer and settings.tokenizer.suffix == ".tiktoken":
-        only_for_training -= {"pattern", "special_tokens"}
-    unused = sorted(given & only_for_training)
+    unused = sorted(given - ({"pattern", "special_tokens"} if _is_ranks(settings) else set()))
     if unused:
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
@@ -477,7 +502,12 @@ def _say_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenize
         )
 
 
-def _load(name: Path, pattern: str | None, settings: BuildSettings | CountSettings) -> AnyTokenizer:
+def _is_ranks(settings: BuildSettings) -> bool:
+    """Whether the tokenizer that is given does not say how it splits text."""
+    return settings.tokenizer is not None and settings.tokenizer.endswith(".tiktoken")
+
+
+def _load(name: str, pattern: str | None, settings: BuildSettings | CountSettings) -> AnyTokenizer:
     """The tokenizer that is given; a .tiktoken file gets the special tokens that are asked for."""
     from bpe import load_tokenizer
 
@@ -508,12 +538,30 @@ def _reading(
 # --- the other commands ---
 
 
-def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenizer, list[str]]:
+def train(
+    *,
+    paths: StrPath | Iterable[StrPath],
+    out: StrPath = "tokenizer.json",
+    vocab_size: int = 32_000,
+    pattern: str | None = None,
+    special_tokens: Iterable[str] = (),
+    tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
+    min_frequency: int = 2,
+    end_of_text: str | None = None,
+    begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    workers: int | None = None,
+    max_minutes: float | None = None,
+    memory_limit: int | str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
-    Args:
-        progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.TrainFileSettings`: paths, out, vocab_size, ...
+    Every option is described in docs/options.md and by `tokenbin train --help`. `progress` shows
+    what is done; None shows nothing.
 
     Returns:
         The tokenizer and the closing lines.
@@ -521,23 +569,25 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
     Raises:
         TokenbinError: As `build`.
     """
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = fit_to_memory(convert(options, TrainFileSettings))
     from bpe import Tokenizer
 
-    settings = fitted(checked(TrainFileSettings, options))
-    progress = progress or Progress()
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
     sources = find_sources(settings.paths, _reading(settings, None))
     check_has_text(sources, "train")
     record = made_from("train", settings, {"train": sources}, None)
-    directory, stem = settings.out.parent, settings.out.stem
+    path = Path(settings.out)
+    directory, stem = path.parent, path.stem
     stats_file, left_out = f"{stem}_stats.json", LeftOut()
     with Outputs(directory, stem, record, settings.overwrite) as outputs:
-        if what := _no_training_to_do(outputs, settings.out, stats_file, record):
-            tokenizer = Tokenizer.from_file(settings.out)
-            return tokenizer, [f"{settings.out}: {what}, {tokenizer_in_words(tokenizer)}"]
+        if what := _no_training_to_do(outputs, path, stats_file, record):
+            tokenizer = Tokenizer.from_file(path)
+            return tokenizer, [f"{path}: {what}, {tokenizer_in_words(tokenizer)}"]
         outputs.begin()
-        tokenizer = _trained(sources, settings, outputs, settings.out.name, progress, left_out)
+        tokenizer = _trained(sources, settings, outputs, path.name, progress, left_out)
         seconds = time.perf_counter() - started + progress.seconds_before
         outputs.add_stats(
             stats_file,
@@ -548,7 +598,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> tuple[Tokenize
             },
         )
         outputs.commit()
-    lines = [f"{settings.out}: {tokenizer_in_words(tokenizer)}", *left_out_lines(left_out)]
+    lines = [f"{path}: {tokenizer_in_words(tokenizer)}", *left_out_lines(left_out)]
     return tokenizer, [*lines, time_line(progress, seconds)]
 
 
@@ -570,48 +620,73 @@ def _no_training_to_do(outputs: Outputs, path: Path, stats_file: str, record: Re
     raise OutputError(f"{path}: exists; {why}choose another name, or replace it (--overwrite)")
 
 
-def encode(*, progress: Progress | None = None, **options: Any) -> BuildResult:
+def encode(
+    *,
+    paths: StrPath | Iterable[StrPath],
+    tokenizer: StrPath,
+    pattern: str | None = None,
+    out: StrPath = "train.bin",
+    end_of_text: str | None = None,
+    begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    workers: int | None = None,
+    shard_tokens: int | None = None,
+    split_documents: bool = False,
+    max_minutes: float | None = None,
+    memory_limit: int | str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
-    Args:
-        progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.EncodeSettings`: paths, tokenizer, out and so on.
+    Every option is described in docs/options.md and by `tokenbin encode --help`. `progress` shows
+    what is done; None shows nothing.
 
     Raises:
         TokenbinError: As `build`.
     """
-    settings = fitted(checked(EncodeSettings, options))
-    progress = progress or Progress()
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = fit_to_memory(convert(options, EncodeSettings))
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
-    tokenizer = _load(settings.tokenizer, settings.pattern, settings)
-    SpecialIds.of(tokenizer, settings)
-    sources = find_sources(settings.paths, _reading(settings, tokenizer))
-    name, directory = settings.name, settings.out.parent
+    given = _load(settings.tokenizer, settings.pattern, settings)
+    SpecialIds.of(given, settings)
+    sources = find_sources(settings.paths, _reading(settings, given))
+    name, directory = settings.name, Path(settings.out).parent
     check_has_text(sources, name)
-    record = made_from("encode", settings, {name: sources}, tokenizer)
+    record = made_from("encode", settings, {name: sources}, given)
     passes = [_Pass(sources, {name: name})]
-    plan = _Plan(directory, passes, tokenizer, f"{name}_stats.json", record, settings)
+    plan = _Plan(directory, passes, given, f"{name}_stats.json", record, settings)
     with Outputs(directory, name, record, settings.overwrite) as outputs:
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)
-        _refuse_full_disk(plan, outputs, tokenizer, settings)
+        _refuse_full_disk(plan, outputs, given, settings)
         outputs.begin()
-        report, manifests = _encoded(plan, tokenizer, settings, outputs, progress)
+        report, manifests = _encoded(plan, given, settings, outputs, progress)
         stats = _stats(report, settings, progress, started)
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
-    return BuildResult(
-        directory, tokenizer, manifests, stats, report.lines(progress, stats["seconds"])
-    )
+    return BuildResult(directory, given, manifests, stats, report.lines(progress, stats["seconds"]))
 
 
-def count(*, progress: Progress | None = None, **options: Any) -> Report:
+def count(
+    *,
+    paths: StrPath | Iterable[StrPath],
+    tokenizer: StrPath,
+    pattern: str | None = None,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Count documents and tokens of text files without writing anything.
 
-    Args:
-        progress: Shows what goes on; None shows nothing.
-        **options: Fields of `preprocess.config.CountSettings`: paths, tokenizer and so on.
+    Every option is described in docs/options.md and by `tokenbin count --help`. `progress` shows
+    what is done; None shows nothing.
 
     Returns:
         A report whose `sources` has an entry for each file. No tokens stand around the documents.
@@ -619,12 +694,12 @@ def count(*, progress: Progress | None = None, **options: Any) -> Report:
     Raises:
         TokenbinError: As `build`.
     """
-    settings = checked(CountSettings, options)
-    tokenizer = _load(settings.tokenizer, settings.pattern, settings)
-    sources = find_sources(settings.paths, _reading(settings, tokenizer))
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = convert(options, CountSettings)
+    given = _load(settings.tokenizer, settings.pattern, settings)
+    sources = find_sources(settings.paths, _reading(settings, given))
     report = Report()
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
-    encode_units(
-        sources, {}, tokenizer, nothing_around, settings.workers, report, progress or Progress()
-    )
+    encode_units(sources, {}, given, nothing_around, settings.workers, report, progress)
     return report

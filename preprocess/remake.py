@@ -24,12 +24,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
 from preprocess.encode_pass import SpecialIds, encoded_again
 from preprocess.joined import JoinedArrays
 from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
 from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
+from preprocess.settings.options import SettingsError, convert
+from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source
 from preprocess.storage import REPAIR, LocalStorage, work_directory, writing
 from preprocess.token_file import (
@@ -147,11 +148,11 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
             if not isinstance(settings, dict):
                 unread.append(path.name)
             elif command == "encode":
-                made = checked(EncodeSettings, settings)
+                made = convert(settings, EncodeSettings)
                 if made.name == bin_path.stem:
                     found[path.name] = made, stats
             elif command == "build":
-                built = checked(BuildSettings, settings)
+                built = convert(settings, BuildSettings)
                 # A run without validation leaves a val.bin of another one alone.
                 names = ("train", "val") if built.val or built.validation_fraction else ("train",)
                 if bin_path.stem in map(built.named, names):

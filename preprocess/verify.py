@@ -34,6 +34,8 @@ from preprocess.remake import (
     remake_tokenizer,
     starts_of,
 )
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import VerifySettings
 from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import (
     BLOCK_BYTES,
@@ -82,38 +84,42 @@ class Finding:
         return f"{'ok     ' if self.sound else 'DAMAGED'}  {self.path}: {self.text}"
 
 
-def verified(
-    path: Path,
-    tokenizer_path: Path | None = None,
-    progress: Progress | None = None,
+def verify(
+    path: StrPath,
     *,
+    tokenizer: StrPath | None = None,
     deep: bool = False,
     repair: bool = False,
+    progress: Progress | None = None,
 ) -> list[Finding]:
     """Check one token file, or all in a directory, against their manifests.
 
     Args:
         path: A .bin, a manifest or a directory.
-        tokenizer_path: The tokenizer they were built with; None: tokenizer.json beside each.
-        progress: Shows what goes on.
+        tokenizer: The tokenizer they were built with; None: tokenizer.json beside each.
         deep: Encode all sources again and compare.
-        repair: Make what is damaged again from the sources.
+        repair: Rebuild what is damaged from the sources.
+        progress: Shows what is done; None shows nothing.
 
     Raises:
         TokenFileError: There is nothing to check.
     """
-    paths = _token_files_in(path) if path.is_dir() else [path]
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = convert(options, VerifySettings)
+    place = Path(settings.path)
+    given = None if settings.tokenizer is None else Path(settings.tokenizer)
+    paths = _token_files_in(place) if place.is_dir() else [place]
     if not paths:
-        raise TokenFileError(f"{path}: no finished token file in this directory; build one first")
-    if not path.exists() and not path.with_suffix(".json").exists():
-        raise TokenFileError(f"{path}: no such file or directory; check the path")
-    progress = progress or Progress()
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
+    if not place.exists() and not place.with_suffix(".json").exists():
+        raise TokenFileError(f"{place}: no such file or directory; check the path")
     if repair:
-        clear_repair(path if path.is_dir() else path.parent)
+        clear_repair(place if place.is_dir() else place.parent)
     findings: list[Finding] = []
     for each in paths:
         try:
-            findings += _of_token_file(each, tokenizer_path, progress, deep, repair)
+            findings += _of_token_file(each, given, progress, deep, repair)
         except OSError as error:
             # The others are looked at all the same.
             text = f"cannot be read: {error.strerror or error}; see to the disk and its permissions"

@@ -40,12 +40,12 @@ from bpe.errors import TokenbinError
 from bpe.tokenizer_file import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, count_pass, journal, open_tokens
-from preprocess.inspect import decoded, description, facts
+from preprocess.inspect import decode_range, description, facts
 from preprocess.journal import read_entries
 from preprocess.progress import OutOfTimeError, Progress
 from preprocess.storage import JOURNAL_FILE
 from preprocess.token_file import BLOCK_BYTES, Manifest
-from preprocess.verify import verified
+from preprocess.verify import verify
 
 # What one file may take: of a processor's time, and of memory.
 SECONDS = 20.0
@@ -265,14 +265,14 @@ def _with_content(path: Path, content: bytes, ground: Ground, is_damage: bool = 
     """Read everything with another content of one file."""
     path.write_bytes(content)
     try:
-        findings = verified(ground.small, deep=True)
+        findings = verify(ground.small, deep=True)
         if is_damage and content != ground.sound[path.name]:
             assert not all(each.sound for each in findings)
         bin_path = path.with_suffix(".bin")
         reads_or_refuses(lambda: open_tokens(bin_path).document_ends)
         reads_or_refuses(lambda: facts(ground.small))
         reads_or_refuses(lambda: description(bin_path))
-        reads_or_refuses(lambda: sum(map(len, decoded(bin_path))))
+        reads_or_refuses(lambda: sum(map(len, decode_range(bin_path))))
     finally:
         path.write_bytes(ground.sound[path.name])
 
@@ -341,7 +341,7 @@ def damage(data: st.DataObject, ground: Ground) -> None:
         if bytes(content) == before:
             return
         path.write_bytes(content)
-        findings = verified(ground.large)
+        findings = verify(ground.large)
         assert not all(finding.sound for finding in findings)
         if is_data:
             assert {n for each in findings for n in each.blocks if each.path == path} == blocks

@@ -21,8 +21,8 @@ from bpe.errors import (
     VocabularyError,
 )
 from preprocess import build, open_tokens, pipeline
-from preprocess.inspect import decoded
-from preprocess.verify import verified
+from preprocess.inspect import decode_range
+from preprocess.verify import verify
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers")
 
@@ -196,14 +196,14 @@ def test_the_law_of_the_bin(directory: Path, tmp_path: Path, kind: str, workers:
     assert result.manifests["train"].pattern == ours.pattern
     assert result.stats["look_alikes"][END] == 2
     # Read back with the tokenizer.json that was put beside it.
-    assert all(finding.sound for finding in verified(tmp_path / "out"))
+    assert all(finding.sound for finding in verify(tmp_path / "out"))
     # Text is decoded document by document, whatever part is asked for.
-    pieces = [piece.decode() for piece in decoded(tmp_path / "out" / "train.bin")]
+    pieces = [piece.decode() for piece in decode_range(tmp_path / "out" / "train.bin")]
     starts = [0, *ends[:-1]]
     assert pieces == [
         ours.decode(expected[start:stop]) for start, stop in zip(starts, ends, strict=True)
     ]
-    part = decoded(tmp_path / "out" / "train.bin", None, ends[0] - 1, 3)
+    part = decode_range(tmp_path / "out" / "train.bin", start=ends[0] - 1, count=3)
     assert [piece.decode() for piece in part] == [
         ours.decode(expected[ends[0] - 1 : ends[0]]),
         ours.decode(expected[ends[0] : ends[0] + 2]),

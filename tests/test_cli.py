@@ -19,9 +19,10 @@ import pytest
 
 import preprocess
 from bpe import Tokenizer
-from preprocess.cli import for_argparse, run
-from preprocess.commands import COMMANDS as KNOWN
+from preprocess.cli import COMMANDS as KNOWN
+from preprocess.cli import run
 from preprocess.progress import Progress, logger
+from preprocess.settings.argparse import for_argparse
 
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]
@@ -169,13 +170,13 @@ def test_options_stand_between_paths(
 
 
 def test_only_options_are_spelled_anew() -> None:
-    parameters = KNOWN["train"].parameters
+    parameters = KNOWN["train"].options()
     given = ["a_b", "--special_token", "--e_f g", "--separator", "--", "--overwrite", "--c_d", "-"]
     spelled = ["a_b", "--special-token=--e_f g", "--separator=--", "--overwrite", "--c_d", "-"]
     assert for_argparse(given, parameters) == spelled
     assert for_argparse(["--out"], parameters) == ["--out"]
     assert for_argparse(["--", "--g_h", "--", "i"], parameters) == ["./--g_h", "./--", "i"]
-    parameters = KNOWN["build"].parameters
+    parameters = KNOWN["build"].options()
     given = ["--train_file", "-x", "--val", "--out", "--y", "--", "z"]
     assert for_argparse(given, parameters) == [
         "--train-file",
@@ -211,11 +212,14 @@ def test_doctor_looks_at_data_by_itself(
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("two", "should be a whole number; got 'two'"), ("-1", "should be at least 0; got -1")],
+    [
+        ("two", "argument --start: should be a whole number; got 'two'; see tokenbin decode"),
+        ("-1", "start: should be a whole number of at least 0; got -1"),
+    ],
 )
 def test_a_start_that_is_none(value: str, expected: str, capsys: Any) -> None:
     assert run(["decode", "x.bin", "--start", value]) == 2
-    assert f"argument --start: {expected}; see tokenbin decode" in capsys.readouterr().err
+    assert f"tokenbin: error: {expected}" in capsys.readouterr().err
 
 
 def test_help_that_cannot_be_written_is_an_error(capsys: Any, monkeypatch: Any) -> None:

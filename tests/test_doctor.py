@@ -42,7 +42,7 @@ def test_what_is_in_the_directory_is_tried(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("some text " * 50)
     pipeline.train(paths=tmp_path / "text", out=tmp_path / "tokenizer.json", vocab_size=270)
     (tmp_path / ".build.partial").mkdir()
-    checks = {check.name: check for check in doctor.examined(tmp_path)}
+    checks = {check.name: check for check in doctor.run_doctor(tmp_path)}
     assert all(check.fit for check in checks.values())
     assert f"{tmp_path / 'tokenizer.json'} gives every byte back" in checks["tokenizer"].text
     assert checks["output directory"].text.endswith("; unfinished: .build.partial")
@@ -63,13 +63,13 @@ def test_problems_are_named_and_the_rest_is_done(
     assert "make space or choose another directory" in problems["disk"]
     assert "tokenizer.json" in problems["tokenizer"]
     (tmp_path / "file").write_text("")
-    checks = {check.name: check for check in doctor.examined(tmp_path / "file" / "below")}
+    checks = {check.name: check for check in doctor.run_doctor(tmp_path / "file" / "below")}
     assert "is not a directory" in checks["output directory"].text
     assert not checks["disk"].fit
 
 
 def one(name: str, path: Path) -> doctor.Check:
-    (check,) = [check for check in doctor.examined(path) if check.name == name]
+    (check,) = [check for check in doctor.run_doctor(path) if check.name == name]
     return check
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bpe.errors import TokenizerFileError
 from preprocess import build
-from preprocess.inspect import decoded, description, facts, how_far
+from preprocess.inspect import decode_range, description, facts, how_far
 from preprocess.journal import Journal
 from preprocess.storage import LocalStorage
 from preprocess.token_file import TokenFileError
@@ -25,28 +25,34 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_token_file_decodes_to_its_text(data: Path) -> None:
-    assert b"".join(decoded(data / "train.bin")).decode() == TEXT + "<|endoftext|>"
+    assert b"".join(decode_range(data / "train.bin")).decode() == TEXT + "<|endoftext|>"
 
 
 def test_a_part_is_decoded(data: Path) -> None:
-    whole = b"".join(decoded(data / "train.bin"))
-    parts = [b"".join(decoded(data / "train.bin", None, start, 7)) for start in range(0, 399, 7)]
+    whole = b"".join(decode_range(data / "train.bin"))
+    parts = [
+        b"".join(decode_range(data / "train.bin", start=start, count=7))
+        for start in range(0, 399, 7)
+    ]
     assert whole.startswith(b"".join(parts))
     assert len(b"".join(parts)) > 399
-    assert b"".join(decoded(data / "train.bin", data / "tokenizer.json", 0, 0)) == b""
+    assert (
+        b"".join(decode_range(data / "train.bin", tokenizer=data / "tokenizer.json", count=0))
+        == b""
+    )
     with pytest.raises(TokenFileError, match="so none begins at 999,999"):
-        list(decoded(data / "train.bin", None, 999_999))
+        list(decode_range(data / "train.bin", start=999_999))
 
 
 def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.docs", "train.json"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
     with pytest.raises(TokenizerFileError, match=r"no tokenizer\.json beside it"):
-        list(decoded(tmp_path / "train.bin"))
+        list(decode_range(tmp_path / "train.bin"))
     (tmp_path / "text").write_text("other " * 50)
     build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=260)
     with pytest.raises(TokenFileError, match="built with the tokenizer"):
-        list(decoded(data / "train.bin", tmp_path / "other" / "tokenizer.json"))
+        list(decode_range(data / "train.bin", tokenizer=tmp_path / "other" / "tokenizer.json"))
 
 
 def test_a_directory_is_described(data: Path) -> None:

@@ -36,11 +36,13 @@ LEVELS = [
     "bpe.huggingface",
     "bpe.train",
     "bpe",
+    "preprocess.settings",
     "preprocess.progress preprocess.storage preprocess.joined"
     " preprocess.stopping preprocess.reused_memory",
     "preprocess.token_file preprocess.journal",
     "preprocess.quality preprocess.spill",
-    "preprocess.sampling.batches preprocess.documents preprocess.config",
+    "preprocess.sampling.batches preprocess.documents preprocess.settings.options",
+    "preprocess.settings.schema preprocess.settings.argparse",
     "preprocess.sampling preprocess.sources.text preprocess.sources.standard_library"
     " preprocess.memory",
     "preprocess.sources",
@@ -52,7 +54,6 @@ LEVELS = [
     "preprocess.pipeline",
     "preprocess.remake",
     "preprocess.verify",
-    "preprocess.commands",
     "preprocess.cli",
     "preprocess.__main__ preprocess",
 ]

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from bpe import PretokenCounts
 from bpe.count import CountsFileError, FrozenCounts
 from preprocess import build, count_pass, journal, memory, pipeline, spill
-from preprocess.config import BuildSettings, EncodeSettings, SettingsError, checked
 from preprocess.journal import JournalError
-from preprocess.memory import MemoryLimit, MemoryLimitError, fitted
+from preprocess.memory import MemoryLimit, MemoryLimitError, fit_to_memory
+from preprocess.settings.options import SettingsError, convert
+from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.storage import LocalStorage
 
 ROOT = Path(__file__).parent.parent
@@ -137,7 +138,7 @@ def test_counts_that_contradict_one_another_are_refused() -> None:
 
 def encoding(limit: str, **more: Any) -> EncodeSettings:
     values = {"paths": "x", "tokenizer": "t", "memory_limit": limit, "workers": 8}
-    return fitted(checked(EncodeSettings, values | more))
+    return fit_to_memory(convert(values | more, EncodeSettings))
 
 
 def test_workers_and_units_are_fitted_into_the_limit() -> None:
@@ -159,12 +160,12 @@ def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
     assert encoding("406MB").workers == 1
     with pytest.raises(SettingsError, match="memory_limit: should be a number of bytes"):
         encoding("much")
-    large = checked(BuildSettings, {"vocab_size": 10**6, "memory_limit": "1GB"})
+    large = convert({"vocab_size": 10**6, "memory_limit": "1GB"}, BuildSettings)
     with pytest.raises(SettingsError, match="which is 1406MB"):
-        fitted(large)
+        fit_to_memory(large)
     # With a tokenizer that is there, none is trained.
-    given = checked(BuildSettings, {"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "406MB"})
-    assert fitted(given).workers == 1
+    given = convert({"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "406MB"}, BuildSettings)
+    assert fit_to_memory(given).workers == 1
 
 
 def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(

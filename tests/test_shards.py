@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from preprocess import build, count_pass, get_batch, journal, open_tokens
 from preprocess.cli import run
-from preprocess.config import SettingsError
-from preprocess.inspect import decoded, description
+from preprocess.inspect import decode_range, description
 from preprocess.joined import JoinedArrays
+from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
 from preprocess.token_file import Manifest, TokenFileError, token_dtype
-from preprocess.verify import verified
+from preprocess.verify import verify
 
 END = "<|endoftext|>"
 N = 200  # tokens of a shard
@@ -209,7 +209,7 @@ def test_batches_are_those_of_one_file(root: Path, divided: str) -> None:
 def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> None:
     for start, count in ((0, None), (N - 3, 9)):
         pieces = [
-            b"".join(decoded(root / each / "train.json", None, start, count))
+            b"".join(decode_range(root / each / "train.json", start=start, count=count))
             for each in ("whole", divided)
         ]
         assert pieces[0] == pieces[1]
@@ -226,12 +226,12 @@ def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> No
 
 
 def damages(data: Path, **more: bool) -> list[Any]:
-    return [finding for finding in verified(data, **more) if not finding.sound]
+    return [finding for finding in verify(data, **more) if not finding.sound]
 
 
 def test_sound_shards_are_sound(data: Path) -> None:
     assert damages(data, deep=True) == []
-    assert any("shards agree" in finding.text for finding in verified(data))
+    assert any("shards agree" in finding.text for finding in verify(data))
 
 
 @settings(max_examples=40, deadline=None)
@@ -253,7 +253,7 @@ def test_damage_is_found_in_its_shard_and_repaired(
         content += bytes(1 + bit)
     path.write_bytes(content)
     assert {finding.path for finding in damages(data)} >= {path}
-    assert verified(data, repair=True)[-1].sound
+    assert verify(data, repair=True)[-1].sound
     assert damages(data) == []
     assert torture.contents(data) == torture.contents(root / divided)
 
@@ -263,7 +263,7 @@ def test_a_missing_shard_is_named_and_made_again(data: Path, root: Path, divided
     with pytest.raises(TokenFileError, match=r"train_00001\.bin: missing, though its manifest"):
         open_tokens(data / "train.json")
     assert any("missing" in finding.text for finding in damages(data))
-    verified(data / "train.json", repair=True)
+    verify(data / "train.json", repair=True)
     assert torture.contents(data) == torture.contents(root / divided)
 
 

@@ -25,7 +25,7 @@ from preprocess.inspect import description
 from preprocess.pipeline import encode
 from preprocess.storage import LocalStorage, OutputError
 from preprocess.token_file import BLOCK_BYTES, TokenFileError, open_tokens
-from preprocess.verify import Finding, verified
+from preprocess.verify import Finding, verify
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
 
 @pytest.mark.parametrize("what", ["", "train.bin", "val.json"])
 def test_what_was_built_is_sound(data: Path, what: str) -> None:
-    findings = verified(data / what)
+    findings = verify(data / what)
     assert len(findings) == (9 if what else 18)
     assert not damages(findings)
     assert any("encode to the same ids again" in finding.text for finding in findings)
@@ -82,7 +82,7 @@ def test_a_flipped_bit_is_found(data: Path, name: str) -> None:
     content = bytearray((data / name).read_bytes())
     content[17] ^= 4
     (data / name).write_bytes(content)
-    found = damages(verified(data / "train.bin"))
+    found = damages(verify(data / "train.bin"))
     assert any(f"{name}: 1 of 1 blocks are damaged: 0 (from byte 0" in line for line in found)
 
 
@@ -96,13 +96,13 @@ def test_every_byte_of_a_manifest_counts(data: Path, how: str) -> None:
         path.write_bytes(content[:-1])
     else:
         path.write_bytes(content.replace(b'"text"', b'"te\xfft"', 1))
-    assert any("the manifest is not as it was written" in line for line in damages(verified(data)))
+    assert any("the manifest is not as it was written" in line for line in damages(verify(data)))
 
 
 def test_a_tokenizer_without_its_last_byte_is_found(data: Path) -> None:
     path = data / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert any("bytes of its file were changed" in line for line in damages(verified(data)))
+    assert any("bytes of its file were changed" in line for line in damages(verify(data)))
 
 
 def test_a_manifest_with_more_documents_than_there_are(data: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_manifest_with_more_documents_than_there_are(data: Path) -> None:
     path.write_text(path.read_text().replace(said, f'"n_documents": {n_documents + 1}'))
     assert re.search(
         r"train\.docs: [\d,]+ bytes are expected and [\d,]+ were found",
-        str(damages(verified(data))),
+        str(damages(verify(data))),
     )
 
 
@@ -127,8 +127,8 @@ def test_what_is_no_file_is_not_waited_for(data: Path, name: str, make: Any) -> 
     path.unlink()
     make(path)
     text = "expected a file, found something else; remove it"
-    assert f"DAMAGED  {path}: {text}" in damages(verified(data))
-    others = [finding for finding in verified(data, repair=True) if finding.path.stem == "val"]
+    assert f"DAMAGED  {path}: {text}" in damages(verify(data))
+    others = [finding for finding in verify(data, repair=True) if finding.path.stem == "val"]
     assert (len(others) == 8) == (name != "tokenizer.json")
 
 
@@ -136,15 +136,15 @@ def test_what_is_no_file_is_not_waited_for(data: Path, name: str, make: Any) -> 
 def test_a_pipe_instead_of_stats_is_not_waited_for(data: Path) -> None:
     (data / "stats.json").unlink()
     os.mkfifo(data / "stats.json")
-    assert not damages(verified(data))
+    assert not damages(verify(data))
     flip(data / "train.bin", 4)
-    assert "cannot be repaired" in str(damages(verified(data, repair=True)))
+    assert "cannot be repaired" in str(damages(verify(data, repair=True)))
 
 
 def test_a_wrong_size_is_found(data: Path) -> None:
     with open(data / "train.bin", "ab") as file:
         file.write(b"\0\0")
-    found = damages(verified(data / "train.json"))
+    found = damages(verify(data / "train.json"))
     assert len(found) == 1
     assert "were found; it was damaged or replaced" in found[0]
 
@@ -152,11 +152,11 @@ def test_a_wrong_size_is_found(data: Path) -> None:
 def test_another_tokenizer_is_found(data: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("something else " * 100)
     build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=270)
-    found = damages(verified(data, tmp_path / "other" / "tokenizer.json"))
+    found = damages(verify(data, tokenizer=tmp_path / "other" / "tokenizer.json"))
     assert len(found) == 2
     assert all("built with the tokenizer" in line for line in found)
     (data / "tokenizer.json").unlink()
-    assert "there is no tokenizer.json beside it" in damages(verified(data))[0]
+    assert "there is no tokenizer.json beside it" in damages(verify(data))[0]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_contradictions_behind_right_digests_are_found(
     data: Path, ids: list[int], ends: list[int], end: int, message: str
 ) -> None:
     write(data, ids, ends, end)
-    found = damages(verified(data / "odd.bin"))
+    found = damages(verify(data / "odd.bin"))
     assert len(found) == bool(message)
     assert not message or message in found[0]
 
@@ -187,7 +187,7 @@ def test_ids_without_a_token_are_found(data: Path) -> None:
     vocabulary = Vocabulary(tokens, [], {"<|endoftext|>": 278})
     Tokenizer.from_vocabulary(vocabulary).save(data / "tokenizer.json")
     write(data, [97, 260, 278], [3])
-    (found,) = damages(verified(data / "odd.bin"))
+    (found,) = damages(verify(data / "odd.bin"))
     assert "document 0 does not decode: token id 260 is not in the vocabulary" in found
 
 
@@ -198,7 +198,7 @@ def test_text_that_is_changed_before_it_is_encoded(data: Path, tmp_path: Path) -
     (tmp_path / "text").write_text("naïve<|endoftext|>e\u0301te\u0301")
     text, out = tmp_path / "text", tmp_path / "nfd"
     build(train=text, val=text, out=out, tokenizer=tmp_path / "tokenizer.json")
-    findings = verified(out / "train.bin")
+    findings = verify(out / "train.bin")
     assert not damages(findings)
     assert "2 documents decode, but not always to the very text" in findings[-2].text
 
@@ -210,38 +210,36 @@ def test_ids_beyond_the_vocabulary_and_ends_out_of_order_are_found(data: Path) -
     ends = np.fromfile(data / "train.docs", np.uint64)
     ends[[3, 4]] = ends[[4, 3]]
     ends.tofile(data / "train.docs")
-    found = damages(verified(data / "train.bin"))
+    found = damages(verify(data / "train.bin"))
     assert any("token 5 is 400, and the vocabulary has 280 ids" in line for line in found)
     assert any("document 4 ends at" in line and "not past its start" in line for line in found)
     ends[[3, 4]] = ends[[4, 3]]
     ends[-1] -= 1
     ends.tofile(data / "train.docs")
-    assert any(
-        "the last document ends at" in line for line in damages(verified(data / "train.bin"))
-    )
+    assert any("the last document ends at" in line for line in damages(verify(data / "train.bin")))
 
 
 def test_begin_of_text_ids_are_looked_at(data: Path) -> None:
     tokens = np.fromfile(data / "train.bin", np.uint16)
     tokens[0] = 97
     tokens.tofile(data / "train.bin")
-    found = damages(verified(data / "train.bin"))
+    found = damages(verify(data / "train.bin"))
     assert any("document 0 does not begin with the begin-of-text id 279" in line for line in found)
 
 
 def test_json_that_is_too_deep_is_no_output_of_ours(data: Path) -> None:
     for name in ("deep.json", "deep_stats.json"):
         (data / name).write_text("[" * 200_000)
-    assert not damages(verified(data, deep=True))
+    assert not damages(verify(data, deep=True))
     assert description(data)
 
 
 def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(TokenFileError, match="no finished token file in this directory"):
-        verified(tmp_path)
+        verify(tmp_path)
     with pytest.raises(TokenFileError, match="no such file or directory"):
-        verified(tmp_path / "none.bin")
+        verify(tmp_path / "none.bin")
 
 
 # Which block, which documents, which source; deep; repair.
@@ -277,7 +275,7 @@ def test_a_damaged_block_is_named_with_its_documents_and_sources(copy: Path) -> 
     assert len(file.manifest.bin_digests) == 3
     place = BLOCK_BYTES + 12_345
     flip(copy / "train.bin", place)
-    (finding,) = [f for f in verified(copy / "train.bin") if f.blocks]
+    (finding,) = [f for f in verify(copy / "train.bin") if f.blocks]
     assert finding.blocks == (1,)
     first, last = np.searchsorted(file.document_ends, [BLOCK_BYTES // 2, BLOCK_BYTES - 1], "right")
     assert f"1 (from byte {BLOCK_BYTES:,}, documents {first:,} to {last:,}, of " in finding.text
@@ -301,11 +299,11 @@ def test_damaged_blocks_are_made_again(copy: Path, large: Path, name: str, how: 
         os.truncate(path, n_bytes + 7)
     else:
         path.unlink()
-    assert damages(verified(copy))
-    findings = verified(copy, repair=True)
+    assert damages(verify(copy))
+    findings = verify(copy, repair=True)
     assert not damages(findings)
     assert path.read_bytes() == (large / name).read_bytes()
-    assert not damages(verified(copy))
+    assert not damages(verify(copy))
 
 
 def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
@@ -319,16 +317,16 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     # The same size, but another text.
     other = sources / "0.txt"
     other.write_text(other.read_text().replace("are", "ARE", 1))
-    found = damages(verified(copy / "train.bin", repair=True))
+    found = damages(verify(copy / "train.bin", repair=True))
     assert any("0 of 1 damaged blocks were made again" in line for line in found)
     (sources / "0.txt").write_text("short")
-    found = damages(verified(copy / "train.bin", repair=True))
+    found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: its source 0.txt had" in line for line in found)
     (sources / "0.txt").unlink()
-    found = damages(verified(copy / "train.bin", repair=True))
+    found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: its source 0.txt had" in line for line in found)
     (copy / "stats.json").unlink()
-    found = damages(verified(copy / "train.bin", repair=True))
+    found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: no stats.json beside it" in line for line in found)
 
 
@@ -351,7 +349,7 @@ def test_a_repair_that_fails_makes_nothing_up(
         path.unlink()
     before = path.read_bytes() if path.exists() else None
     text.write_text(text.read_text().replace(" low ", " l o "))
-    found = damages(verified(tmp_path / "data" / "train.bin", repair=True))
+    found = damages(verify(tmp_path / "data" / "train.bin", repair=True))
     assert any("0 of 1 damaged blocks were made again" in line for line in found)
     assert (path.read_bytes() if path.exists() else None) == before
     with pytest.raises(TokenFileError):
@@ -379,7 +377,7 @@ def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> 
     """Then the blocks of its token file can be, too."""
     damage(data / "train.json", MANIFEST_DAMAGES[how])
     flip(data / "train.bin", 40)
-    findings = verified(data, repair=True)
+    findings = verify(data, repair=True)
     assert not damages(findings)
     lines = [finding.line() for finding in findings]
     assert any("train.json: was made again, and has the digest in stats.json" in x for x in lines)
@@ -387,7 +385,7 @@ def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> 
     for name in ("train.json", "train.bin"):
         assert (data / name).read_bytes() == (built / name).read_bytes()
     assert {path.name for path in data.iterdir()} == {path.name for path in built.iterdir()}
-    assert not damages(verified(data, deep=True))
+    assert not damages(verify(data, deep=True))
 
 
 def test_manifests_of_every_kind_of_run_are_made_again(built: Path, tmp_path: Path) -> None:
@@ -403,7 +401,7 @@ def test_manifests_of_every_kind_of_run_are_made_again(built: Path, tmp_path: Pa
     ):
         before = path.read_bytes()
         path.write_bytes(before[:-1])
-        assert not damages(verified(path, built / "tokenizer.json", repair=True))
+        assert not damages(verify(path, tokenizer=built / "tokenizer.json", repair=True))
         assert path.read_bytes() == before
 
 
@@ -433,14 +431,14 @@ def test_a_manifest_that_cannot_be_proven_is_not_made_up(
     else:
         (data / "stats.json").unlink()
         message = "no stats.json beside it says how it was made"
-    found = damages(verified(data / "train.bin", repair=True))
+    found = damages(verify(data / "train.bin", repair=True))
     advice = f"; put a copy of it in its place, or remove train.json and {AGAIN}"
     assert found[0].endswith(f"train.json: cannot be repaired: {message}{advice}")
     assert (data / "train.json").read_bytes() == before
     # What it says to do helps.
     (data / "train.json").unlink()
     build(**options, overwrite=True)
-    assert not damages(verified(data, deep=True))
+    assert not damages(verify(data, deep=True))
 
 
 TOKENIZER_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -463,8 +461,8 @@ def test_a_damaged_tokenizer_is_made_again(
     data, _ = copied(built, tmp_path, **more)
     before = contents(data)
     damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
-    assert damages(verified(data))
-    findings = verified(data, repair=True)
+    assert damages(verify(data))
+    findings = verify(data, repair=True)
     assert not damages(findings)
     (line,) = [finding.line() for finding in findings if "was made again" in finding.text]
     assert line.endswith("tokenizer.json: was made again, and has the fingerprint in the manifest")
@@ -479,7 +477,7 @@ def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
     damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
     before = (data / "tokenizer.json").read_bytes()
     options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
-    found = damages(verified(data / "train.bin", repair=True))
+    found = damages(verify(data / "train.bin", repair=True))
     assert re.search(
         r"tokenizer\.json: cannot be repaired: what it was made from gives another one now"
         rf" \([0-9a-f]{{16}}\.\.\.\); put a copy of it in its place, or {AGAIN}",
@@ -487,7 +485,7 @@ def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
     )
     assert (data / "tokenizer.json").read_bytes() == before
     build(**options, overwrite=True)
-    assert not damages(verified(data, deep=True))
+    assert not damages(verify(data, deep=True))
 
 
 def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
@@ -496,14 +494,14 @@ def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes((built / "tokenizer.json").read_bytes()[:-40])
     encode(paths=built.parent / "text", out=tmp_path / "x.bin", tokenizer=built / "tokenizer.json")
-    found = damages(verified(tmp_path, repair=True))
+    found = damages(verify(tmp_path, repair=True))
     assert "tokenizer.json: cannot be repaired: it was not made here, but given (" in found[0]
 
 
 def test_without_tokenizer_and_manifest_nothing_is_proven(data: Path) -> None:
     (data / "train.json").unlink()
     (data / "tokenizer.json").unlink()
-    found = damages(verified(data / "train.bin", repair=True))
+    found = damages(verify(data / "train.bin", repair=True))
     assert "train.json: cannot be repaired: tokenizer.json is damaged or gone, too; put" in found[0]
 
 
@@ -511,10 +509,10 @@ def test_the_tokenizer_of_another_token_file_is_left_alone(built: Path, tmp_path
     data, options = copied(built, tmp_path, name="a")
     build(**options | {"name": "b", "vocab_size": 270}, overwrite=True)
     before = (data / "tokenizer.json").read_bytes()
-    found = damages(verified(data / "a_train.bin", repair=True))
+    found = damages(verify(data / "a_train.bin", repair=True))
     assert "built with the tokenizer" in found[0]
     assert (data / "tokenizer.json").read_bytes() == before
-    assert not damages(verified(data / "b_train.bin", repair=True))
+    assert not damages(verify(data / "b_train.bin", repair=True))
 
 
 def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
@@ -524,7 +522,7 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
         LocalStorage(data, "build"),
         pytest.raises(OutputError, match=r"data: process \d+ on .* is writing in this directory"),
     ):
-        verified(data / "train.bin", repair=True)
+        verify(data / "train.bin", repair=True)
     assert (data / "train.bin").read_bytes() == before
 
 
@@ -535,8 +533,8 @@ def test_a_token_file_that_lost_two_of_its_files_is_not_passed_over(
 ) -> None:
     damage(data / "train.json", MANIFEST_DAMAGES[how])
     (data / f"train{lost}").unlink()
-    assert any("train" in line for line in damages(verified(data)))
-    assert not damages(verified(data, repair=True))
+    assert any("train" in line for line in damages(verify(data)))
+    assert not damages(verify(data, repair=True))
     assert contents(data) == contents(built)
 
 
@@ -548,7 +546,7 @@ def test_a_full_disk_is_no_damage(data: Path, monkeypatch: pytest.MonkeyPatch) -
     before = contents(data)
     monkeypatch.setattr("bpe.Tokenizer.save", full)
     with pytest.raises(OutputError, match=r"tokenizer\.json: could not be written: No space left"):
-        verified(data, repair=True)
+        verify(data, repair=True)
     assert contents(data) == before
 
 
@@ -568,13 +566,13 @@ def test_what_a_killed_repair_left_is_said_and_cleared_away(
         patched.setattr(LocalStorage, "publish", killed)
         patched.setattr(LocalStorage, "clear", lambda self: None)
         with pytest.raises(KilledError):
-            verified(data, repair=True)
+            verify(data, repair=True)
     work = data / "..repair.partial"
     assert {"journal.jsonl", "tokenizer.json"} <= {path.name for path in work.iterdir()}
     said = f"{work}: not finished: a repair; the next one clears it away (verify --repair)"
     (data / "tokenizer.json").write_bytes(before["tokenizer.json"])
     assert said in description(data)
-    assert not damages(verified(data, repair=True))
+    assert not damages(verify(data, repair=True))
     assert contents(data) == before
     assert not work.exists()
 
@@ -585,8 +583,8 @@ def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
     given = {"train": built.parent / "text", "out": tmp_path, "tokenizer": built / "tokenizer.json"}
     build(**given, val_fraction=0.3)
     build(**given, val_fraction=0, overwrite=True)
-    assert not damages(verified(tmp_path))
-    (found,) = damages(verified(tmp_path, deep=True))
+    assert not damages(verify(tmp_path))
+    (found,) = damages(verify(tmp_path, deep=True))
     assert "val.bin: not compared with its sources: no stats.json beside it" in found
 
 
@@ -598,10 +596,10 @@ def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_pa
     encode(paths=text, out=data / "train.bin", tokenizer=tokenizer, overwrite=True)
     before = contents(data)
     flip(data / "train.bin", 4)
-    assert not damages(verified(data, repair=True, deep=True))
+    assert not damages(verify(data, repair=True, deep=True))
     assert contents(data) == before
     (data / "train.json").unlink()
-    found = damages(verified(data, repair=True))
+    found = damages(verify(data, repair=True))
     both = "stats.json and train_stats.json both tell how it was made, and which came last is not"
     assert f"train.json: cannot be repaired: {both} known; put a copy of it" in found[0]
     assert contents(data) == {name: before[name] for name in before if name != "train.json"}
@@ -623,7 +621,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", failing)
-    findings = verified(data)
+    findings = verify(data)
     assert damages(findings) == [
         f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; see to the disk and"
         " its permissions"
@@ -641,7 +639,7 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
     odd = {"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "encode"}}
     for name, content in (("a_stats.json", odd), ("b_stats.json", odd | {"settings": 3})):
         (data / name).write_text(json.dumps(content))
-    assert not damages(verified(data, deep=True))
+    assert not damages(verify(data, deep=True))
 
 
 def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
@@ -663,7 +661,7 @@ def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
 
 
 def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path) -> None:
-    findings = verified(data, deep=True)
+    findings = verify(data, deep=True)
     assert not damages(findings)
     assert sum("encoded again, give the same ids" in finding.text for finding in findings) == 2
     # Sound in every other respect, but not what the sources give.
@@ -678,11 +676,11 @@ def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path)
         fields = ("end_of_text_id", "begin_of_text_id", "n_bytes", "tokenizer_fingerprint")
         fields += ("pattern", "unicode_version", "sources")
         writer.finish(**{field: getattr(manifest, field) for field in fields})
-    assert not damages(verified(data / "train.bin"))
-    (found,) = damages(verified(data / "train.bin", deep=True))
+    assert not damages(verify(data / "train.bin"))
+    (found,) = damages(verify(data / "train.bin", deep=True))
     assert f"text, encoded again: token {at:,} differs" in found
     (data / "stats.json").unlink()
-    assert "not compared with its sources" in damages(verified(data / "train.bin", deep=True))[0]
+    assert "not compared with its sources" in damages(verify(data / "train.bin", deep=True))[0]
 
 
 def test_json_and_exit_codes(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -704,7 +702,7 @@ def test_json_and_exit_codes(data: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_tokenizer_in_another_layout_is_said_to_be_one(data: Path, tmp_path: Path) -> None:
     path = data / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
-    findings = verified(data / "train.bin")
+    findings = verify(data / "train.bin")
     assert not damages(findings)
     assert any("in the layout of another program" in finding.text for finding in findings)
 
@@ -736,6 +734,6 @@ def test_any_value_anywhere_in_a_manifest_is_reported(
         where.pop(key, None)
     (copy / "train.json").write_text(json.dumps(content))
     for options in ({}, {"deep": True}):
-        findings = verified(copy / "train.bin", **options)
+        findings = verify(copy / "train.bin", **options)
         # Its text is not laid out as it was, if nothing else.
         assert damages(findings)

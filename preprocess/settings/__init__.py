@@ -1,0 +1,1 @@
+"""Options: declared once, for Python, the command line and the documentation."""

@@ -1,0 +1,102 @@
+"""The command line of a command, from its options.
+
+What the user leaves out is left out of what is parsed: defaults are those of the functions, and are
+only named here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from preprocess.settings.options import Option
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Add the options of a command to its parser, in the order of its help, and its usage."""
+    parser.usage = " ".join([f"{parser.prog} [OPTION...]", *filter(None, map(_in_usage, options))])
+    for option in options:
+        parser.add_argument(*option.names, **_how(option))
+
+
+def _in_usage(option: Option) -> str:
+    """How an option is shown in the first line of help: only what is positional or required."""
+    value = option.kind.metavar
+    if not option.positional:
+        return f"{option.names[0]} {value}" if option.is_required else ""
+    shown = f"{value}..." if option.is_list else value
+    return shown if option.is_required else f"[{shown}]"
+
+
+def _how(option: Option) -> dict[str, Any]:
+    """Arguments of argparse's `add_argument`, beside names."""
+    default = f" [default: {option.shown_default}]" if option.shown_default else ""
+    # argparse would take a percent sign for a place to put a value at.
+    text = (option.help + default).replace("%", "%%")
+    how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
+    if option.is_switch:
+        return how | {"dest": option.name, "action": "store_true"}
+    how |= {"metavar": option.kind.metavar, "type": _FROM_TEXT.get(option.kind.accepts)}
+    if option.positional:
+        nargs = "+" if option.is_required else "*"
+        return how | {"nargs": nargs if option.is_list else None if option.is_required else "?"}
+    how |= {"dest": option.name, "required": option.is_required}
+    if option.is_list:
+        how |= {"action": "extend", "nargs": "+"} if option.is_location else {"action": "append"}
+    return how
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"should be a whole number; got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"should be a number; got {text!r}") from None
+
+
+_FROM_TEXT = {int: _whole_number, float: _number}
+
+
+def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
+    """Spell arguments so that argparse takes none for what it is not.
+
+    An option may be spelled with underscores. What follows one that takes a value is the value, and
+    what follows `--` are paths, whatever they begin with.
+
+    >>> from preprocess.settings.options import options_of
+    >>> from preprocess.settings.schema import CountSettings
+    >>> options = [*options_of(CountSettings).values()]
+    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options)
+    ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
+    """
+    by_name = {name: each for each in options if not each.positional for name in each.names}
+    spelled: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--" and len(by_name) < sum(len(each.names) for each in options):
+            return [*spelled, *map(_as_path, left)]
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-")
+        option = by_name.get(name)
+        if option is None:
+            before = by_name.get(spelled[-1]) if spelled else None
+            is_first_of_list = before is not None and before.is_list
+            spelled.append(_as_path(argument) if is_first_of_list else argument)
+            continue
+        takes_one = not option.is_switch and not (option.is_list and option.is_location)
+        if takes_one and not equals:
+            following = next(left, None)
+            equals, value = ("", "") if following is None else ("=", following)
+        spelled.append(f"{name}{equals}{value}")
+    return spelled
+
+
+def _as_path(path: str) -> str:
+    return f"./{path}" if path.startswith("-") else path

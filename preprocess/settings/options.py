@@ -1,0 +1,378 @@
+"""Declare options as fields of dataclasses, and convert a mapping of given values to settings.
+
+The type of a field states what is stored; constraints are `msgspec.Meta`, checked by
+`msgspec.convert`. A `Kind` in the type states what may be given instead: a path for a string,
+"64KiB" for a number, an integer of NumPy. Signatures, command line and documentation are derived
+from `options_of`, or compared with it by tests.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Real
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+from msgspec import Meta
+
+from bpe.errors import TokenbinError
+from bpe.locations import LOCAL, is_url
+
+StrPath = str | os.PathLike[str]
+
+_SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
+
+
+class SettingsError(TokenbinError, ValueError):
+    """An option has a value that cannot work, or two options contradict one another."""
+
+
+# --- kinds of values ---
+
+
+class Kind(NamedTuple):
+    """What may be given for values of one type.
+
+    Attributes:
+        read: Convert a given value to the stored type. What it cannot convert it returns as it is,
+            or raises TypeError; a ValueError says what the value should be.
+        expected: What the value should be, otherwise.
+        accepts: Type of the parameter in signatures.
+        metavar: Name of the value in usage.
+    """
+
+    read: Callable[[Any], Any]
+    expected: str
+    accepts: Any
+    metavar: str = ""
+
+
+def _read_integer(value: Any) -> Any:
+    """Convert an integer of any library; True is none."""
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _read_number(value: Any) -> Any:
+    """Convert a real number of any library; True is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("should be a number that is not as large") from None
+
+
+def size_in_bytes(value: Any) -> int:
+    """Convert "64KiB", "4 MiB", "1GB" or an integer to a number of bytes.
+
+    >>> [size_in_bytes(size) for size in ("64KiB", "4 MiB", "1GB", "200", 200)]
+    [65536, 4194304, 1000000000, 200, 200]
+
+    Raises:
+        ValueError: It is nothing of the kind, or not one byte.
+    """
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        value = int(match[1]) * _FACTORS[(match[2] or "").lower()]
+    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
+        raise ValueError(f"should be {_A_SIZE}")
+    n_bytes = operator.index(value)
+    if n_bytes < 1:
+        raise ValueError("should be at least 1")
+    return n_bytes
+
+
+def _read_text(value: Any) -> Any:
+    """Return text that can be encoded."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("should be valid Unicode") from error
+    return value
+
+
+def _read_token(value: Any) -> Any:
+    """Return the text of a special token."""
+    if value == "":
+        raise ValueError("should not be empty")
+    return _read_text(value)
+
+
+def _read_tokens(value: Any) -> Any:
+    """Convert an iterable of special tokens, each of which is there once."""
+    tokens = tuple(map(_read_token, _elements(value)))
+    for token in tokens:
+        if tokens.count(token) > 1:
+            raise ValueError(f"should name each token once, and {token!r} is there more than once")
+    return tokens
+
+
+def _read_pattern(value: Any) -> Any:
+    """Convert the name or the published text of a split pattern to its name."""
+    from bpe.patterns import pattern_name
+
+    return pattern_name(_read_text(value)) if isinstance(value, str) else value
+
+
+def _read_location(value: Any) -> str:
+    """Convert a path to text, as it is spelled."""
+    location = os.fspath(value)
+    if not isinstance(location, str):
+        raise TypeError
+    if is_url(location):
+        raise ValueError(LOCAL)
+    return location
+
+
+def _read_locations(value: Any) -> tuple[str, ...]:
+    """Convert a path or an iterable of paths."""
+    given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
+    return tuple(map(_read_location, given))
+
+
+def _read_bin_file(value: Any) -> str:
+    """Convert the path of a token file."""
+    location = _read_location(value)
+    stem, suffix = os.path.splitext(os.path.basename(location))
+    if suffix != ".bin" or stem.startswith("."):
+        raise ValueError("should be the name of a .bin file")
+    if stem in ("tokenizer", "tokenizer_config", "stats") or stem.endswith("_stats"):
+        raise ValueError(
+            f"should have another name, for its manifest would be {stem}.json, which is the name"
+            " of another output"
+        )
+    return location
+
+
+def _read_prefix(value: Any) -> Any:
+    """Return what file names begin with, which need not be valid Unicode."""
+    if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
+        raise ValueError("should be the beginning of a file name, without a directory")
+    return value
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError
+    return value
+
+
+_PLAIN = {
+    bool: Kind(lambda value: value, "true or false", bool),
+    int: Kind(_read_integer, "a whole number", int, "N"),
+    float: Kind(_read_number, "a number", float, "X"),
+    str: Kind(_read_text, "text", str, "TEXT"),
+}
+_PATHS = StrPath | Iterable[StrPath]
+
+Count = Annotated[int, Meta(ge=1)]
+Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, int | str, "SIZE")]
+Token = Annotated[str, Kind(_read_token, "text", str, "TEXT")]
+Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", Iterable[str], "TEXT")]
+Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
+Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
+Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
+BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
+Locations = Annotated[
+    tuple[str, ...], Kind(_read_locations, "a path or a list of paths", _PATHS, "PATH")
+]
+
+
+# --- options ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of a command.
+
+    Attributes:
+        name: Name of the field and of the keyword argument.
+        type: Type of the field, with its constraints.
+        default: The default in signatures: None if it is computed, `dataclasses.MISSING` if the
+            option is required.
+        help: What it is, for the command line and the documentation.
+        default_text: The default in words, where the value does not tell.
+        changes_result: Whether outputs depend on it.
+        positional: Whether it has no name on the command line.
+        flags: Its names on the command line, if not only the obvious one.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    default_text: str = ""
+    changes_result: bool = True
+    positional: bool = False
+    flags: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What argparse's `add_argument` takes."""
+        return self.flags or (self.name if self.positional else f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def kind(self) -> Kind:
+        """What may be given."""
+        base, *metadata = _parts(self.type)
+        if get_origin(base) is Literal:
+            *others, last = map(repr, get_args(base))
+            metavar = "|".join(get_args(base))
+            return Kind(_read_text, f"{', '.join(others)} or {last}", base, metavar)
+        return next((each for each in metadata if isinstance(each, Kind)), None) or _PLAIN[base]
+
+    @property
+    def accepts(self) -> Any:
+        """Type of the parameter in signatures."""
+        return self.kind.accepts | None if self.default is None else self.kind.accepts
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is MISSING
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is true or false."""
+        return self.kind.accepts is bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has several values."""
+        return get_origin(_parts(self.type)[0]) is tuple
+
+    @property
+    def is_location(self) -> bool:
+        """Whether it says where something is, which is not what is there."""
+        return self.kind.read in (_read_location, _read_locations, _read_bin_file)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as documentation shows it; "" where there is none, and for switches."""
+        if self.default_text or self.is_required or self.is_switch:
+            return self.default_text
+        if self.kind.read is size_in_bytes and self.default:
+            return f"{self.default >> 20}MiB"
+        return "none" if self.default in (None, (), "") else str(self.default)
+
+    def read(self, value: Any) -> Any:
+        """Convert a given value to the stored one.
+
+        Raises:
+            ValueError: It is of no use; the message says what it should be.
+        """
+        if value is None and self.default is None:
+            return None
+        try:
+            stored = msgspec.convert(self.kind.read(value), self.type)
+        except (TypeError, msgspec.ValidationError):
+            raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
+        if self.is_required and stored == ():
+            raise ValueError("should not be empty")
+        return stored
+
+
+def option(help: str, *, default: Any = MISSING, factory: Any = MISSING, **about: Any) -> Any:
+    """Declare a field of a dataclass as an option.
+
+    Args:
+        help: What it is, for the command line and the documentation.
+        default: The default; without one the option is required.
+        factory: Computes the default: then None is the default in signatures.
+        **about: Further attributes of `Option`.
+    """
+    return field(default=default, default_factory=factory, metadata={"help": help, **about})
+
+
+def options_of(settings: type) -> dict[str, Option]:
+    """Options of a class of settings by name: its own first, then those of its bases."""
+    types = get_type_hints(settings, include_extras=True)
+    declared = {each.name: each for each in fields(settings)}
+    ordered = [name for each in settings.__mro__ for name in inspect.get_annotations(each)]
+    found = {}
+    for name in dict.fromkeys(ordered):
+        each = declared[name]
+        default = each.default if each.default_factory is MISSING else None
+        found[name] = Option(name=name, type=types[name], default=default, **each.metadata)
+    return found
+
+
+def _parts(type_: Any) -> tuple[Any, ...]:
+    """A type without None, and what annotates it."""
+    if get_origin(type_) in (Union, UnionType):
+        (type_,) = (each for each in get_args(type_) if each is not type(None))
+    return get_args(type_) if get_origin(type_) is Annotated else (type_,)
+
+
+_WORDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+
+
+def _bounds(type_: Any) -> str:
+    """The constraints of a type, in words that follow what it is."""
+    constraints = [each for each in _parts(type_)[1:] if isinstance(each, Meta)]
+    bounds = [
+        (words, getattr(each, name)) for each in constraints for name, words in _WORDS.items()
+    ]
+    texts = [f"{words} {bound}" for words, bound in bounds if bound is not None]
+    return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
+
+
+Settings = TypeVar("Settings")
+
+
+def convert(values: Mapping[str, Any], settings: type[Settings], where: str = "") -> Settings:
+    """Convert given values to settings.
+
+    Args:
+        values: Name of an option -> value. None means the default where that is computed.
+        settings: The class of settings.
+        where: What comes before each name in messages, such as "corpus.yaml, line 3: ".
+
+    Raises:
+        SettingsError: Options are missing, unknown or of no use (all of them are named, in one
+            line), or contradict one another.
+    """
+    options = options_of(settings)
+    missing = [
+        each.name for each in options.values() if each.is_required and each.name not in values
+    ]
+    wrong = [f"{where}{name}: is required" for name in missing]
+    read = {}
+    for name, value in values.items():
+        try:
+            if name not in options:
+                wrong.append(f"{where}{name}: there is no such setting{nearest(name, options)}")
+            elif value is not None or options[name].default is not None:
+                read[name] = options[name].read(value)
+        except ValueError as error:
+            found = os.fspath(value) if isinstance(value, os.PathLike) else value
+            wrong.append(f"{where}{name}: {error}; got {found!r}")
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return settings(**read)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The nearest right spelling, to end a message; "" if none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
