@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 
 def _in_usage(option: Option) -> str:
     """How an option is shown in the first line of help: only what is positional or required."""
-    value = option.kind.metavar
+    value = option.metavar
     if not option.positional:
         return f"{option.names[0]} {value}" if option.is_required else ""
     shown = f"{value}..." if option.is_list else value
@@ -37,7 +37,7 @@ def _how(option: Option) -> dict[str, Any]:
     how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
     if option.is_switch:
         return how | {"dest": option.name, "action": "store_true"}
-    how |= {"metavar": option.kind.metavar, "type": _FROM_TEXT.get(option.kind.accepts)}
+    how |= {"metavar": option.metavar, "type": _FROM_TEXT.get(option.kind.accepts)}
     if option.positional:
         nargs = "+" if option.is_required else "*"
         return how | {"nargs": nargs if option.is_list else None if option.is_required else "?"}

@@ -245,6 +245,11 @@ class Option:
         return self.kind.accepts | None if self.default is None else self.kind.accepts
 
     @property
+    def metavar(self) -> str:
+        """Name of the value in usage."""
+        return self.name.upper() if self.positional and not self.is_list else self.kind.metavar
+
+    @property
     def is_required(self) -> bool:
         """Whether it has no default."""
         return self.default is MISSING

@@ -133,7 +133,7 @@ class VocabularySettings(Settings):
         default_text="gpt2",
     )
     special_tokens: Tokens = option(
-        "Further special tokens of a tokenizer that is trained.",
+        "Further special tokens of a tokenizer that is trained; on the command line one at a time.",
         default=(),
         flags=("--special-token",),
     )

@@ -1,0 +1,240 @@
+"""Every option is the same in the schema, signatures, on the command line and in the docs."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import pydoc
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import preprocess
+from preprocess.cli import COMMANDS, run
+from preprocess.inputs import made_from
+from preprocess.inspect import description, facts
+from preprocess.settings import schema
+from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
+from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
+
+ROOT = Path(__file__).parent.parent
+SPEC = importlib.util.spec_from_file_location("docs_options", ROOT / "docs" / "options.py")
+docs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(docs)
+
+
+def settings_of(command: str) -> type:
+    return getattr(schema, COMMANDS[command].settings)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_signature_and_schema_are_the_same(command: str) -> None:
+    function, options = docs.FUNCTIONS[command], options_of(settings_of(command))
+    parameters = dict(inspect.signature(function).parameters)
+    names = vars(sys.modules[function.__module__])
+    progress = parameters.pop("progress", None)
+    assert (progress is None) == (command in ("decode", "inspect", "doctor"))
+    assert parameters.keys() == options.keys()
+    for name, parameter in parameters.items():
+        required = parameter.default is inspect.Parameter.empty
+        assert required == options[name].is_required
+        assert required or parameter.default == options[name].default, name
+        assert required or type(parameter.default) is type(options[name].default), name
+        assert eval(parameter.annotation, names) == options[name].accepts, name
+        assert parameter.kind is parameter.KEYWORD_ONLY or name == "path"
+
+
+def test_inspect_has_one_signature() -> None:
+    assert inspect.signature(facts).parameters == inspect.signature(description).parameters
+
+
+def test_help_of_python_shows_every_option() -> None:
+    text = pydoc.plain(pydoc.render_doc(preprocess.build))
+    for option in options_of(BuildSettings).values():
+        assert re.search(rf"\b{option.name}: .* = {re.escape(repr(option.default))}[,)]", text)
+    assert "**" not in text
+
+
+def helped(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """First name of an option -> what help says of it, on one line."""
+    capsys.readouterr()
+    assert run([command, "--help"]) == 0
+    printed = capsys.readouterr().out.replace("\noptions:", "")
+    entries = re.split(r"\n  (?=\S)", printed)
+    return {re.match(r"[\w.-]+", entry)[0]: " ".join(entry.split()) for entry in entries[1:]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_the_command_and_schema_are_the_same(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = helped(command, capsys)
+    assert shown.pop("-h")
+    assert len(shown) == len(COMMANDS[command].options())
+    for option in COMMANDS[command].options():
+        name = option.metavar if option.positional else option.names[0]
+        default = f" [default: {option.shown_default}]" if option.shown_default else ""
+        assert shown[name].endswith(f" {option.help}{default}")
+        assert option.is_switch or f"{option.metavar}" in shown[name]
+        assert all(spelling in shown[name] for spelling in option.names if not option.positional)
+
+
+def all_options() -> list[Option]:
+    return [option for command in COMMANDS.values() for option in command.options()]
+
+
+def test_defaults_are_shown_as_they_are() -> None:
+    for option in all_options():
+        shown = option.shown_default
+        if option.is_required or option.is_switch:
+            assert not shown
+        elif option.kind.read is size_in_bytes and option.default:
+            assert size_in_bytes(shown) == option.default
+        elif option.default in (None, (), ""):
+            assert shown == option.default_text or shown == "none"
+        else:
+            assert shown == str(option.default)
+    assert options_of(BuildSettings)["val_fraction"].shown_default == str(
+        convert({}, BuildSettings).validation_fraction
+    )
+    assert options_of(BuildSettings)["pattern"].shown_default == convert({}, BuildSettings).pattern
+
+
+def test_tables_are_those_of_the_schema() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert docs.page() == (ROOT / "docs" / "options.md").read_text("utf-8"), docs.__doc__
+    assert docs.with_table(readme) == readme, docs.__doc__
+    with pytest.raises(ValueError, match=r"README\.md: no table of options"):
+        docs.with_table("text")
+
+
+def test_an_option_is_declared_once() -> None:
+    """The same name in two classes means something else, or it would be inherited."""
+    classes = [each for each in vars(schema).values() if isinstance(each, type)]
+    declared = [
+        (each.__name__, name, str(text))
+        for each in classes
+        if issubclass(each, schema.Settings)
+        for name, text in inspect.get_annotations(each).items()
+    ]
+    assert len({(name, owner) for owner, name, _ in declared}) == len(declared)
+    helps: dict[tuple[str, str], str] = {}
+    for owner, name, _ in declared:
+        option = options_of(getattr(schema, owner))[name]
+        if name not in ("paths",):
+            assert helps.setdefault((name, option.help), owner) == owner
+
+
+USER = """
+from pathlib import Path
+import preprocess
+from preprocess.pipeline import count, encode, train
+
+result = preprocess.build(train="a.txt", val=[Path("b"), "c"], workers=None, unit_size="1MiB")
+preprocess.build(vocab_size=8_000, special_tokens=["<s>"], tie_break="huggingface")
+reveal_type(result)
+train(paths="a", memory_limit="1GB")
+encode(paths=["a"], tokenizer="t.json", shard_tokens=5)
+count(paths="a", tokenizer=Path("t"))
+"""
+WRONG = {
+    "preprocess.build(vocab_sise=8)": 'Unexpected keyword argument "vocab_sise" for "build"',
+    'preprocess.build(workers="2")': 'Argument "workers" to "build" has incompatible type "str"',
+    'preprocess.build(tie_break="coin")': 'Argument "tie_break" to "build" has incompatible type',
+    "preprocess.build(train=3)": 'Argument "train" to "build" has incompatible type "int"',
+    'encode(paths="a")': 'Missing named argument "tokenizer" for "encode"',
+    'preprocess.build("a.txt")': 'Too many positional arguments for "build"',
+}
+
+
+def test_mypy_checks_a_users_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(USER + "\n".join(WRONG) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path / "c")]
+    done = subprocess.run(
+        [*command, str(script)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert 'Revealed type is "preprocess.pipeline.BuildResult"' in lines[0]
+    first = USER.count("\n") + 1
+    for number, expected in enumerate(WRONG.values(), first):
+        assert any(f"script.py:{number}: error: {expected}" in line for line in lines), done.stdout
+    assert lines[-1].startswith(f"Found {len(WRONG)} errors in 1 file")
+
+
+# Another value than the default, for each option of build.
+OTHER = {
+    **{"train": ("x",), "val": (), "val_fraction": 0.2, "out": "x", "name": "x", "tokenizer": "x"},
+    **{"vocab_size": 999, "pattern": "o200k", "special_tokens": ("<s>",), "min_frequency": 3},
+    **{"tie_break": "huggingface", "end_of_text": "<e>", "begin_of_text": "<b>"},
+    **{"separator": "-", "on_invalid_utf8": "skip", "unit_size": 100, "workers": 77},
+    **{"shard_tokens": 9, "split_documents": True, "max_minutes": 3.0, "memory_limit": 10**9},
+    **{"overwrite": True},
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_record_has_what_changes_the_result(name: str) -> None:
+    given = {"shard_tokens": 5} if name == "split_documents" else {}
+    before = made_from("build", convert(given, BuildSettings), {}, None)
+    now = made_from("build", convert(given | {name: OTHER[name]}, BuildSettings), {}, None)
+    option = options_of(BuildSettings)[name]
+    assert (before != now) == (option.changes_result and not option.is_location)
+
+
+def test_every_option_has_another_value() -> None:
+    assert OTHER.keys() == {each.name for each in fields(BuildSettings)}
+    locations = [each.name for each in options_of(BuildSettings).values() if each.is_location]
+    assert sorted(locations) == ["out", "tokenizer", "train", "val"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"vocabsize": 3, "workers": 0, "out": None},
+            "here: vocabsize: there is no such setting; did you mean vocab_size?; here: workers:"
+            " should be a whole number of at least 1; got 0; here: out: should be a path; got None",
+        ),
+        (
+            {"val_fraction": 1, "max_minutes": -1},
+            "here: val_fraction: should be a number of at least 0 and less than 1; got 1; here:"
+            " max_minutes: should be a number greater than 0; got -1",
+        ),
+    ],
+)
+def test_everything_wrong_is_named_with_its_place(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert(values, BuildSettings, "here: ")
+    assert str(caught.value) == expected
+
+
+def test_locations_are_kept_as_they_are_spelled() -> None:
+    settings = convert({"train": ["./a//b", Path("c")], "out": "d/"}, BuildSettings)
+    assert (settings.train, settings.out) == (("./a//b", "c"), "d/")
+    with pytest.raises(SettingsError, match=r"^paths: should be a path on .*; got 's3://b/k'$"):
+        convert({"paths": "s3://b/k", "tokenizer": "t"}, CountSettings)
+
+
+def test_none_is_the_default_that_is_computed() -> None:
+    values = {"paths": "a", "tokenizer": "t", "workers": None, "pattern": None}
+    assert convert(values, EncodeSettings) == convert(
+        {"paths": "a", "tokenizer": "t"}, EncodeSettings
+    )
+    assert convert({"pattern": None}, BuildSettings).pattern == "gpt2"
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["build", "--vocab_sise", "3"]) == 2
+    assert capsys.readouterr().err == (
+        "tokenbin: error: unrecognized arguments: --vocab_sise 3; did you mean --vocab-size?; see"
+        " tokenbin build --help\n"
+    )
