@@ -24,6 +24,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenbinError
@@ -41,38 +42,37 @@ _Options = dict[str, Any]
 
 
 def _build(options: _Options, console: _Console) -> int:
-    from preprocess import pipeline
+    from preprocess.pipeline import build
 
-    console.report(pipeline.build(progress=console.progress, **options).lines)
+    console.report(build(progress=console.progress, **options).lines)
     return 0
 
 
 def _train(options: _Options, console: _Console) -> int:
-    from preprocess import pipeline
+    from preprocess.pipeline import train
 
-    _, lines = pipeline.train(progress=console.progress, **options)
-    console.report(lines)
+    console.report(train(progress=console.progress, **options)[1])
     return 0
 
 
 def _encode(options: _Options, console: _Console) -> int:
-    from preprocess import pipeline
+    from preprocess.pipeline import encode
 
-    console.report(pipeline.encode(progress=console.progress, **options).lines)
+    console.report(encode(progress=console.progress, **options).lines)
     return 0
 
 
 def _count(options: _Options, console: _Console) -> int:
-    from preprocess import pipeline
+    from preprocess.pipeline import count
     from preprocess.report import in_words, left_out_lines, table
 
-    report = pipeline.count(progress=console.progress, **options)
+    report = count(progress=console.progress, **options)
     counted = [(source.name, counts) for source, counts in report.sources]
     rows = [["tokens", "documents", "bytes", "file"]]
     for name, counts in [*counted, ("total", report.total())]:
         numbers = (counts.tokens, counts.documents, counts.bytes)
         rows.append([*(f"{number:,}" for number in numbers), name])
-    _print(table(rows))
+    console.show({}, table(rows))
     console.report([in_words(report.total()), *left_out_lines(report.left_out)])
     return 0
 
@@ -90,9 +90,9 @@ def _inspect(options: _Options, console: _Console) -> int:
     from preprocess.inspect import description, facts
 
     if console.as_json:
-        _print_json(facts(**options))
+        console.show(facts(**options), [])
     else:
-        _print(description(**options))
+        console.show({}, description(**options))
     return 0
 
 
@@ -100,10 +100,7 @@ def _compare(options: _Options, console: _Console) -> int:
     from preprocess.compare import compare, lines
 
     found = compare(progress=console.progress, **options)
-    if console.as_json:
-        _print_json(found)
-    else:
-        _print(lines(found))
+    console.show(found, lines(found))
     return 0
 
 
@@ -111,10 +108,7 @@ def _verify(options: _Options, console: _Console) -> int:
     from preprocess.verify import as_json, verify
 
     findings = verify(progress=console.progress, **options)
-    if console.as_json:
-        _print_json(as_json(findings))
-    else:
-        _print(finding.line() for finding in findings)
+    console.show(as_json(findings), [finding.line() for finding in findings])
     return 0 if all(finding.sound for finding in findings) else 1
 
 
@@ -122,10 +116,7 @@ def _doctor(options: _Options, console: _Console) -> int:
     from preprocess.doctor import as_json, run_doctor
 
     checks = run_doctor(**options)
-    if console.as_json:
-        _print_json(as_json(checks))
-    else:
-        _print([check.line() for check in checks])
+    console.show(as_json(checks), [check.line() for check in checks])
     return 0 if all(check.fit for check in checks) else 1
 
 
@@ -154,21 +145,16 @@ class Command(NamedTuple):
         return [*own.values(), *(console[name] for name in self.console.split())]
 
 
+_RUN_OPTIONS = "debug verbose quiet log_file"
 COMMANDS = {
     "build": Command(
-        *(_build, "BuildSettings", "debug verbose quiet log_file"),
+        *(_build, "BuildSettings", _RUN_OPTIONS),
         "Train a tokenizer (unless one is given) and encode train and validation text.",
     ),
-    "train": Command(
-        *(_train, "TrainFileSettings", "debug verbose quiet log_file"),
-        "Train a tokenizer on text.",
-    ),
-    "encode": Command(
-        *(_encode, "EncodeSettings", "debug verbose quiet log_file"),
-        "Encode text into one token file.",
-    ),
+    "train": Command(_train, "TrainFileSettings", _RUN_OPTIONS, "Train a tokenizer on text."),
+    "encode": Command(_encode, "EncodeSettings", _RUN_OPTIONS, "Encode text into one token file."),
     "count": Command(
-        *(_count, "CountSettings", "debug verbose quiet log_file"),
+        *(_count, "CountSettings", _RUN_OPTIONS),
         "Count the documents, bytes and tokens of text; writes nothing.",
     ),
     "decode": Command(
@@ -180,11 +166,11 @@ COMMANDS = {
         "Describe a token file, a tokenizer or a directory of outputs.",
     ),
     "compare": Command(
-        *(_compare, "CompareSettings", "json debug verbose quiet log_file"),
+        *(_compare, "CompareSettings", f"json {_RUN_OPTIONS}"),
         "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
     ),
     "verify": Command(
-        *(_verify, "VerifySettings", "json debug verbose quiet log_file"),
+        *(_verify, "VerifySettings", f"json {_RUN_OPTIONS}"),
         "Check token files against their manifests; exit code 1 if something is wrong.",
     ),
     "doctor": Command(
@@ -323,37 +309,33 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
-def _print(lines: Iterator[str] | Sequence[str]) -> None:
-    for line in lines:
-        print(line)
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, ensure_ascii=False, indent=2))
-
-
 _OBJECTS_PER_COLLECTION = 100_000
 
 
+@dataclass(frozen=True)
 class _Console:
     """Where a command reports."""
 
-    def __init__(
-        self, progress: Progress, logger: logging.Logger, *, quiet: bool, as_json: bool
-    ) -> None:
-        self.progress = progress
-        self.as_json = as_json
-        self._quiet = quiet
-        self._logger = logger
+    progress: Progress
+    logger: logging.Logger
+    quiet: bool
+    as_json: bool
+
+    def show(self, value: object, lines: Sequence[str]) -> None:
+        """Print a result: `value` as JSON if that is asked for, else `lines`."""
+        if self.as_json:
+            import json
+
+            lines = [json.dumps(value, ensure_ascii=False, indent=2)]
+        for line in lines:
+            print(line)
 
     def report(self, lines: Sequence[str]) -> None:
         """Print the closing lines, and put them in the log file."""
         for line in lines:
-            if not self._quiet:
+            if not self.quiet:
                 print(line)
-            self._logger.info("%s", line, extra={"only_file": True})
+            self.logger.info("%s", line, extra={"only_file": True})
 
 
 @contextmanager
@@ -371,7 +353,11 @@ def _console(**given: Any) -> Iterator[_Console]:
         try:
             to_file = logging.FileHandler(log_file, encoding="utf-8")
         except OSError as error:
-            raise _log_file_error(log_file, error) from error
+            from preprocess.storage import OutputError
+
+            raise OutputError(
+                f"{log_file}: no log can be written there: {error.strerror}; choose another file"
+            ) from error
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         handlers.append(to_file)
     loggers = [own, logging.getLogger("bpe")]
@@ -382,7 +368,7 @@ def _console(**given: Any) -> Iterator[_Console]:
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
     progress = Progress(show, verbose=settings.verbose)
     try:
-        yield _Console(progress, own, quiet=quiet, as_json=settings.json)
+        yield _Console(progress, own, quiet, settings.json)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
@@ -408,11 +394,3 @@ class _OnStderr(logging.Handler):
             tqdm.write(line, file=sys.stderr)
         else:
             print(line, file=sys.stderr)
-
-
-def _log_file_error(path: str, error: OSError) -> TokenbinError:
-    from preprocess.storage import OutputError
-
-    return OutputError(
-        f"{path}: no log can be written there: {error.strerror}; choose another file"
-    )

@@ -35,6 +35,7 @@ from bpe.errors import TokenbinError
 from bpe.locations import LOCAL, is_url
 
 StrPath = str | os.PathLike[str]
+REQUIRED = MISSING
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -206,8 +207,7 @@ class Option:
     Attributes:
         name: Name of the field and of the keyword argument.
         type: Type of the field, with its constraints.
-        default: The default in signatures: None if it is computed, `dataclasses.MISSING` if the
-            option is required.
+        default: The default in signatures: None if it is computed, `REQUIRED` if there is none.
         help: What it is, for the command line and the documentation.
         default_text: The default in words, where the value does not tell.
         changes_result: Whether outputs depend on it.
@@ -252,7 +252,7 @@ class Option:
     @property
     def is_required(self) -> bool:
         """Whether it has no default."""
-        return self.default is MISSING
+        return self.default is REQUIRED
 
     @property
     def is_switch(self) -> bool:
@@ -295,16 +295,22 @@ class Option:
         return stored
 
 
-def option(help: str, *, default: Any = MISSING, factory: Any = MISSING, **about: Any) -> Any:
+def option(default: Any, help: str, **about: Any) -> Any:
     """Declare a field of a dataclass as an option.
 
     Args:
+        default: The default, `REQUIRED`, or a function that computes the default: None is that in
+            signatures, then.
         help: What it is, for the command line and the documentation.
-        default: The default; without one the option is required.
-        factory: Computes the default: then None is the default in signatures.
         **about: Further attributes of `Option`.
     """
-    return field(default=default, default_factory=factory, metadata={"help": help, **about})
+    kind = "default_factory" if callable(default) else "default"
+    return field(**{kind: default}, metadata={"help": help, **about})
+
+
+def run_option(default: Any, help: str, **about: Any) -> Any:
+    """Declare an `option` that never changes a result."""
+    return option(default, help, changes_result=False, **about)
 
 
 def options_of(settings: type) -> dict[str, Option]:

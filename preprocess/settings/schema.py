@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from bpe.parallel import available_workers
 from preprocess.settings.options import (
+    REQUIRED,
     BinFile,
     Count,
     Location,
@@ -27,6 +28,7 @@ from preprocess.settings.options import (
     Tokens,
     option,
     options_of,
+    run_option,
 )
 
 END_OF_TEXT = "<|endoftext|>"
@@ -64,18 +66,16 @@ class TextSettings(Settings):
     """How text is read."""
 
     separator: str = option(
-        "Text between documents in text files; empty: every file is one document.",
-        default=END_OF_TEXT,
+        END_OF_TEXT, "Text between documents in text files; empty: every file is one document."
     )
     on_invalid_utf8: Literal["error", "replace", "skip"] = option(
+        "error",
         "Documents that are not valid UTF-8: stop, replace invalid bytes by U+FFFD, or skip the"
         " document.",
-        default="error",
     )
-    unit_size: Size = option(
+    unit_size: Size = run_option(
+        4 * 1024 * 1024,
         "Bytes of text in a unit of work, such as 64KiB; never changes the outputs.",
-        default=4 * 1024 * 1024,
-        changes_result=False,
     )
 
 
@@ -83,11 +83,10 @@ class TextSettings(Settings):
 class ReadSettings(TextSettings):
     """How text is read, and by how many workers."""
 
-    workers: Count = option(
+    workers: Count = run_option(
+        available_workers,
         "Threads; 1 works in the main thread; never changes the outputs.",
-        factory=available_workers,
         default_text="one per available processor",
-        changes_result=False,
     )
 
 
@@ -96,26 +95,22 @@ class RunSettings(ReadSettings):
     """How a run that writes goes on, ends and is limited."""
 
     end_of_text: Token | None = option(
+        None,
         "Special token after each document.",
-        default=None,
         default_text=f"the tokenizer's, else {END_OF_TEXT}",
     )
-    begin_of_text: Token | None = option("Special token before each document.", default=None)
-    max_minutes: Annotated[float, Meta(gt=0)] | None = option(
+    begin_of_text: Token | None = option(None, "Special token before each document.")
+    max_minutes: Annotated[float, Meta(gt=0)] | None = run_option(
+        None,
         "Stop after so many minutes and report how long all of it takes; the same command resumes.",
-        default=None,
-        changes_result=False,
     )
-    memory_limit: Size | None = option(
+    memory_limit: Size | None = run_option(
+        None,
         "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
         " changes the outputs.",
-        default=None,
-        changes_result=False,
     )
-    overwrite: bool = option(
-        "Replace outputs that exist, and give up an unfinished run of something else.",
-        default=False,
-        changes_result=False,
+    overwrite: bool = run_option(
+        False, "Replace outputs that exist, and give up an unfinished run of something else."
     )
 
 
@@ -124,25 +119,25 @@ class VocabularySettings(Settings):
     """What is trained; of no use where a tokenizer is given."""
 
     vocab_size: Annotated[int, Meta(le=2**29)] = option(
-        "Bytes, merges and special tokens together.", default=32_000
+        32_000, "Bytes, merges and special tokens together."
     )
     pattern: Pattern = option(
+        lambda: "gpt2",
         "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular expression. A .tiktoken"
         " file needs it.",
-        factory=lambda: "gpt2",
         default_text="gpt2",
     )
     special_tokens: Tokens = option(
+        (),
         "Further special tokens of a tokenizer that is trained; on the command line one at a time.",
-        default=(),
         flags=("--special-token",),
     )
     tie_break: Literal["greatest-bytes", "huggingface"] = option(
+        "greatest-bytes",
         "Which of equally frequent pairs is merged first: the one with the greatest bytes (Stanford"
         " CS336), or the one that Hugging Face's trainer takes.",
-        default="greatest-bytes",
     )
-    min_frequency: Index = option("Pairs that occur less often are not merged.", default=2)
+    min_frequency: Index = option(2, "Pairs that occur less often are not merged.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,14 +167,14 @@ class ShardSettings(Settings):
     """How token files are divided."""
 
     shard_tokens: Count | None = option(
+        None,
         "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
-        default=None,
         default_text="one file",
     )
     split_documents: bool = option(
+        False,
         "Let a document continue in the next shard, so that all shards but the last are full;"
         " without it a larger document has a shard of its own.",
-        default=False,
     )
 
     def __post_init__(self) -> None:
@@ -195,7 +190,7 @@ class ShardSettings(Settings):
 class RanksSettings(Settings):
     """How a tokenizer is read that does not say how it splits text."""
 
-    pattern: str | None = option("Split pattern of a .tiktoken file.", default=None)
+    pattern: str | None = option(None, "Split pattern of a .tiktoken file.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +198,8 @@ class BuiltWithSettings(Settings):
     """How the tokenizer of a token file is found."""
 
     tokenizer: Location | None = option(
+        None,
         "Tokenizer that the token file was built with.",
-        default=None,
         default_text="tokenizer.json beside it",
         flags=("--tokenizer", "--tokenizer-path"),
     )
@@ -218,35 +213,33 @@ class BuildSettings(TrainSettings, ShardSettings):
     """A tokenizer, train.bin and val.bin from text."""
 
     train: Locations = option(
+        (),
         "Text files and directories, read in the order given; a directory in sorted order.",
-        default=(),
         default_text=DEFAULT_CORPUS,
         flags=("--train", "--train-file"),
     )
     val: Locations = option(
+        (),
         "The same for validation.",
-        default=(),
         default_text="documents of train",
         flags=("--val", "--val-file"),
     )
     val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
+        None,
         "Share of the documents of train, chosen by a hash of each, that becomes validation where"
         " no files are given for it; 0: no validation file.",
-        default=None,
         default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
     out: Location = option(
+        "data",
         "Directory of the outputs; made if it does not exist.",
-        default="data",
         flags=("--out", "--output-dir"),
     )
-    name: Prefix = option(
-        "NAME makes the outputs NAME_train.bin and so on.", default="", changes_result=False
-    )
+    name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
     tokenizer: Location | None = option(
+        None,
         "Tokenizer to use instead of training one: a tokenizer.json, a directory that has one, a"
         " .tiktoken file, or a name (tiktoken, Hugging Face).",
-        default=None,
         flags=("--tokenizer", "--tokenizer-path"),
     )
 
@@ -275,16 +268,17 @@ class BuildSettings(TrainSettings, ShardSettings):
 class TrainFileSettings(TrainSettings):
     """A tokenizer.json from text."""
 
-    paths: Locations = option("Text files and directories.", positional=True)
-    out: Location = option("Tokenizer file to write.", default="tokenizer.json")
+    paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
+    out: Location = option("tokenizer.json", "Tokenizer file to write.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountSettings(RanksSettings, ReadSettings):
     """How many tokens text has."""
 
-    paths: Locations = option("Text files and directories.", positional=True)
+    paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
     tokenizer: Location = option(
+        REQUIRED,
         "A tokenizer.json, a directory that has one, a .tiktoken file, or a name (tiktoken, Hugging"
         " Face).",
         flags=("--tokenizer", "--tokenizer-path"),
@@ -301,7 +295,7 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     """A token file from text, with a tokenizer that exists."""
 
     out: BinFile = option(
-        "The .bin file to write, with its .docs and .json beside it.", default="train.bin"
+        "train.bin", "The .bin file to write, with its .docs and .json beside it."
     )
 
     @property
@@ -320,23 +314,21 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
 class CompareSettings(RanksSettings, TextSettings):
     """Two tokenizers on the same text."""
 
-    first: Location = option("A tokenizer, as `encode` takes it.", positional=True)
-    second: Location = option("Another.", positional=True)
+    first: Location = option(REQUIRED, "A tokenizer, as `encode` takes it.", positional=True)
+    second: Location = option(REQUIRED, "Another.", positional=True)
     paths: Locations = option(
-        "Text files and directories.", default=(), default_text=DEFAULT_CORPUS, positional=True
+        (), "Text files and directories.", default_text=DEFAULT_CORPUS, positional=True
     )
-    max_bytes: Size = option(
-        "Stop after so much text, at the end of a unit.", default=64 * 1024 * 1024
-    )
+    max_bytes: Size = option(64 * 1024 * 1024, "Stop after so much text, at the end of a unit.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings(BuiltWithSettings):
     """The text of a token file."""
 
-    path: Location = option("Token file.", positional=True)
-    start: Index = option("First token.", default=0)
-    count: Index | None = option("Number of tokens.", default=None, default_text="all")
+    path: Location = option(REQUIRED, "Token file.", positional=True)
+    start: Index = option(0, "First token.")
+    count: Index | None = option(None, "Number of tokens.", default_text="all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +336,7 @@ class InspectSettings(RanksSettings):
     """What a file or a directory is."""
 
     path: Location = option(
+        REQUIRED,
         "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
         positional=True,
     )
@@ -353,18 +346,16 @@ class InspectSettings(RanksSettings):
 class VerifySettings(BuiltWithSettings):
     """Whether token files are what their manifests say."""
 
-    path: Location = option("A directory of outputs, or one .bin file.", positional=True)
-    deep: bool = option("Encode the sources again and compare.", default=False)
-    repair: bool = option("Rebuild what is damaged from the sources.", default=False)
+    path: Location = option(REQUIRED, "A directory of outputs, or one .bin file.", positional=True)
+    deep: bool = option(False, "Encode the sources again and compare.")
+    repair: bool = option(False, "Rebuild what is damaged from the sources.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorSettings(Settings):
     """Whether a machine is fit for a long job."""
 
-    path: Location = option(
-        "Directory where outputs would be written.", default="data", positional=True
-    )
+    path: Location = option("data", "Directory where outputs would be written.", positional=True)
 
 
 # --- options of the command line alone ---
@@ -374,12 +365,8 @@ class DoctorSettings(Settings):
 class ConsoleSettings(Settings):
     """How a command reports."""
 
-    json: bool = option("Print JSON.", default=False)
-    debug: bool = option("Show the traceback of an error.", default=False)
-    verbose: bool = option(
-        "Report memory, processors and disk rates with the progress.", default=False
-    )
-    quiet: bool = option("No progress and no closing lines.", default=False)
-    log_file: Location | None = option(
-        "Append everything that is reported to this file.", default=None
-    )
+    json: bool = option(False, "Print JSON.")
+    debug: bool = option(False, "Show the traceback of an error.")
+    verbose: bool = option(False, "Report memory, processors and disk rates with the progress.")
+    quiet: bool = option(False, "No progress and no closing lines.")
+    log_file: Location | None = option(None, "Append everything that is reported to this file.")
