@@ -4,10 +4,8 @@ The law here: a `Vocabulary` that exists is consistent.  Every byte has an id, e
 tokens into a token, no id or text stands for two things; whoever holds one need not check again.
 It never changes after it was made.
 
-What a rank is follows the source of the vocabulary (design, law 3), and `pair_table` is where the
-two
-meet: a list of merges ranks pairs by their place in it, tiktoken's ranks rank a pair by the rank of
-the bytes that it makes.
+What a rank is follows the source of the vocabulary: a list of merges ranks pairs by their place in
+it, tiktoken's ranks rank a pair by the rank of the bytes that it makes. `pair_table` has both.
 
     >>> vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|endoftext|>"])
     >>> vocabulary.size, vocabulary.token_bytes(257), vocabulary.special_tokens

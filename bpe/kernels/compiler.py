@@ -1,7 +1,7 @@
 """Compile kernels to machine code with numba's front end and one LLVM optimisation per entry.
 
 The entry of a kernel is a C function that takes one address, that of a block of 64-bit words (see
-`bpe.kernels.machine_code.Layout`), and returns a status. Kernels that it calls are lowered to LLVM
+`bpe.kernels.machine_code`), and returns a status. Kernels that it calls are lowered to LLVM
 IR without wrappers or dispatchers, linked into its module and optimised there, once.
 
 This is the only module that relies on internals of numba and llvmlite. `check` compiles and runs a

@@ -1,6 +1,6 @@
 """Bytes -> boundaries of pre-tokens, 64 bytes at a time.
 
-Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split_gpt2` begins a pre-token,
+Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token,
 for every document of the buffer at once. The 64 bytes of a block are classified into one bit set
 per class (letter, number, white space, space, apostrophe); boundaries are shifts and masks of those
 sets, with the last bit of the block before and the first of the block after. A character of several

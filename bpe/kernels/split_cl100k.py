@@ -1,6 +1,6 @@
 r"""Bytes -> boundaries of pre-tokens for the patterns that descend from cl100k, 64 bytes at a time.
 
-Law: `split_cl100k` sets bit i of `starts` exactly where `reference.split_cl100k` begins a
+Law: `split_cl100k` sets bit i of `starts` exactly where `reference.split` begins a
 pre-token, for every document of the buffer at once and for every sum of the flags below. Which
 flags a pattern has is told in `bpe.pretokenize`; one more of this family is one more line there.
 
