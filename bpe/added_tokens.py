@@ -15,13 +15,13 @@ other is looked for: that is what Hugging Face does.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from bpe.normalize import normalized
+from bpe.special_tokens import SpecialTokenMatcher
 from bpe.unicode_classes import LETTER, MARK, WHITE_SPACE, category_runs, class_table
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ class _Matcher:
     """Finds some of the added tokens."""
 
     def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
-        self._tokens = tokens
-        # `re` takes the first alternative that fits: the longest has to come first.
-        longest_first = sorted(tokens, key=len, reverse=True)
-        self._finditer = re.compile(b"|".join(map(re.escape, longest_first))).finditer
+        self._tokens = list(tokens.values())
+        texts = map(bytes.decode, tokens)
+        self._matcher = SpecialTokenMatcher(dict(zip(texts, range(len(tokens)), strict=True)))
 
     def split(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
         """Yield pieces of text, and the ids of the tokens between them.
@@ -98,28 +97,26 @@ class _Matcher:
             recognised: The special tokens that are recognised, None for all.
         """
         place = 0
-        if self._tokens:
-            for found in self._finditer(data):
-                token = self._tokens[found.group()]
-                if token.special and recognised is not None and token.text not in recognised:
-                    continue
-                start, stop = found.span()
-                if token.single_word and (
-                    _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
-                ):
-                    continue
-                if token.lstrip:
-                    while _is_white_space(character := _character_before(data, start)):
-                        start -= len(character.encode())
-                    # What an earlier token took is not there any more.
-                    start = max(start, place)
-                if token.rstrip:
-                    while _is_white_space(character := _character_at(data, stop)):
-                        stop += len(character.encode())
-                if place < start:
-                    yield data[place:start]
-                yield token.id
-                place = stop
+        for start, stop, number in self._matcher.find(data, 0, len(data)):
+            token = self._tokens[number]
+            if token.special and recognised is not None and token.text not in recognised:
+                continue
+            if token.single_word and (
+                _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
+            ):
+                continue
+            if token.lstrip:
+                while _is_white_space(character := _character_before(data, start)):
+                    start -= len(character.encode())
+                # What an earlier token took is not there any more.
+                start = max(start, place)
+            if token.rstrip:
+                while _is_white_space(character := _character_at(data, stop)):
+                    stop += len(character.encode())
+            if place < start:
+                yield data[place:start]
+            yield token.id
+            place = stop
         if place < len(data):
             yield data[place:]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +24,9 @@ from bpe.encode import group_scratch, padded_tail
 from bpe.errors import TokenbinError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import count as kernels
-from bpe.pretokenize import Pretokenizer, find_all, read_only
+from bpe.pretokenize import Pretokenizer, read_only
 from bpe.separated import places
+from bpe.special_tokens import SpecialTokenMatcher
 
 _FORMAT_VERSION = 1
 # After so many groups the kernel comes back, so that Ctrl-C is seen.
@@ -54,7 +54,7 @@ class PretokenCounts:
     def __init__(self, pattern: str = "gpt2", special_tokens: Sequence[str] = ()) -> None:
         self.special_tokens = tuple(special_tokens)
         self._pretokenizer = Pretokenizer(pattern)
-        self._specials = sorted((t.encode() for t in set(special_tokens)), key=len, reverse=True)
+        self._matcher = SpecialTokenMatcher(dict.fromkeys(special_tokens, 0))
         self._scratch = group_scratch()
         short, long = np.zeros(4 * 2**14, np.uint64), np.full(4 * 2**13, 2**64 - 1, np.uint64)
         self._table = kernels.CountTable(
@@ -89,7 +89,7 @@ class PretokenCounts:
                 where `Pretokenizer.safe_cut` allows it may come in several pieces, each a document
                 here.
         """
-        spans = self._special_spans(buffer, offsets)
+        spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
         if len(spans):
             # Each occurrence becomes a document of its own. What is counted for it is taken off
             # again: that is cheaper than a copy of the text without it.
@@ -123,35 +123,6 @@ class PretokenCounts:
                     np.cumsum([0, *map(len, pretokens)], dtype=np.int64),
                     np.full(len(pretokens), -n, np.int64),
                 )
-
-    def _special_spans(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Where special tokens stand within documents: leftmost first, the longest of those.
-
-        Returns:
-            int64[n, 2], the first byte and the end of each.
-        """
-        by_special = {special: find_all(buffer, special) for special in self._specials}
-        found = {special: places for special, places in by_special.items() if len(places)}
-        if not found:
-            return np.empty((0, 2), np.int64)
-        if len(found) == 1:
-            ((special, begins),) = found.items()
-            ends = begins + len(special)
-            if np.array_equal(
-                np.searchsorted(offsets, begins, "right"), np.searchsorted(offsets, ends, "left")
-            ):
-                return np.stack([begins, ends], axis=1)
-        # Several that may overlap, or one that seems to stand across two documents.
-        either = re.compile(b"|".join(map(re.escape, self._specials)))
-        spans = (
-            begin + place
-            for begin, end in places(np.repeat(offsets, 2)[1:-1])
-            for match in either.finditer(buffer[begin:end].data)
-            for place in match.span()
-        )
-        return np.fromiter(spans, np.int64).reshape(-1, 2)
 
     def merge(self, other: PretokenCounts) -> None:
         """Add the counts of another; it must have the same pattern and special tokens.

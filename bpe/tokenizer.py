@@ -22,7 +22,6 @@ import json
 import os
 import tempfile
 import threading
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,8 +44,9 @@ from bpe.gathered import Gathered
 from bpe.parallel import available_workers, for_each
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, to_tiktoken
 from bpe.reference import TIE_BREAKS, Pair
+from bpe.special_tokens import SpecialTokenMatcher
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import AddedToken, SpecialTokenMatcher, Vocabulary, unknown_id_message
+from bpe.vocabulary import AddedToken, Vocabulary, unknown_id_message
 
 if TYPE_CHECKING:
     import mmap
@@ -793,11 +793,11 @@ class Tokenizer:
         token was; then the ids of the special tokens are put in between.
         """
         offsets = np.asarray(offsets, dtype=np.int64)
-        found = list(_find_in_documents(data, offsets.tolist(), matcher))
-        starts, stops, special_ids = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        found = matcher.find_in_documents(np.frombuffer(data, np.uint8), offsets)
+        starts, stops, special_ids = found.T
         removed = np.concatenate([[0], np.cumsum(stops - starts)])
         view = memoryview(data)
-        bounds = [0, *(place for start, stop, _ in found for place in (start, stop)), len(data)]
+        bounds = [0, *found[:, :2].ravel().tolist(), len(data)]
         ordinary = b"".join(
             [view[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
         )
@@ -1095,16 +1095,3 @@ def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
     data = b"".join(encoded)
     return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets
-
-
-def _find_in_documents(
-    data: bytes | memoryview, offsets: list[int], matcher: SpecialTokenMatcher
-) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, stop, id)` of the special tokens in each document, in order."""
-    position = 0
-    while first := next(matcher.find(data, position, len(data)), None):
-        # What starts first in all the text may lie across the end of its document; the search is
-        # done anew inside it.  Documents before it hold nothing.
-        document = bisect_right(offsets, first[0]) - 1
-        yield from matcher.find(data, offsets[document], offsets[document + 1])
-        position = offsets[document + 1]

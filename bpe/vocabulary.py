@@ -19,7 +19,6 @@ from __future__ import annotations
 import codecs
 import functools
 import heapq
-import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -597,63 +596,3 @@ def _ways_to_cut(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
             left = ids.get(token[:cut])
             if left is not None and (right := ids.get(token[cut:])) is not None:
                 yield token, left, right
-
-
-def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
-    # `re` takes the first alternative that fits: the longest has to come first.
-    return re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
-
-
-class SpecialTokenMatcher:
-    """Finds special tokens in UTF-8: from the left, the longest of those that start at one place.
-
-    Args:
-        special_tokens: Text -> id.
-    """
-
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
-        self.ids = {text.encode(): token_id for text, token_id in special_tokens.items()}
-        self.longest = max(map(len, self.ids), default=0)
-        self._pattern = _any_of(self.ids)
-        # Patterns whose tokens begin alike are looked for at 1 to 3 GB/s, others at 80 MB/s.
-        self._searches = [
-            _any_of([token for token in self.ids if token[0] == first]).search
-            for first in sorted({token[0] for token in self.ids})
-        ]
-        self._beginnings = {token[:stop] for token in self.ids for stop in range(1, len(token))}
-
-    def occurs_in(self, data: bytes | memoryview) -> bool:
-        """Return whether any of the special tokens occurs in the data."""
-        # A plain loop: it is on the path of every short text, and half as long as any().
-        for search in self._searches:  # noqa: SIM110 - see above
-            if search(data):
-                return True
-        return False
-
-    def find(
-        self, data: bytes | memoryview, start: int, stop: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield `(start, stop, id)` of each special token in `data[start:stop]`, in order."""
-        if not self.ids:
-            return
-        for found in self._pattern.finditer(data, start, stop):
-            yield found.start(), found.end(), self.ids[bytes(found.group())]
-
-    def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
-        """Return the place from which what `find` says can still change when more data follows.
-
-        That is the first place, not inside a special token that was found before it, from which the
-        rest of the data is the beginning of a longer special token; `len(data)` if there is none.
-
-        Args:
-            data: All data so far.
-            found: What `find(data, 0, len(data))` yields.
-        """
-        first = max(0, len(data) - self.longest + 1)
-        near = [(start, stop) for start, stop, _ in found if stop > first]
-        for place in range(first, len(data)):
-            if data[place:] in self._beginnings and not any(
-                start < place < stop for start, stop in near
-            ):
-                return place
-        return len(data)

@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from bpe import tokenizer_file
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
+from bpe.special_tokens import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION
 
@@ -50,7 +51,7 @@ _PUNCTUATION: Final = rf"--|[{_MARKS}]"
 # White_Space; tests/test_word_level.py holds it equal to the pinned table.
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{_WHITE_SPACE}{_MARKS}])+")
-_SPECIAL: Final = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
+_MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
 
 
 def split(text: str) -> list[str]:
@@ -76,8 +77,7 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
         raise VocabularyError(f"max_size is {max_size}: expected 0 or more, or None for all words")
     counts: Counter[str] = Counter()
     for text in texts:
-        # Every second piece is a special token.
-        for piece in _SPECIAL.split(text)[::2]:
+        for piece in _MATCHER.split(text)[::2]:
             counts.update(split(piece))
     by_count = sorted(counts, key=lambda word: (-counts[word], word))
     return sorted(by_count[:max_size])
@@ -313,7 +313,7 @@ class WordLevelTokenizer(TextTokenizer):
             special = {token: special[token] for token in allowed_special}
         ids: list[int] = []
         ordinary = ""
-        for piece in _SPECIAL.split(text) if special else [text]:
+        for piece in _MATCHER.split(text) if special else [text]:
             if piece in special:
                 ids += [*self._ids_of_words(ordinary), special[piece]]
                 ordinary = ""

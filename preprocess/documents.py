@@ -24,10 +24,6 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
 InvalidText = Literal["error", "replace", "skip"]
 
-# Special tokens are looked for by their first bytes; only where those occur is each looked for by
-# itself.
-_PREFIX_BYTES = 4
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -262,33 +258,32 @@ class LookAlikes:
     """
 
     def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
+        from bpe.special_tokens import SpecialTokenMatcher
+
         encoded = [(token, token.encode()) for token in special_tokens]
         wanted = [pair for pair in encoded if not separator or separator not in pair[1]]
         self.tokens = tuple(token for token, _ in wanted)
-        self._needles = tuple(needle for _, needle in wanted)
-        self._by_prefix: dict[bytes, list[int]] = {}
-        for index, needle in enumerate(self._needles):
-            self._by_prefix.setdefault(needle[:_PREFIX_BYTES], []).append(index)
+        self._matcher = SpecialTokenMatcher({token: i for i, token in enumerate(self.tokens)})
 
     def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
         """Occurrences of each of `tokens`, from the left and not overlapping: int64[n_tokens]."""
-        from bpe.pretokenize import find_all
-
         counts = np.zeros(len(self.tokens), np.int64)
-        for prefix, indices in self._by_prefix.items():
-            if not len(find_all(batch.buffer, prefix)):
-                continue
-            for index in indices:
-                counts[index] = _count_inside(batch, self._needles[index])
+        for token, found in self._matcher.occurrences(batch.buffer).items():
+            counts[self._matcher.ids[token]] = _count_inside(batch, token, found)
         return counts
 
 
-def _count_inside(batch: DocumentBatch, needle: bytes) -> int:
-    """Occurrences of `needle` inside documents; one that runs over an end does not count."""
+def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
+    """Occurrences of `needle` inside documents; one that runs over an end does not count.
+
+    Args:
+        batch: The documents.
+        needle: At least one byte.
+        found: Where it begins in the buffer.
+    """
     from bpe.pretokenize import find_all
     from bpe.separated import places
 
-    found = find_all(batch.buffer, needle)
     # An odd one is the end of a document, an even one of what stands between two.
     bound = np.searchsorted(batch.bounds, found, side="right")
     if (found + len(needle) <= batch.bounds[bound]).all():

@@ -11,11 +11,11 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import reference
+from bpe import reference, special_tokens
 from bpe.errors import EncodingError, VocabularyError
+from bpe.special_tokens import SpecialTokenMatcher
 from bpe.vocabulary import (
     AddedToken,
-    SpecialTokenMatcher,
     Vocabulary,
     from_byte_level,
     merges_of_ranks,
@@ -295,6 +295,41 @@ def test_special_tokens_are_found_where_the_reference_finds_them(
     matches = found(data, names)
     assert [data[start:stop].decode() for start, stop, _ in matches] == expected
     assert [names[token_id] for _, _, token_id in matches] == expected
+    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
+    pieces = matcher.split(text)
+    assert "".join(pieces) == text
+    assert pieces[1::2] == expected
+    occurrences = matcher.occurrences(np.frombuffer(data, np.uint8))
+    assert {token.decode(): len(begins) for token, begins in occurrences.items()} == {
+        name: text.count(name) for name in names if name in text
+    }
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30])
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(NAMES), unique=True),
+    st.lists(
+        st.lists(st.sampled_from([*NAMES, "<", "a", "b", "é", "<b>"]), max_size=6).map("".join),
+        max_size=6,
+    ),
+)
+def test_special_tokens_in_documents_are_those_of_each_document(
+    large: int, names: list[str], documents: list[str]
+) -> None:
+    """Whether a kernel has asked before which there are, or not."""
+    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
+    data = [document.encode() for document in documents]
+    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
+    expected = [
+        [offset + start, offset + stop, token_id]
+        for document, offset in zip(data, offsets.tolist(), strict=False)
+        for start, stop, token_id in found(document, names)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(special_tokens, "_LARGE", large)
+        spans = matcher.find_in_documents(np.frombuffer(b"".join(data), np.uint8), offsets)
+    assert spans.tolist() == expected
 
 
 @settings(max_examples=300)
