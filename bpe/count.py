@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.encode import group_scratch, padded_tail
+from bpe.encode import group_scratch
 from bpe.errors import TokenbinError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import count as kernels
@@ -95,7 +95,6 @@ class PretokenCounts:
             # again: that is cheaper than a copy of the text without it.
             offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
         starts = self._pretokenizer.boundaries(buffer, offsets)
-        tail, tail_start = padded_tail(buffer)
         cursor = np.array([0, -1], np.int64)
         source = read_only(buffer)
         while True:
@@ -103,8 +102,6 @@ class PretokenCounts:
                 self._table,
                 self._scratch,
                 source,
-                tail,
-                tail_start,
                 starts,
                 cursor,
                 _GROUPS_PER_CALL,
@@ -136,12 +133,11 @@ class PretokenCounts:
     def _add_words(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> None:
-        tail, tail_start = padded_tail(buffer)
         cursor = np.zeros(1, np.int64)
         source = read_only(buffer)
         while True:
             status = kernels.count_words(
-                self._table, self._scratch, source, tail, tail_start, offsets, counts, cursor
+                self._table, self._scratch, source, offsets, counts, cursor
             )
             if status == kernels.DONE:
                 return

@@ -21,10 +21,11 @@ from bpe.errors import EncodingError, VocabularyError
 from bpe.huge_pages import zeros
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as kernels
-from bpe.kernels import merge_tables
+from bpe.kernels import merge_tables, split
 from bpe.kernels import words as word_kernels
+from bpe.kernels.jit import bind, pack
 from bpe.patterns import PATTERNS
-from bpe.pretokenize import Pretokenizer, read_only
+from bpe.pretokenize import Pretokenizer, read_only, splitting
 from bpe.separated import joined
 
 if TYPE_CHECKING:
@@ -39,9 +40,20 @@ _FRONT = 2**19
 _ROWS, _MOST_ROWS = 2**21, 2**23
 _LONG_ROWS, _MOST_LONG_ROWS = 2**17, 2**21
 _ARENA = 2**23
+# The same for short texts, of which there may be few.
+_SHORT_FRONT = 2**14
+_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA = 2**15, 2**11, 2**16
 # After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen; after few
 # if another thread makes room at that moment.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
+_NO_LIMIT = 2**62
+_NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
+_NOT_NARROW = np.empty(0, np.uint16)
+_PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
+# Bytes of a text that is encoded by two kernel calls with arguments that were packed once.
+_SHORT_TEXT = 2048
+_ZEROS = bytes(2 * split.BLOCK_NEEDS)
+_BEGINNING = np.array([0, -1, 0, 1], np.int64).data
 # Scratch for ids that is larger than this is not kept for the next call.
 _KEPT_IDS = 2**24
 
@@ -51,32 +63,64 @@ class SharedWords:
 
     `current` may be used by any number of threads at the same time, and goes on to be valid when it
     is replaced: what is added to it then is merged again another time.
+
+    Args:
+        rows, long_rows, arena: Numbers in the arrays of `kernels.words.Words`, at first.
+
+    Attributes:
+        current: Number of the arena, as long as which is the same pieces of it are good; the words;
+            the words, packed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int, long_rows: int, arena: int) -> None:
         self._lock = threading.Lock()
-        # Which arena it is, and the words: as long as that is the same, pieces of it are good.
-        self.current = 0, _no_words()
+        self._sizes = rows, long_rows, arena
+        self._replace(0, _no_words(*self._sizes))
+
+    def _replace(self, number: int, words: word_kernels.Words) -> None:
+        self.current = number, words, pack(words)
 
     def make_room(self, full: word_kernels.Words) -> bool:
         """Replace words that are full, if nobody has yet. False: another thread is at it."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            number, words = self.current
+            number, words, _ = self.current
             if words is full:
-                words = _with_room(full)
-                self.current = number + (words.arena is not full.arena), words
+                words = _with_room(full) or _no_words(*self._sizes)
+                self._replace(number + (words.arena is not full.arena), words)
         finally:
             self._lock.release()
         return True
 
 
-def _no_words() -> word_kernels.Words:
+class _WordsOfThread:
+    """Shared words, and what one thread has of them.
+
+    Attributes:
+        own: See `kernels.words.Words.own`.
+    """
+
+    def __init__(self, shared: SharedWords) -> None:
+        self.make_room = shared.make_room
+        self._shared = shared
+        # No words, which others may replace: who is idle would keep them in memory.
+        self._number, self.own = -1, np.zeros(4, np.int64)
+
+    def current(self) -> tuple[word_kernels.Words, Any]:
+        """Return the words, as they are and packed."""
+        number, words, packed = self._shared.current
+        if number != self._number:
+            self._number = number
+            self.own[:] = 0
+        return words, packed
+
+
+def _no_words(rows: int, long_rows: int, arena: int) -> word_kernels.Words:
     words = word_kernels.Words(
-        rows=zeros(_ROWS, np.uint64),
-        long_rows=zeros(_LONG_ROWS, np.uint64),
-        arena=zeros(_ARENA, np.uint64),
+        rows=zeros(rows, np.uint64),
+        long_rows=zeros(long_rows, np.uint64),
+        arena=zeros(arena, np.uint64),
         used=np.zeros(5, np.int64),
         own=np.zeros(0, np.int64),  # each encoder has one
     )
@@ -84,8 +128,8 @@ def _no_words() -> word_kernels.Words:
     return words
 
 
-def _with_room(words: word_kernels.Words) -> word_kernels.Words:
-    """The same words in larger tables; none if they have grown as far as they may."""
+def _with_room(words: word_kernels.Words) -> word_kernels.Words | None:
+    """Return the same words in larger tables; None if they have grown as far as they may."""
     rows, long_rows = words.rows, words.long_rows
     rows_are_full, long_rows_are_full, arena_is_full = _full(words)
     if (
@@ -93,7 +137,7 @@ def _with_room(words: word_kernels.Words) -> word_kernels.Words:
         or (rows_are_full and len(rows) >= _MOST_ROWS)
         or (long_rows_are_full and len(long_rows) >= _MOST_LONG_ROWS)
     ):
-        return _no_words()
+        return None
     # What is moved is counted already.
     larger = words._replace(own=np.zeros(4, np.int64))
     if rows_are_full:
@@ -132,34 +176,21 @@ def _power_of_two_above(n: int) -> int:
     return 1 << int(n).bit_length()
 
 
-def padded_tail(buffer: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-    """(the last bytes of a buffer and zeros behind them, the place where they begin).
-
-    Keys of 16 bytes are loaded from the buffer before that place, and from the copy after it.
-    """
-    start = max(0, len(buffer) - 16)
-    tail = np.zeros(48, np.uint8)
-    tail[: len(buffer) - start] = buffer[start:]
-    return tail, start
-
-
-def group_scratch(dtype: np.dtype[Any] | None = None) -> kernels.Scratch:
-    """Memory for one group of pre-tokens.
-
-    Args:
-        dtype: of the ids of what is merged: that of those that are written, so that the code which
-            merges is compiled once; uint32 if None.
-    """
+def group_scratch() -> kernels.Scratch:
+    """Return memory for one group of pre-tokens."""
     # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
     # written for that, and eight more than it has bits; eight are read at a time.
     n = kernels.GROUP + 80
+    tail = np.empty(kernels.TAIL, np.uint8)
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
         group=np.empty(int(kernels.OTHERS) + 2 * n, np.uint32),
         keys=np.empty(4 * kernels.KEYS, np.uint64),
         found=np.empty(2 * kernels.KEYS, np.uint64),
         missing=np.empty(2 * kernels.KEYS, np.uint32),
-        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32 if dtype is None else dtype),
+        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
+        tail=tail,
+        tail_text=read_only(tail),
         symbols=np.empty(merging.FEW, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
         least=np.empty(merging.BLOCKED // 16, np.uint32),
@@ -232,7 +263,7 @@ class EncoderTables:
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
-            tokens=np.empty(2**kernels.TOKEN_BITS, np.uint64),
+            tokens=_no_tokens(),
             packing=packing,
             whole=whole,
             whole_bytes=whole_bytes,
@@ -248,9 +279,82 @@ class EncoderTables:
         merge_tables.fill_pairs(
             lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )
-        # Of two with one place in the table the first stays: the lower id, as they mostly stand.
-        kernels.fill_tokens(self.tables, group_scratch(), token_bytes, token_offsets)
-        self.words = SharedWords()
+        self.packed = pack(self.tables)
+        self.words = SharedWords(_ROWS, _LONG_ROWS, _ARENA)
+        self.short_words = SharedWords(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA)
+        _fill_tokens(self, token_bytes, token_offsets)
+
+
+def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """As `kernels.token_hash`, of each."""
+    bits = kernels.TOKEN_BITS
+    mixed = words * kernels.FACTOR
+    return mixed << np.uint64(bits) | mixed >> np.uint64(64 - bits)
+
+
+def _no_tokens() -> NDArray[np.uint64]:
+    """Return an empty `Tables.tokens`."""
+    # What is free looks like a pre-token of which the first byte is 0xFF: there is none. That byte
+    # alone gives the lowest byte of the product.
+    bits, places = np.uint64(kernels.TOKEN_BITS), np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
+    free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
+    return free << bits | places
+
+
+def _fill_tokens(
+    tables: EncoderTables, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> None:
+    """Put tokens of up to TOKEN_BYTES bytes that are encoded as one into `Tables.tokens`.
+
+    Args:
+        tables: All but that is there.
+        data: uint8[n_bytes], the tokens, one after the other. Of two with one place in the table
+            the first stays: the lower id, as they mostly stand.
+        offsets: int64[n_tokens + 1], where each begins and ends.
+    """
+    lengths = np.diff(offsets)
+    # The end of what ends with 0xFF could not be told from what fills it up.
+    chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
+    begins, lengths = offsets[:-1][chosen], lengths[chosen]
+    places = np.arange(kernels.TOKEN_BYTES)
+    inside = places < lengths[:, None]
+    padded = np.where(inside, data[np.minimum(begins[:, None] + places, len(data) - 1)], 0xFF)
+    text = read_only(padded[inside])
+    ends = np.cumsum(lengths)
+    # Each is a pre-token and a document. What is merged here is not worth keeping.
+    room = 8 * _power_of_two_above(len(ends))
+    words = _no_words(room, 16, 2 * room)
+    documents = kernels.Documents(
+        np.concatenate([[0], ends]),
+        np.zeros(len(ends) + 1, np.int64),
+        _NOTHING_AROUND,
+    )
+    starts = np.zeros(len(text) // 64 + 1, np.uint64)
+    bits = np.zeros(64 * len(starts), np.uint8)
+    bits[documents.offsets] = 1
+    starts.view(np.uint8)[:] = np.packbits(bits, bitorder="little")
+    ids = np.empty(len(text) + kernels.COPIED, np.uint32)
+    kernels.encode_pretokens(
+        pack(words),
+        tables.packed,
+        group_scratch(),
+        documents,
+        np.zeros(8, np.uint64),
+        np.zeros(4, np.int64),
+        text,
+        starts,
+        np.array([0, -1, 0, 0], np.int64),
+        ids,
+        _NOT_NARROW,
+        0,
+        _NO_LIMIT,
+        True,
+    )
+    first = documents.token_offsets[:-1]
+    kept = (np.diff(documents.token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
+    hashes = _token_hashes(padded[kept].view(np.uint64)[:, 0])
+    of_tokens, first_of_each = np.unique(hashes & _PLACES, return_index=True)
+    tables.tables.tokens[of_tokens] = (hashes ^ ids[first[kept]])[first_of_each]
 
 
 class Encoder:
@@ -280,13 +384,13 @@ class Encoder:
         self._refuse_larger((1 << int(tables.tables.packing[0])) - 1)
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
-        self._tables = tables.tables
-        self._shared = tables.words
-        # No words, which others may replace: who is idle would keep them in memory.
-        self._arena_number, self._own = -1, np.zeros(4, np.int64)
+        self._tables = tables
+        self._words = _WordsOfThread(tables.words)
         self._front = zeros(_FRONT, np.uint64)
-        self._scratch = group_scratch(self._dtype)
-        self._ids = np.empty(1024, self._dtype)
+        self._scratch = group_scratch()
+        self._packed_scratch = pack(self._scratch)
+        self._ids = np.empty(1024, np.uint32)
+        self._encode_short: Callable[[bytes], list[int]] | None = None
 
     def encode(
         self,
@@ -380,58 +484,119 @@ class Encoder:
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED
         if memory is not None:
-            ids = memory(capacity * self._dtype.itemsize).view(self._dtype)
+            ids = memory(capacity * 4).view(np.uint32)
         elif capacity <= len(self._ids):
             ids = self._ids
         else:
-            ids = np.empty(capacity, self._dtype)
+            ids = np.empty(capacity, np.uint32)
             if capacity <= _KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
-        scratch = self._scratch
-        longest = int(kernels.longest_pretoken(starts))
-        if 4 * longest > len(scratch.rows):
-            # Not kept: one monstrous pre-token shall not cost memory for ever.
-            scratch = scratch._replace(**_rows(longest, len(self._tables.merged)))
-        tail, tail_start = padded_tail(buffer)
+        is_narrow = self._dtype == np.uint16
+        narrow = ids.view(np.uint16) if is_narrow else _NOT_NARROW
+        written: NDArray[Any] = narrow if is_narrow else ids
+        scratch = self._packed_scratch
         documents = kernels.Documents(
             offsets=offsets,
             token_offsets=np.zeros(n_documents + 1, np.int64),
             around=np.array([prefix_id, suffix_id, continued, gaps], np.int64),
         )
-        cursor = np.array([0, -1, 0], np.int64)
+        cursor = np.array([0, -1, 0, 0], np.int64)
         n_ids = 0
         if n_documents and prefix_id >= 0 and not continues:
-            ids[0] = prefix_id
+            written[0] = prefix_id
             n_ids = 1
         source = read_only(buffer)
         in_the_way = False
         while cursor[0] < len(starts):
-            number, words = self._shared.current
-            if number != self._arena_number:
-                self._arena_number, self._own = number, np.zeros(4, np.int64)
+            words, packed = self._words.current()
             n_ids = kernels.encode_pretokens(
-                self._tables,
-                self._front,
-                words._replace(own=self._own),
+                packed,
+                self._tables.packed,
                 scratch,
                 documents,
+                self._front,
+                self._words.own,
                 source,
-                tail,
-                tail_start,
                 starts,
                 cursor,
                 ids,
+                narrow,
                 n_ids,
                 _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL,
                 in_the_way,
             )
-            if cursor[0] < len(starts) and any(_full(words)):
-                in_the_way = not self._shared.make_room(words)
+            longest = int(cursor[3])
+            if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
+                # Not kept: one monstrous pre-token shall not cost memory for ever.
+                scratch = pack(
+                    self._scratch._replace(**_rows(longest, len(self._tables.tables.merged)))
+                )
+            elif cursor[0] < len(starts) and any(_full(words)):
+                in_the_way = not self._words.make_room(words)
             else:
                 in_the_way = False
         token_offsets = documents.token_offsets
         if gaps:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
-        return ids[:n_ids], token_offsets
+        return written[:n_ids], token_offsets
+
+    def encode_text(self, data: bytes) -> list[int]:
+        """Return the ids of one document, UTF-8, without preparation."""
+        if len(data) <= _SHORT_TEXT and self._pretokenizer.pattern in PATTERNS:
+            if self._encode_short is None:
+                self._encode_short = self._short_encoder()
+            return self._encode_short(data)
+        ids: list[int] = self.encode_view(
+            np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
+        )[0].tolist()
+        return ids
+
+    def _short_encoder(self) -> Callable[[bytes], list[int]]:
+        """Return a function that encodes a short text by kernels whose arguments are packed."""
+        # What a block reads behind the text are zeros.
+        text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
+        starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
+        ids = np.empty(_SHORT_TEXT + 2 + kernels.COPIED, np.uint32)
+        offsets, cursor = np.zeros(2, np.int64), np.zeros(4, np.int64)
+        documents = kernels.Documents(offsets, np.zeros(2, np.int64), _NOTHING_AROUND)
+        text_bytes, text_end, place, found = text.data, offsets.data, cursor.data, ids.data
+        source = read_only(text)
+        split_documents, characters, split_scratch = splitting(self._pretokenizer.pattern)
+        split_text = bind(
+            split_documents, characters, split_scratch, source, offsets, False, starts
+        )
+        words_of_thread = _WordsOfThread(self._tables.short_words)
+        merge_text = bind(
+            kernels.encode_pretokens,
+            words_of_thread.current()[1],
+            self._tables.packed,
+            self._packed_scratch,
+            pack(documents),
+            np.zeros(_SHORT_FRONT, np.uint64),
+            words_of_thread.own,
+            source,
+            starts,
+            cursor,
+            ids,
+            _NOT_NARROW,
+            0,
+            _NO_LIMIT,
+            False,
+        )
+
+        def encode(data: bytes) -> list[int]:
+            n = len(data)
+            text_bytes[: n + len(_ZEROS)] = data + _ZEROS
+            text_end[1] = n
+            split_text(characters)
+            while True:
+                place[:] = _BEGINNING
+                words, packed = words_of_thread.current()
+                n_ids = merge_text(packed)
+                if place[0] > n >> 6:
+                    return found[:n_ids].tolist()
+                words_of_thread.make_room(words)
+
+        return encode

@@ -10,19 +10,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels import search, split, split_cl100k, utf8
+from bpe.kernels.jit import pack
 from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
 Bytes = NDArray[np.uint8]
-
-# A block of 64 bytes is read together with the 3 bytes behind it, which its last character may
-# have.
-_BLOCK_NEEDS = 68
 
 _O200K = split_cl100k.CASED | split_cl100k.SUFFIXES | split_cl100k.SLASHES
 
@@ -101,7 +99,6 @@ class Pretokenizer:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern_name(pattern)
         self._refine = [_splitter(step) for step in steps(self.pattern)]
-        self._classes = class_table()
 
     def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The set of places where a pre-token begins.
@@ -118,13 +115,12 @@ class Pretokenizer:
         Raises:
             EncodingError: The pattern was written for tiktoken, which would lose some of the text.
         """
-        n = len(buffer)
-        starts = np.zeros(n // 64 + 1, np.uint64)
-        split.mark_documents(offsets, starts)
-        starts[n // 64] |= np.uint64(1) << np.uint64(n % 64)
+        starts = np.empty(len(buffer) // 64 + 1, np.uint64)
+        is_marked = False
         # The pieces of one step are the documents of the next.
         for refine in self._refine:
-            refine(buffer, starts)
+            refine(buffer, offsets, is_marked, starts)
+            is_marked = True
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
@@ -148,37 +144,61 @@ class Pretokenizer:
         # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
         after_letters_only = self.pattern != "gpt2"
         return int(
-            split.safe_cut(read_only(buffer), position, stop, self._classes, after_letters_only)
+            split.safe_cut(read_only(buffer), position, stop, class_table(), after_letters_only)
         )
 
 
-def _splitter(step: Step) -> Callable[[Bytes, NDArray[np.uint64]], None]:
-    """What splits the pieces of a bit set further, in place."""
+_Refine = Callable[[Bytes, NDArray[np.int64], bool, NDArray[np.uint64]], None]
+
+
+def _splitter(step: Step) -> _Refine:
+    """Return what splits documents, or the pieces of a bit set that is marked already, in place."""
     if isinstance(step, Scanner):
         return functools.partial(_scan, step.name)
     from bpe import regex_split
 
     if isinstance(step, Digits):
-        return regex_split.DigitsSplitter(step.individual).refine
-    return regex_split.RegexSplitter(step.regex, step.dialect, step.behavior, step.invert).refine
+        refine = regex_split.DigitsSplitter(step.individual).refine
+    else:
+        refine = regex_split.RegexSplitter(
+            step.regex, step.dialect, step.behavior, step.invert
+        ).refine
+
+    def marked(
+        buffer: Bytes, offsets: NDArray[np.int64], is_marked: bool, starts: NDArray[np.uint64]
+    ) -> None:
+        if not is_marked:
+            starts[:] = 0
+            bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
+            np.bitwise_or.at(starts, offsets >> 6, bits)
+        refine(buffer, starts)
+
+    return marked
 
 
-def _scan(name: str, buffer: Bytes, starts: NDArray[np.uint64]) -> None:
-    n = len(buffer)
-    classes, pages = class_table(), class_pages()
-    state = np.zeros(split_cl100k.STATE_WORDS, np.uint64)
+def _scan(
+    name: str,
+    buffer: Bytes,
+    offsets: NDArray[np.int64],
+    is_marked: bool,
+    starts: NDArray[np.uint64],
+) -> None:
+    split_documents, characters, scratch = splitting(name)
+    split_documents(characters, scratch, read_only(buffer), offsets, is_marked, starts)
 
-    scanner = split.split_gpt2 if name == "gpt2" else split_cl100k.scanner(_FLAGS[name])
 
-    def scan(source: Bytes, source_start: int, first: int, last: int) -> None:
-        scanner(read_only(source), source_start, n, classes, pages, starts, first, last, state)
+def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
+    """Return the kernel that splits by a pattern, and its first two arguments, scratch anew."""
+    if name == "gpt2":
+        kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
+    else:
+        kernel = split.splitter(split_cl100k.scanner(_FLAGS[name]), 0)
+        n_words = split_cl100k.STATE_WORDS
+    tail = np.empty(split.TAIL, np.uint8)
+    scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
+    return kernel, _characters(), scratch
 
-    # Blocks are read from the buffer itself while all that a block looks at lies inside it.
-    whole = max(0, (n - _BLOCK_NEEDS) // 64 + 1)
-    if whole:
-        scan(buffer, 0, 0, whole)
-    tail_start = max(0, whole - 2) * 64
-    tail = np.zeros((starts.size + 2) * 64 - tail_start, np.uint8)
-    tail[: n - tail_start] = buffer[tail_start:]
-    # gpt2 finishes a block when it has the next.
-    scan(tail, tail_start, whole, starts.size + (name == "gpt2"))
+
+@functools.cache
+def _characters() -> Any:
+    return pack(split.Characters(class_table(), class_pages()))

@@ -513,6 +513,11 @@ class Tokenizer:
             EncodingError: The text has a lone surrogate, which no UTF-8 can say.
             VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
         """
+        matcher = self._matcher_of(allowed_special)
+        if self._preparation is None:
+            data = _utf8(text)
+            if not matcher.occurs_in(data):
+                return self._encode_listed(data)
         ids: list[int] = self.encode_to_numpy(text, allowed_special).tolist()
         return ids
 
@@ -524,10 +529,9 @@ class Tokenizer:
         """
         data = _utf8(text)
         if self._preparation is not None:
-            ids: list[int] = self._prepared([data], frozenset())[0].tolist()
-        else:
-            ids = self._encode_data(data, None).tolist()
-        return ids
+            prepared: list[int] = self._prepared([data], frozenset())[0].tolist()
+            return prepared
+        return self._encode_listed(data)
 
     def encode_to_numpy(
         self, text: str, allowed_special: str | Collection[str] = "all"
@@ -775,6 +779,16 @@ class Tokenizer:
             self._matchers[allowed] = matcher
         return matcher
 
+    def _encode_listed(self, data: bytes) -> list[int]:
+        """Encode one document without special tokens."""
+        if len(data) >= 2 * _PART_BYTES:
+            ids: list[int] = self._encode_data(data, None).tolist()
+            return ids
+        encoder = self._idle_encoder()
+        listed = encoder.encode_text(data)
+        self._idle_encoders.append(encoder)
+        return listed
+
     def _encode_data(self, data: bytes, matcher: SpecialTokenMatcher | None) -> NDArray[np.uint32]:
         if matcher is not None and matcher.occurs_in(data):
             return self._encode_with_special(data, [0, len(data)], matcher)[0]
@@ -857,14 +871,17 @@ class Tokenizer:
 
         Encoders are lent, not bound to a thread: threads come and go, what was seen stays.
         """
-        from bpe.encode import Encoder
-
-        try:
-            encoder = self._idle_encoders.pop()
-        except IndexError:
-            encoder = Encoder(self._encoder_tables())
+        encoder = self._idle_encoder()
         yield encoder
         self._idle_encoders.append(encoder)
+
+    def _idle_encoder(self) -> Encoder:
+        try:
+            return self._idle_encoders.pop()
+        except IndexError:
+            from bpe.encode import Encoder
+
+            return Encoder(self._encoder_tables())
 
     def _encode_on_threads(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], n_threads: int

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bpe.kernels import jit, machine_code
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine_code import kind_of
+from bpe.kernels.machine_code import KernelError, kind_of
 
 pytestmark = pytest.mark.skipif(
     jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
@@ -70,6 +70,11 @@ def _of_pair(pair, factor):
 @kernel
 def _of_tuple(arrays):
     return arrays[0].size - arrays[1].size
+
+
+@kernel
+def _of_pair_and_array(pair, array):
+    return pair.first.size + pair.second.size - 5 + array.size + array[0]
 
 
 @kernel
@@ -130,24 +135,28 @@ def test_every_kind_of_arguments_has_machine_code_of_its_own() -> None:
 
 def test_arguments_that_are_packed_once() -> None:
     pair = jit.pack(Pair(np.zeros(2, np.int64), np.array([3, 4], np.int64)))
-    call = _of_pair.bind(pair, 5)
-    other = _of_pair.bind(Pair(np.zeros(1, np.int64), pair.values.second), 7)
+    other = jit.pack(Pair(np.zeros(1, np.int64), pair.values.second))
+    call = jit.bind(_of_pair, pair, 5)
     for factor in (2, 3):
         pair.values.second[1] = factor
-        call()
-        other()
+        call(pair)
+        call(other)
         assert pair.values.first.tolist() == [5 * factor, 0]
+        assert other.values.first.tolist() == [5 * factor]
     _of_pair(pair, 6)
     assert pair.values.first.tolist() == [18, 0]
+    unlike = jit.pack(Pair(np.zeros(1, np.int64), np.zeros(2, np.int32)))
+    with pytest.raises(KernelError, match="is bound to first arguments of another kind"):
+        call(unlike)
 
 
 def test_what_is_bound_keeps_its_arguments() -> None:
-    array = np.full(1000, 7)
-    call = _total.bind(array)
+    array, pair = np.full(1000, 7), jit.pack(Pair(np.zeros(2), np.zeros(3)))
+    call = jit.bind(_of_pair_and_array, pair, array)
     alive = weakref.ref(array)
     del array
     assert alive() is not None
-    assert call() == (7000, 1000, 1)
+    assert call(pair) == 1007
     del call
     assert alive() is None
 

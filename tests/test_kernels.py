@@ -508,7 +508,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
         text = " ".join((words * 2)[first : first + 10])
         ids, _ = encoder.encode(*as_batch([text]))
         assert bytes(ids.astype(np.uint8)) == text.encode()
-        _, current = encoder._shared.current
+        _, current, _ = encoder._words._shared.current
         if not any(current is words for words in seen):
             seen.append(current)
         assert len(current.rows) == encode._ROWS
@@ -531,7 +531,7 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
             assert ids.tolist() == [
                 256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
             ]
-        _, current = encoder._shared.current
+        _, current, _ = encoder._words._shared.current
         taken.append(
             (
                 np.count_nonzero(current.rows[1::4]),
@@ -808,6 +808,55 @@ def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
     assert len(found) > 250
     for token_id, word in found.items():
         assert word.to_bytes(8, "little") == moved[token_id].ljust(8, b"\xff")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_short_texts_have_the_ids_of_the_reference(pattern: str) -> None:
+    merges = trained()
+    vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
+    encoder = Encoder(EncoderTables(vocabulary, pattern))
+    # Longer and shorter ones by turns: nothing is left of the one before.
+    texts = sorted(documents(), key=len)
+    for text in itertools.chain(*zip(texts, texts[::-1], strict=True), ["a" * 2048, "é" * 1024]):
+        expected = [
+            vocabulary.token_id(token)
+            for pretoken in reference.split(text, pattern)
+            for token in reference.encode(pretoken.encode(), rank)
+        ]
+        assert encoder.encode_text(text.encode()) == expected
+
+
+def test_texts_around_the_length_from_which_on_they_are_not_short() -> None:
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    encoder = Encoder(tables)
+    for length in (encode._SHORT_TEXT - 1, encode._SHORT_TEXT, encode._SHORT_TEXT + 1):
+        text = ("x don't 12 été  \n" * 200)[:length]
+        expected, _ = Encoder(tables).encode(*as_batch([text]))
+        assert encoder.encode_text(text.encode()) == expected[: len(expected)].tolist()
+    assert encoder.encode_text(b"") == []
+
+
+@pytest.mark.parametrize("arena", [128, 2**14])
+def test_tables_of_short_texts_grow_and_begin_anew(
+    arena: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"SHORT_FRONT": 8, "SHORT_ROWS": 64, "SHORT_LONG_ROWS": 16, "SHORT_ARENA": arena}
+    with_small_tables(monkeypatch, **sizes)
+    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
+    seen = []
+    for first in range(0, 400, 10):
+        text = " ".join((words * 2)[first : first + 10])
+        assert bytes(encoder.encode_text(text.encode())) == text.encode()
+        current = encoder._tables.short_words.current
+        seen.append((current[0], len(current[1].rows), len(current[1].long_rows)))
+    number, rows, long_rows = seen[-1]
+    if arena == 128:
+        assert number > 0
+    else:
+        assert number == 0
+        assert rows > 64
+        assert long_rows > 16
 
 
 def test_longest_pretoken() -> None:

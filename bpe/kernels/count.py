@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode import GROUP, KEY_PARTS, LONG, SHORT, take_positions
+from bpe.kernels.encode import GROUP, KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import in_line, prefetch, take_key
 from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
@@ -91,11 +91,12 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 
 @kernel
-def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
+def compute_keys(buffer, tail_start, n_pretokens, scratch, rows):
     """The keys of a group, where the search for each begins, and a prefetch of that.
 
     Args:
-        buffer, tail, tail_start: see `bpe.kernels.encode.encode_pretokens`.
+        buffer: uint8[n_bytes].
+        tail_start: where `scratch.tail` begins, from which the last keys are read.
         n_pretokens: `scratch.positions` has one more position than this.
         scratch: its keys are replaced: four words for each, of which the last means nothing.
         rows: see `CountTable.short_rows`.
@@ -104,7 +105,7 @@ def compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows):
     while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
         n_inside -= 1
     keys_between(buffer, 0, 0, n_inside, scratch, rows)
-    keys_between(tail, tail_start, n_inside, n_pretokens, scratch, rows)
+    keys_between(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows)
 
 
 @kernel
@@ -127,19 +128,19 @@ def keys_between(source, source_start, first, last, scratch, rows):
 
 
 @kernel
-def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, first_weight):
+def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_weight):
     """Count the pre-tokens between `scratch.positions`; there must be room.
 
     Args:
         table, scratch: modified in place.
-        buffer, tail, tail_start: see `bpe.kernels.encode.encode_pretokens`.
+        buffer, tail_start: see `compute_keys`.
         n_pretokens: how many.
         weights: int64[n], what each counts for; int64[0]: one.
         first_weight: index of the first one's weight.
     """
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
-    compute_keys(buffer, tail, tail_start, n_pretokens, scratch, rows)
+    compute_keys(buffer, tail_start, n_pretokens, scratch, rows)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)
@@ -175,7 +176,7 @@ def count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, 
 
 
 @kernel
-def count_pretokens(table, scratch, buffer, tail, tail_start, starts, cursor, most):
+def count_pretokens(table, scratch, buffer, starts, cursor, most):
     """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
 
     Args:
@@ -185,6 +186,7 @@ def count_pretokens(table, scratch, buffer, tail, tail_start, starts, cursor, mo
         DONE, PAUSED, or what must grow before the next call.
     """
     no_weights = table.used[:0]
+    tail_start = fill_tail(buffer, buffer.size, scratch.tail)
     while cursor[0] < starts.size:
         if most == 0:
             return PAUSED
@@ -197,13 +199,13 @@ def count_pretokens(table, scratch, buffer, tail, tail_start, starts, cursor, mo
             if status != DONE:
                 cursor[0], cursor[1] = before
                 return status
-            count_group(table, scratch, buffer, tail, tail_start, n_pretokens, no_weights, 0)
+            count_group(table, scratch, buffer, tail_start, n_pretokens, no_weights, 0)
             table.used[TOTAL] += n_pretokens
     return DONE
 
 
 @kernel
-def count_words(table, scratch, buffer, tail, tail_start, offsets, weights, cursor):
+def count_words(table, scratch, buffer, offsets, weights, cursor):
     """Count given pre-tokens with given weights, from `cursor[0]` on, until a table is full.
 
     Args:
@@ -213,6 +215,7 @@ def count_words(table, scratch, buffer, tail, tail_start, offsets, weights, curs
         DONE, or what must grow before the next call.
     """
     n = weights.size
+    tail_start = fill_tail(buffer, buffer.size, scratch.tail)
     while cursor[0] < n:
         first = cursor[0]
         n_pretokens = min(np.int64(GROUP), n - first)
@@ -221,7 +224,7 @@ def count_words(table, scratch, buffer, tail, tail_start, offsets, weights, curs
             return status
         for i in range(n_pretokens + 1):
             scratch.positions[i] = offsets[first + i]
-        count_group(table, scratch, buffer, tail, tail_start, n_pretokens, weights, first)
+        count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first)
         for i in range(n_pretokens):
             table.used[TOTAL] += weights[first + i]
         cursor[0] = first + n_pretokens

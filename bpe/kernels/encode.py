@@ -20,7 +20,7 @@ ids in order. A single pass waited for memory at every word and was three times 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,7 @@ from bpe.kernels.vectors import (
 )
 from bpe.kernels.words import (
     MOST_LONG,
+    Words,
     add_long_row_at,
     add_row_at,
     find_long_row,
@@ -90,7 +91,7 @@ LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
 COPIED = 16  # ids that are copied at once
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
-_FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 IDS = _NONE >> np.uint64(3)
 """The bits of a row's last word that are ids, not their number."""
 
@@ -129,7 +130,12 @@ class Scratch(NamedTuple):
     # uint32[2 * KEYS], which of the others are not there; then which of these are new; from
     # LONG_ONES on those that are long
     missing: NDArray[np.uint32]
-    new_ids: NDArray[Any]  # of the type of the ids that are written, [LONGEST_CACHED + 1]
+    new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
+    # uint8[TAIL], the last 16 bytes of the text, or all if it has fewer, then zeros
+    tail: NDArray[np.uint8]
+    tail_text: NDArray[
+        np.uint8
+    ]  # the same, read-only, as text is: what reads both is compiled once
     symbols: NDArray[np.uint32]  # uint32[FEW]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
@@ -146,6 +152,9 @@ class Scratch(NamedTuple):
 END_OF_DOCUMENT = np.uint32(1 << 31)
 OTHERS = np.uint64(GROUP + 80 + COPIED)
 """Where in `Scratch.group` the list of others begins."""
+
+TAIL = 48
+"""Bytes of `Scratch.tail`: a key is loaded from its last bytes of text, too."""
 
 KEYS = 2 * (GROUP + 80)
 """Of so many there is room in `Scratch.keys`."""
@@ -185,48 +194,13 @@ def token_hash(word):
     is found equal is the pre-token itself. The exclusive or of both is the id.
     """
     # The upper bits of a product depend on all bits of the word.
-    return rotate(multiply(word, _FACTOR), np.uint64(TOKEN_BITS))
+    return rotate(multiply(word, FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
 def token_hashes(words):
     """`token_hash` of eight words."""
-    return rotate_eight(words * all_eight(_FACTOR), np.uint64(TOKEN_BITS))
-
-
-@kernel
-def fill_tokens(tables, scratch, token_bytes, token_offsets):
-    """Fill `Tables.tokens`; of two tokens with one place the one that is given first stays.
-
-    Args:
-        tables: see there; all but this is there.
-        scratch: see `Scratch`.
-        token_bytes, token_offsets: uint8 and int64[n + 1]: the tokens. Left out are those of more
-            than TOKEN_BYTES bytes or with an id of more than TOKEN_BITS, and those that are not
-            encoded as themselves.
-    """
-    tokens, ids = tables.tokens, scratch.group
-    bits, most = np.uint64(TOKEN_BITS), np.uint64(2**TOKEN_BITS - 1)
-    # What is free looks like a pre-token of which the first byte is 0xFF: there is none. That byte
-    # alone gives the lowest byte of the product.
-    free = (token_hash(np.uint64(0xFF)) >> bits) & np.uint64(0xFF)
-    for place in range(tokens.size):
-        tokens[place] = free << bits | np.uint64(place)
-    for i in range(token_offsets.size - 1):
-        start, stop = token_offsets[i], token_offsets[i + 1]
-        # Its end could not be told from what fills it up.
-        if not 0 < stop - start <= TOKEN_BYTES or token_bytes[stop - 1] == 0xFF:
-            continue
-        word = PADDING[stop - start]
-        for j in range(stop - start):
-            word |= np.uint64(token_bytes[start + j]) << np.uint64(8 * j)
-        hashed = token_hash(word)
-        place = hashed & most
-        if tokens[place] >> bits != free:
-            continue
-        n = merge_pretoken(tables, scratch, token_bytes, start, stop, ids, 0)
-        if n == 1 and ids[0] <= most:
-            tokens[place] = hashed ^ np.uint64(ids[0])
+    return rotate_eight(words * all_eight(FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
@@ -375,6 +349,18 @@ def two_ids(first, second):
 
 
 @kernel
+def fill_tail(buffer, n, tail):
+    """Fill `Scratch.tail` from `buffer[:n]`; returns where in the text it begins.
+
+    Keys of 16 bytes are loaded from the buffer before that place, and from the copy after it.
+    """
+    start = n - 16 if n > 16 else np.int64(0)
+    for j in range(tail.size):
+        tail[j] = buffer[start + j] if start + j < n else 0
+    return start
+
+
+@kernel
 def take_positions(starts, cursor, positions):
     """Read set bits, whole words at a time, until a group is full or the set is empty.
 
@@ -497,14 +483,14 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 @kernel
 def front_hash(low, high):
     """A hash of a key of 16 bytes, of which the highest bits are good ones."""
-    mixed = rotate(multiply(low, _FACTOR), np.uint64(32)) ^ high
+    mixed = rotate(multiply(low, FACTOR), np.uint64(32)) ^ high
     return multiply(mixed, _OTHER_FACTOR)
 
 
 @kernel
 def front_hashes(lows, highs):
     """`front_hash` of eight keys."""
-    mixed = rotate_eight(lows * all_eight(_FACTOR), np.uint64(32)) ^ highs
+    mixed = rotate_eight(lows * all_eight(FACTOR), np.uint64(32)) ^ highs
     return mixed * all_eight(_OTHER_FACTOR)
 
 
@@ -684,8 +670,10 @@ def put_together(found, group, first, copied, n_others, ids, n_ids):
 
 
 @kernel
-def close_documents(documents, document, position, ids, n_ids):
+def close_documents(documents, document, position, ids, n_ids, n_before):
     """Close every document that ends at or before `position`, and open the next.
+
+    `n_before` ids were written before those in `ids`.
 
     Returns:
         (the document that is open now, number of ids so far).
@@ -698,7 +686,7 @@ def close_documents(documents, document, position, ids, n_ids):
             ids[n_ids] = after
             n_ids += 1
         document += 1
-        documents.token_offsets[document] = n_ids
+        documents.token_offsets[document] = n_before + n_ids
         if before >= 0 and document <= last and not document & gaps:
             ids[n_ids] = before
             n_ids += 1
@@ -706,18 +694,28 @@ def close_documents(documents, document, position, ids, n_ids):
 
 
 @kernel
+def narrow_ids(ids, first, narrow, to, n):
+    """Write `ids[first : first + n]` to `narrow[to : to + n]`, up to COPIED more are written.
+
+    Both may be the same memory, where `narrow[to]` is not behind `ids[first]`.
+    """
+    for done in range(0, n, COPIED):
+        copy_16_ids(ids, first + done, narrow, to + done)
+
+
+@kernel
 def encode_pretokens(
-    tables,
-    front,
     words,
+    tables,
     scratch,
     documents,
+    front,
+    own,
     buffer,
-    tail,
-    tail_start,
     starts,
     cursor,
     ids,
+    narrow,
     n_ids,
     most,
     though_full,
@@ -727,27 +725,36 @@ def encode_pretokens(
     It begins where `cursor` stands.
 
     Args:
-        tables, words, scratch, documents: see there.
+        words, tables, scratch, documents: see there; `own` stands for that of `words`.
         front: uint64[4 * power of two], what one thread has seen last: key, key, two ids of 32
             bits, two ids with their number in the top three bits. Modified in place.
-        buffer: uint8[n_bytes]; tail: uint8, the bytes from `tail_start` on, then at least 16 zeros.
-        tail_start: pre-tokens that begin there or later are read from `tail`; before it, 16 bytes
-            can be read.
-        starts: uint64[n_bytes // 64 + 1], where pre-tokens begin, and the end.
-        cursor: int64[3]: see `take_positions`; then the open document. Modified in place.
-        ids: uint16 or uint32, with place for one id per byte, those around documents, and COPIED
-            more.
+        buffer: uint8[n_bytes or more].
+        starts: uint64[n_bytes // 64 + 1 or more], where pre-tokens begin, and the end.
+        cursor: int64[4]: see `take_positions`; the open document; bytes of the longest pre-token,
+            0 before the first call. Modified in place.
+        ids: uint32, with place for one id per byte, those around documents, and COPIED more.
+        narrow: uint16, the same memory, where the ids are written as such; else uint16[0].
         n_ids: ids already written.
         most: groups after which to come back, so that signals are seen.
         though_full: go on with `words` that are full.
 
     Returns:
-        The number of ids written so far. The text is done when `cursor[0]` is `starts.size`.
+        The number of ids written so far. The text is done when `cursor[0]` is n_bytes // 64 + 1.
+        It is not begun if `scratch` has no room for the longest pre-token.
     """
     positions, group = scratch.positions, scratch.group
     document = cursor[2]
     offsets, gaps = documents.offsets, documents.around[3]
     last = offsets.size - 1
+    n_bytes = offsets[last]
+    starts = starts[: (n_bytes >> 6) + 1]
+    words = Words(words.rows, words.long_rows, words.arena, words.used, own)
+    if cursor[3] == 0:
+        cursor[3] = longest_pretoken(starts)
+    if 4 * cursor[3] > scratch.rows.size:
+        return n_ids
+    tail = scratch.tail_text
+    tail_start = fill_tail(buffer, n_bytes, scratch.tail)
     while most > 0 and cursor[0] < starts.size and (though_full or not is_full(words)):
         most -= 1
         n_pretokens = take_positions(starts, cursor, positions) - 1
@@ -774,6 +781,10 @@ def encode_pretokens(
             while ahead < last and offsets[ahead + 1] <= positions[stop]:
                 ahead += 1
         take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others)
+        # Narrow ids are written over those of 32 bits of the group, which begin behind all others.
+        n_before = n_ids >> 1 if narrow.size else np.int64(0)
+        n_ids -= n_before
+        first_id = n_ids
         number, copied = 0, 0
         while True:
             number, copied, n_ids = put_together(
@@ -787,15 +798,25 @@ def encode_pretokens(
                 n_ids = copy_ids(group, copied, i, ids, n_ids)
             copied = i
             if other >= END_OF_DOCUMENT:
-                document, n_ids = close_documents(documents, document, positions[i], ids, n_ids)
+                document, n_ids = close_documents(
+                    documents, document, positions[i], ids, n_ids, n_before
+                )
             else:
                 n_ids = encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids)
                 copied += 1
             number += 1
         if not document & gaps:
             n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
+        if narrow.size:
+            narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
+        n_ids += n_before
         say_what_was_added(words)
     if cursor[0] == starts.size:
-        document, n_ids = close_documents(documents, document, documents.offsets[last], ids, n_ids)
+        n_before = n_ids >> 1 if narrow.size else np.int64(0)
+        first_id = n_ids - n_before
+        document, n_ids = close_documents(documents, document, n_bytes, ids, first_id, n_before)
+        if narrow.size:
+            narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
+        n_ids += n_before
     cursor[2] = document
     return n_ids

@@ -70,19 +70,26 @@ class Kernel:
             return self._run_by_numba(*arguments)
         return entry.run(entry.block(words))
 
-    def bind(self, *arguments: Any) -> Callable[[], Any]:
-        """Return a function that runs it with these arguments, which are packed once.
+    def bind(self, first: Packed, *others: Any) -> Callable[[Any], Any]:
+        """Return a function of the first argument, which has the others packed.
 
-        It is for one thread at a time.
+        It is for one thread at a time, and for first arguments of the kind of this one.
         """
         words: list[int] = []
         keep: list[Packed] = []
-        entry = self._entry(arguments, words, keep)
+        entry = self._entry((first, *others), words, keep)
         if entry is None:
-            return functools.partial(self._run_by_numba, *arguments)
-        block = entry.block(words)
-        block.keep = arguments, keep
-        return functools.partial(entry.run, block)
+            return lambda first: self._run_by_numba(first, *others)
+        block, run, kind = entry.block(words), entry.run, first.kind
+        block.keep = others, keep
+
+        def call(first: Packed) -> Any:
+            if first.kind is not kind:
+                raise KernelError(f"{self.name} is bound to first arguments of another kind")
+            block[0] = first.address
+            return run(block)
+
+        return call
 
     def _entry(
         self, arguments: tuple[Any, ...], words: list[int], keep: list[Packed]
@@ -149,9 +156,12 @@ def pack(values: Any) -> Any:
     return values if DISABLE_JIT else Packed(values)
 
 
-def bind(function: Any, *arguments: Any) -> Callable[[], Any]:
-    """Return a function that runs a kernel with these arguments, see `Kernel.bind`."""
-    return functools.partial(function, *arguments) if DISABLE_JIT else function.bind(*arguments)
+def bind(function: Any, first: Any, *others: Any) -> Callable[[Any], Any]:
+    """Return a function of the first argument of a kernel, see `Kernel.bind`."""
+    if DISABLE_JIT:
+        return lambda first: function(first, *others)
+    bound: Callable[[Any], Any] = function.bind(first, *others)
+    return bound
 
 
 def _source_of(function: Callable[..., Any]) -> str:

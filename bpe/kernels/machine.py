@@ -102,7 +102,7 @@ def store_halves_of_two(first: int, second: int, target: Any, j: int) -> None:
 def copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
     """`source[i : i + 16]`, `uint32`, to `target[j : j + 16]`, `uint16` or `uint32`.
 
-    Two arrays that share no memory.
+    All are read before the first is written.
     """
     target[j : j + 16] = source[i : i + 16]
 

@@ -207,6 +207,9 @@ def _raised(address: int) -> Exception:
 _DTYPES = {np.dtype(character): np.dtype(character).name for character in "?bBhHiIlLqQfd"}
 
 
+_kinds: dict[Any, Any] = {}
+
+
 class Packed:
     """A tuple of arrays as a block of words, which any number of calls use.
 
@@ -223,7 +226,9 @@ class Packed:
         words: list[int] = []
         self.values, self._keep = values, list[Packed]()
         kinds = tuple([append(value, words, self._keep) for value in values])
-        self.kind = "tuple", type(values), kinds
+        # The same object for all of a kind.
+        kind = "tuple", type(values), kinds
+        self.kind = _kinds.setdefault(kind, kind)
         self._block = (ctypes.c_int64 * len(words))(*words)
         self.address = ctypes.addressof(self._block)
 

@@ -16,27 +16,86 @@ one of a megabyte.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import member_mask, ones, out_of_line, range_mask, trailing_zeros
+from bpe.kernels.machine import apart, member_mask, ones, out_of_line, range_mask, trailing_zeros
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
 
 
-@kernel
-def mark_documents(offsets, starts):
-    """Set the bit of every document's first byte, and of the end of the last one.
+BLOCK_NEEDS = 68
+"""Bytes that are read of a block: its last character may have three behind it."""
+
+TAIL = 8 * 64
+"""Bytes of `Scratch.tail`: two blocks before the first that is read from it, and those behind."""
+
+
+class Characters(NamedTuple):
+    """What the characters of Unicode are, see `bpe.unicode_classes`."""
+
+    classes: NDArray[np.uint8]  # uint8[0x110000], `class_table`
+    pages: NDArray[np.uint64]  # uint64[0x5000 * 8], the same by pages, `class_pages`
+
+
+class Scratch(NamedTuple):
+    """Memory for splitting one text; its content means nothing between calls."""
+
+    tail: NDArray[np.uint8]  # uint8[TAIL]
+    tail_text: NDArray[np.uint8]  # the same, read-only, as text is: a scanner is compiled once
+    state: NDArray[np.uint64]  # uint64, what a scanner remembers from block to block
+
+
+@functools.cache
+def splitter(scan, behind):
+    """Return the kernel that splits whole texts with a scanner.
 
     Args:
-        offsets: int64[n_documents + 1], ascending; the last one lies inside `starts`.
-        starts: uint64[n // 64 + 1], all zero; modified in place.
+        scan: A kernel such as `split_gpt2`.
+        behind: Blocks that it asks for behind the last one.
     """
-    for d in range(offsets.size):
-        at = offsets[d]
-        starts[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+
+    @kernel
+    def split_documents(characters, scratch, buffer, offsets, is_marked, starts):
+        """Split documents into pre-tokens.
+
+        Args:
+            characters: See there.
+            scratch: See there; modified in place.
+            buffer: uint8[n_bytes] or more; what is behind the documents are zeros.
+            offsets: int64[n_documents + 1], from 0 to n_bytes.
+            is_marked: Whether `starts` has the documents already; then only the last offset counts.
+            starts: uint64[n_bytes // 64 + 1 or more], replaced by the bit set of places where a
+                pre-token begins, and of place n_bytes.
+        """
+        n = offsets[offsets.size - 1]
+        n_blocks = (n >> 6) + 1
+        starts = starts[:n_blocks]
+        if not is_marked:
+            starts[:] = np.uint64(0)
+            for d in range(offsets.size):
+                at = offsets[d]
+                starts[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+        state, tail = scratch.state, scratch.tail
+        classes, pages = characters.classes, characters.pages
+        state[:] = np.uint64(0)
+        n_scanned = n_blocks + behind
+        # Blocks are read from the buffer itself while all that a block looks at lies inside it.
+        whole = (buffer.size - BLOCK_NEEDS + 64) >> 6
+        whole = n_scanned if whole >= n_blocks else max(0, whole)
+        if whole:
+            scan(buffer, 0, n, classes, pages, starts, 0, whole, state)
+        if whole < n_scanned:
+            tail_start = max(0, whole - 2) << 6
+            for j in range((n_blocks + 2 << 6) - tail_start):
+                tail[j] = buffer[tail_start + j] if tail_start + j < n else 0
+            scan(scratch.tail_text, tail_start, n, classes, pages, starts, whole, n_scanned, state)
+
+    return split_documents
 
 
 @kernel
@@ -161,6 +220,9 @@ def page_classifier(cased):
 _classify_pages = page_classifier(False)
 
 
+STATE_WORDS = 15
+
+
 @kernel
 def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
     """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
@@ -183,8 +245,9 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             place n.
         first: the first block to classify.
         last: one past the last block to classify, at most `starts.size + 1`.
-        state: uint64[15 or more], zeros before the first call; modified in place.
+        state: uint64[STATE_WORDS], zeros before the first call; modified in place.
     """
+    apart()
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
     # Sets of the block that was classified last, and is finished next.
     letters, numbers, spaces, blanks = state[0], state[1], state[2], state[3]

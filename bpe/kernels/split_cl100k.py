@@ -42,6 +42,7 @@ import numpy as np
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add,
+    apart,
     in_line,
     leading_zeros,
     ones,
@@ -779,6 +780,7 @@ def scanner(flags):
             last: one past the last block, at most `starts.size`.
             sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
         """
+        apart()
         one, zero = np.uint64(1), np.uint64(0)
         while first < last:
             count = min(last - first, GROUP)
