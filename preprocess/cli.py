@@ -275,10 +275,11 @@ def _parsed_and_run(arguments: list[str]) -> int:
         from preprocess.settings.argparse import add_options, for_argparse
 
         command = COMMANDS[name]
+        options = command.options()
         # A shortened option would change its meaning when a longer one comes.
         parser = _Parser(prog=f"tokenbin {name}", description=command.summary, allow_abbrev=False)
-        add_options(parser, command.options())
-        given = vars(parser.parse_intermixed_args(for_argparse(rest, command.options())))
+        add_options(parser, options)
+        given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
     except SystemExit:
         # --help or --version.
         return 0

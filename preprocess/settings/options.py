@@ -200,7 +200,7 @@ Locations = Annotated[
 # --- options ---
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, repr=False, eq=False)
 class Option:
     """One option of a command.
 

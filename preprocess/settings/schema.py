@@ -60,8 +60,10 @@ class Settings:
 
 # --- options that several commands have ---
 
+# No methods are made for these: that is most of the time that a class takes at start-up.
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TextSettings(Settings):
     """How text is read."""
 
@@ -79,7 +81,7 @@ class TextSettings(Settings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ReadSettings(TextSettings):
     """How text is read, and by how many workers."""
 
@@ -90,7 +92,7 @@ class ReadSettings(TextSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunSettings(ReadSettings):
     """How a run that writes goes on, ends and is limited."""
 
@@ -114,7 +116,7 @@ class RunSettings(ReadSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VocabularySettings(Settings):
     """What is trained; of no use where a tokenizer is given."""
 
@@ -140,7 +142,7 @@ class VocabularySettings(Settings):
     min_frequency: Index = option(2, "Pairs that occur less often are not merged.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TrainSettings(VocabularySettings, RunSettings):
     """How a tokenizer is trained."""
 
@@ -162,7 +164,7 @@ class TrainSettings(VocabularySettings, RunSettings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ShardSettings(Settings):
     """How token files are divided."""
 
@@ -186,14 +188,14 @@ class ShardSettings(Settings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RanksSettings(Settings):
     """How a tokenizer is read that does not say how it splits text."""
 
     pattern: str | None = option(None, "Split pattern of a .tiktoken file.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class BuiltWithSettings(Settings):
     """How the tokenizer of a token file is found."""
 
@@ -208,7 +210,7 @@ class BuiltWithSettings(Settings):
 # --- commands ---
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BuildSettings(TrainSettings, ShardSettings):
     """A tokenizer, train.bin and val.bin from text."""
 
@@ -264,7 +266,7 @@ class BuildSettings(TrainSettings, ShardSettings):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainFileSettings(TrainSettings):
     """A tokenizer.json from text."""
 
@@ -272,7 +274,7 @@ class TrainFileSettings(TrainSettings):
     out: Location = option("tokenizer.json", "Tokenizer file to write.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CountSettings(RanksSettings, ReadSettings):
     """How many tokens text has."""
 
@@ -290,7 +292,7 @@ class CountSettings(RanksSettings, ReadSettings):
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     """A token file from text, with a tokenizer that exists."""
 
@@ -310,7 +312,7 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
         return Path(self.out).stem
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CompareSettings(RanksSettings, TextSettings):
     """Two tokenizers on the same text."""
 
@@ -322,7 +324,7 @@ class CompareSettings(RanksSettings, TextSettings):
     max_bytes: Size = option(64 * 1024 * 1024, "Stop after so much text, at the end of a unit.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DecodeSettings(BuiltWithSettings):
     """The text of a token file."""
 
@@ -331,7 +333,7 @@ class DecodeSettings(BuiltWithSettings):
     count: Index | None = option(None, "Number of tokens.", default_text="all")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class InspectSettings(RanksSettings):
     """What a file or a directory is."""
 
@@ -342,7 +344,7 @@ class InspectSettings(RanksSettings):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VerifySettings(BuiltWithSettings):
     """Whether token files are what their manifests say."""
 
@@ -351,7 +353,7 @@ class VerifySettings(BuiltWithSettings):
     repair: bool = option(False, "Rebuild what is damaged from the sources.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DoctorSettings(Settings):
     """Whether a machine is fit for a long job."""
 
@@ -361,7 +363,7 @@ class DoctorSettings(Settings):
 # --- options of the command line alone ---
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConsoleSettings(Settings):
     """How a command reports."""
 
