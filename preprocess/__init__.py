@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling import get_batch
+    from preprocess.settings.options import SettingsError
     from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 __all__ = [
     "BuildResult",
     "CorpusError",
+    "SettingsError",
     "TokenFile",
     "TokenFileError",
     "build",
@@ -35,6 +37,7 @@ __all__ = [
 _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",
+    "SettingsError": "preprocess.settings.options",
     "TokenFile": "preprocess.token_file",
     "TokenFileError": "preprocess.token_file",
     "build": "preprocess.pipeline",

@@ -222,6 +222,21 @@ def test_locations_are_kept_as_they_are_spelled() -> None:
         convert({"paths": "s3://b/k", "tokenizer": "t"}, CountSettings)
 
 
+def test_settings_in_stats_of_before_are_read() -> None:
+    """As version 0.1.0 wrote them: of a build, and of an encode."""
+    common = {"separator": "<|endoftext|>", "on_invalid_utf8": "error", "unit_size": 4194304}
+    common |= {"workers": 2, "end_of_text": None, "begin_of_text": None, "max_minutes": None}
+    common |= {"memory_limit": None, "overwrite": False, "shard_tokens": None}
+    common |= {"split_documents": False}
+    build = {"vocab_size": 400, "pattern": "gpt2", "special_tokens": ["<s>"], "min_frequency": 2}
+    build |= {"tie_break": "greatest-bytes", "train": ["t.txt"], "val": [], "val_fraction": None}
+    build |= {"out": "d", "name": "", "tokenizer": None, **common}
+    assert convert(build, BuildSettings).as_json() == build
+    encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}
+    encode |= {"out": "e/x.bin"}
+    assert convert(encode, EncodeSettings).as_json() == encode
+
+
 def test_none_is_the_default_that_is_computed() -> None:
     values = {"paths": "a", "tokenizer": "t", "workers": None, "pattern": None}
     assert convert(values, EncodeSettings) == convert(
