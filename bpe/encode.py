@@ -325,7 +325,7 @@ def _fill_tokens(
     room = 8 * _power_of_two_above(len(ends))
     words = _no_words(room, 16, 2 * room)
     documents = kernels.Documents(
-        np.concatenate([[0], ends]),
+        read_only(np.concatenate([[0], ends])),
         np.zeros(len(ends) + 1, np.int64),
         _NOTHING_AROUND,
     )
@@ -497,7 +497,7 @@ class Encoder:
         written: NDArray[Any] = narrow if is_narrow else ids
         scratch = self._packed_scratch
         documents = kernels.Documents(
-            offsets=offsets,
+            offsets=read_only(offsets),
             token_offsets=np.zeros(n_documents + 1, np.int64),
             around=np.array([prefix_id, suffix_id, continued, gaps], np.int64),
         )
@@ -560,12 +560,12 @@ class Encoder:
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
         ids = np.empty(_SHORT_TEXT + 2 + kernels.COPIED, np.uint32)
         offsets, cursor = np.zeros(2, np.int64), np.zeros(4, np.int64)
-        documents = kernels.Documents(offsets, np.zeros(2, np.int64), _NOTHING_AROUND)
+        documents = kernels.Documents(read_only(offsets), np.zeros(2, np.int64), _NOTHING_AROUND)
         text_bytes, text_end, place, found = text.data, offsets.data, cursor.data, ids.data
         source = read_only(text)
         split_documents, characters, split_scratch = splitting(self._pretokenizer.pattern)
         split_text = bind(
-            split_documents, characters, split_scratch, source, offsets, False, starts
+            split_documents, characters, split_scratch, source, read_only(offsets), False, starts
         )
         words_of_thread = _WordsOfThread(self._tables.short_words)
         merge_text = bind(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
 Bytes = NDArray[np.uint8]
+Number = TypeVar("Number", bound=np.generic)
 
 _O200K = split_cl100k.CASED | split_cl100k.SUFFIXES | split_cl100k.SLASHES
 
@@ -35,7 +36,7 @@ _FLAGS = {
 }
 
 
-def read_only(array: Bytes) -> Bytes:
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
     """A read-only view: kernels are compiled for that type alone."""
     view = array.view()
     view.flags.writeable = False
@@ -184,7 +185,7 @@ def _scan(
     starts: NDArray[np.uint64],
 ) -> None:
     split_documents, characters, scratch = splitting(name)
-    split_documents(characters, scratch, read_only(buffer), offsets, is_marked, starts)
+    split_documents(characters, scratch, read_only(buffer), read_only(offsets), is_marked, starts)
 
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:

@@ -88,7 +88,7 @@ class SpecialIds:
                     f"the tokenizer has no special token {token!r}; choose one that it has"
                     f" ({option}): {', '.join(map(repr, there)) or 'it has none at all'}"
                 )
-        if there[end] in _ids_of(end, tokenizer):
+        if there[end] in tokenizer.encode_ordinary(end):
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
@@ -96,14 +96,6 @@ class SpecialIds:
             )
         begin = settings.begin_of_text
         return cls(there[end], None if begin is None else there[begin])
-
-
-def _ids_of(text: str, tokenizer: AnyTokenizer) -> list[int]:
-    """`encode_ordinary`, by the encoder that a pass has: another one would be compiled, too."""
-    encoder = tokenizer.new_encoder(token_dtype(tokenizer.vocab_size))
-    data = np.frombuffer(text.encode(), np.uint8)
-    ids, _ = encoder.encode(data, np.array([0, len(data)], np.int64))
-    return [int(token_id) for token_id in ids]
 
 
 @dataclass(frozen=True)

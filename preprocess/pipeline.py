@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
 
+from preprocess.compiling import KernelCompiler
 from preprocess.count_pass import train_tokenizer
 from preprocess.documents import Reading
 from preprocess.encode_pass import SpecialIds, encode_into, encode_units, encoded_again
@@ -137,10 +138,14 @@ def build(
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
     training = options_of(VocabularySettings).values()
-    plan = _plan(settings, {each.name for each in training if options[each.name] != each.default})
-    with Outputs(
-        plan.directory, settings.named("build"), plan.record, settings.overwrite
-    ) as outputs:
+    compiler = KernelCompiler(progress)
+    given_options = {each.name for each in training if options[each.name] != each.default}
+    plan = _plan(settings, given_options, compiler)
+    run_name = settings.named("build")
+    with (
+        compiler,
+        Outputs(plan.directory, run_name, plan.record, settings.overwrite) as outputs,
+    ):
         if what := _nothing_to_do(outputs, plan):
             return _what_is_there(plan, what)
         given = None if settings.tokenizer is None else Path(settings.tokenizer)
@@ -148,13 +153,13 @@ def build(
         _refuse_full_disk(plan, outputs, plan.tokenizer, settings)
         outputs.begin()
         used = plan.tokenizer or _trained(
-            plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, progress, LeftOut()
+            plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, compiler, LeftOut()
         )
         if plan.tokenizer is None:
             _refuse_full_disk(plan, outputs, used, settings)
         elif saves:
             outputs.add_tokenizer(plan.tokenizer, TOKENIZER_FILE)
-        report, manifests = _encoded(plan, used, settings, outputs, progress)
+        report, manifests = _encoded(plan, used, settings, outputs, compiler)
         stats = _stats(report, settings, progress, started)
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
@@ -204,17 +209,19 @@ class _Plan:
         return {name: files for each in self.passes for name, files in each.names.items()}
 
 
-def _plan(settings: BuildSettings, given: Set[str]) -> _Plan:
+def _plan(settings: BuildSettings, given: Set[str], compiler: KernelCompiler) -> _Plan:
     """Find everything that will be read, and refuse now whatever can be refused now.
 
     Args:
         settings: Those of the run.
         given: Names of the options of training whose values are not the defaults.
+        compiler: Compiles what a given tokenizer needs.
     """
     tokenizer: AnyTokenizer | None = None
     if settings.tokenizer:
         pattern = settings.pattern if _is_ranks(settings) and "pattern" in given else None
         tokenizer = _load(settings.tokenizer, pattern, settings)
+        compiler.encoding(tokenizer)
         SpecialIds.of(tokenizer, settings)
         _say_unused(settings, given, tokenizer)
     reading = _reading(settings, tokenizer, settings.validation_fraction)
@@ -365,10 +372,11 @@ def _trained(
     settings: TrainSettings,
     outputs: Outputs,
     file_name: str,
-    progress: Progress,
+    compiler: KernelCompiler,
     left_out: LeftOut,
 ) -> Tokenizer:
     """The tokenizer that is trained on sources, by this run or by the one that it goes on with."""
+    progress = compiler.progress
     entry = outputs.journal.last("trained")
     if entry is not None:
         with understanding():
@@ -376,6 +384,7 @@ def _trained(
                 progress.add_stage_before(**stage)
             left_out.take_over(LeftOut(**entry["left_out"]))
         return outputs.trained(file_name)
+    compiler.training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     tokenizer = train_tokenizer(
         sources, settings, outputs.storage, outputs.journal, progress, left_out
     )
@@ -439,9 +448,10 @@ def _encoded(
     tokenizer: AnyTokenizer,
     settings: BuildSettings | EncodeSettings,
     outputs: Outputs,
-    progress: Progress,
+    compiler: KernelCompiler,
 ) -> tuple[Report, dict[str, Manifest]]:
     """Every pass of encoding, finished in the storage."""
+    compiler.encoding(tokenizer)
     ids = SpecialIds.of(tokenizer, settings)
     report, manifests = Report(), dict[str, Manifest]()
     for number, part in enumerate(plan.passes):
@@ -455,7 +465,7 @@ def _encoded(
             outputs.storage,
             outputs.journal,
             report,
-            progress,
+            compiler.progress,
             settings,
         )
         for name, file_name in part.names.items():
@@ -587,7 +597,8 @@ def train(
             tokenizer = Tokenizer.from_file(path)
             return tokenizer, [f"{path}: {what}, {tokenizer_in_words(tokenizer)}"]
         outputs.begin()
-        tokenizer = _trained(sources, settings, outputs, path.name, progress, left_out)
+        compiler = KernelCompiler(progress)
+        tokenizer = _trained(sources, settings, outputs, path.name, compiler, left_out)
         seconds = time.perf_counter() - started + progress.seconds_before
         outputs.add_stats(
             stats_file,
@@ -653,6 +664,8 @@ def encode(
     progress.limit(settings.max_minutes)
     started = time.perf_counter()
     given = _load(settings.tokenizer, settings.pattern, settings)
+    compiler = KernelCompiler(progress)
+    compiler.encoding(given)
     SpecialIds.of(given, settings)
     sources = find_sources(settings.paths, _reading(settings, given))
     name, directory = settings.name, Path(settings.out).parent
@@ -665,7 +678,7 @@ def encode(
             return _what_is_there(plan, what)
         _refuse_full_disk(plan, outputs, given, settings)
         outputs.begin()
-        report, manifests = _encoded(plan, given, settings, outputs, progress)
+        report, manifests = _encoded(plan, given, settings, outputs, compiler)
         stats = _stats(report, settings, progress, started)
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()

@@ -128,6 +128,8 @@ class Progress:
         unit: str = "B",
         done_before: int = 0,
         seconds_before: float = 0.0,
+        line: Callable[[Stage, float], str] | None = None,
+        seconds_between_lines: float = SECONDS_BETWEEN_LINES,
     ) -> Iterator[Stage]:
         """Time and show what happens inside the `with`.
 
@@ -137,10 +139,14 @@ class Progress:
             unit: What of.
             done_before: How much of it earlier runs did.
             seconds_before: How long they took.
+            line: Writes the lines of this stage, as `line_of`, which does if it is None.
+            seconds_between_lines: Of this stage; with `line` the first comes at once.
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
         started = said = self._clock()
+        if line is not None:
+            said -= seconds_between_lines
         in_line, in_bar = _Taken(started), _Taken(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
@@ -152,13 +158,17 @@ class Progress:
             if bar is not None:
                 if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
                     bar.set_postfix_str(in_bar.said(now), refresh=False)
+                if done == bar.n and now - started >= _SECONDS_BEFORE_BAR:
+                    bar.refresh()  # with the time that has passed
                 bar.update(done - bar.n)
-            if now - said >= SECONDS_BETWEEN_LINES:
+            if now - said >= seconds_between_lines:
                 said = now
                 # Where there are bars, the line is for the log file alone.
                 only_file = self._show != "lines"
                 more = f"; {in_line.said(now)}" if self._verbose else ""
-                logger.info(line_of(stage, now - started) + more, extra={"only_file": only_file})
+                logger.info(
+                    (line or line_of)(stage, now - started) + more, extra={"only_file": only_file}
+                )
 
         stage._shown = shown
         try:

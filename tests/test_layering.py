@@ -36,11 +36,12 @@ LEVELS = [
     "bpe.word_level",
     "bpe.huggingface",
     "bpe.train",
+    "bpe.compile_ahead",
     "bpe",
     "preprocess.settings",
     "preprocess.progress preprocess.storage preprocess.joined"
     " preprocess.stopping preprocess.reused_memory",
-    "preprocess.token_file preprocess.journal",
+    "preprocess.compiling preprocess.token_file preprocess.journal",
     "preprocess.quality preprocess.spill",
     "preprocess.sampling.batches preprocess.documents preprocess.settings.options",
     "preprocess.settings.schema preprocess.settings.argparse",

@@ -6,11 +6,12 @@ process, else what is in the cache, else it is compiled, which is reported.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
+
+
+# Not empty while somebody else reports that kernels are compiled.
+_reported_elsewhere: list[None] = []
+
+
+@contextlib.contextmanager
+def reported_elsewhere() -> Iterator[None]:
+    """Say nothing of compiling inside the `with`."""
+    _reported_elsewhere.append(None)
+    try:
+        yield
+    finally:
+        _reported_elsewhere.pop()
 
 
 class Kernel:
@@ -91,6 +106,11 @@ class Kernel:
 
         return call
 
+    @property
+    def is_loaded(self) -> bool:
+        """True if it has been compiled, or loaded, for some arguments."""
+        return bool(self._entries) or self._by_numba is not None
+
     def _entry(
         self, arguments: tuple[Any, ...], words: list[int], keep: list[Packed]
     ) -> Entry | None:
@@ -121,7 +141,8 @@ class Kernel:
         name = f"{self.name}-{digest}.o"
         if self._source and (found := machine_code.load(name, what)) is not None:
             return found
-        say_once("compiling kernels for this machine; this happens once and takes up to a minute")
+        if not _reported_elsewhere:
+            say_once("compiling kernels for this machine; this happens once and takes 20 seconds")
         code = self._compiled(kinds, what, f"tokenbin_{digest}")
         if self._source and code is not None:
             machine_code.save(name, code)

@@ -1,0 +1,93 @@
+"""Compile the kernels of training, or of encoding, before they are needed.
+
+A kernel is compiled at its first call. Here they are called on a few bytes, so that a program can
+do so where it suits, report it, and have another process compile some of them into the cache:
+
+    python -c "from bpe.compile_ahead import compile_encoding; compile_encoding('gpt2')"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bpe.count import PretokenCounts, added_up
+from bpe.encode import EncoderTables
+from bpe.kernels import count, encode, jit, learn_merges, merge_tables, search, utf8
+from bpe.kernels.machine_code import kept_code
+from bpe.patterns import Scanner, steps
+from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
+from bpe.train import train_from_counts
+from bpe.vocabulary import Vocabulary
+
+Kernels = dict[Any, float]
+"""Kernels, and how long compiling each takes, in seconds on one machine."""
+
+
+def reading_kernels(pattern: str) -> Kernels:
+    """Return what training and encoding have in common."""
+    scanners = [step.name for step in steps(pattern) if isinstance(step, Scanner)]
+    return {search.find_all: 0.5, utf8.is_utf8: 0.2} | {
+        splitting(name)[0]: 1.2 if name == "gpt2" else 4.0 for name in scanners
+    }
+
+
+def training_kernels(pattern: str) -> Kernels:
+    """Return all that training on text calls, but for what large tables and special tokens need."""
+    return reading_kernels(pattern) | {
+        count.count_pretokens: 1.2,
+        count.move_short: 0.1,
+        count.give: 0.4,
+        count.measure: 0.2,
+        count.export: 0.3,
+        learn_merges.words_of_counts: 0.1,
+        learn_merges.count_byte_pairs: 0.1,
+        learn_merges.fill_rows: 0.2,
+        learn_merges.queue_pairs: 0.4,
+        learn_merges.merge_steps: 1.4,
+    }
+
+
+def encoding_kernels() -> Kernels:
+    """Return what encoding calls beside `reading_kernels`."""
+    return {merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0}
+
+
+def missing(kernels: Kernels) -> Kernels:
+    """Return the kernels that have no machine code yet, neither here nor in the cache."""
+    if jit.DISABLE_JIT:
+        return {}
+    directory = kept_code().directory
+    kept = {path.name.rpartition("-")[0] for path in directory.glob("*.o")} if directory else set()
+    return {
+        kernel: seconds
+        for kernel, seconds in kernels.items()
+        if not kernel.is_loaded and kernel.name not in kept
+    }
+
+
+def compile_reading(pattern: str) -> None:
+    """Call all of `reading_kernels`."""
+    text = np.frombuffer(b"ab\nab\n", np.uint8)
+    find_all(text, b"\n")
+    is_utf8(text)
+    Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
+
+
+def compile_training(pattern: str) -> None:
+    """Call all of `training_kernels`."""
+    compile_reading(pattern)
+    text = np.frombuffer(b"abab ab", np.uint8)
+    # Of two that counted, one takes over what both have.
+    counts = [PretokenCounts(pattern) for _ in range(2)]
+    for each in counts:
+        each.add(text, np.array([0, len(text)]))
+    train_from_counts(added_up(counts), 258)
+    count.move_short(np.zeros(4, np.uint64), np.zeros(8, np.uint64))
+
+
+def compile_encoding(pattern: str) -> None:
+    """Call all of `encoding_kernels`."""
+    # The tables of a vocabulary are filled by encoding its tokens.
+    EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)

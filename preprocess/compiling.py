@@ -1,0 +1,161 @@
+"""Compile kernels in stages of their own, those of encoding in another process.
+
+Compiling is needed once per machine and takes several seconds. It is reported at least every two
+seconds and timed like any other stage. While this process compiles the kernels of training, reads
+and counts, another one compiles those of encoding into the cache. If that process fails or is
+killed, this one compiles what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from preprocess.progress import Progress, Stage, duration
+
+if TYPE_CHECKING:
+    from bpe.compile_ahead import Kernels
+    from bpe.text_tokenizer import AnyTokenizer
+
+_STAGE = "compiling kernels"
+_SECONDS_BETWEEN_LINES = 1.5
+_SECONDS_BETWEEN_LOOKS = 0.25
+_PROGRAM = (
+    "import sys; from bpe.compile_ahead import compile_encoding; compile_encoding(sys.argv[1])"
+)
+
+
+class KernelCompiler:
+    """Compiles the kernels of a run when they are needed; a context manager.
+
+    Args:
+        progress: Shows and times it.
+
+    Attributes:
+        progress: The same.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self._other: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._other is not None:
+            self._other.kill()
+            self._other.wait()
+
+    def training(self, pattern: str, encodes: bool) -> None:
+        """Compile what training needs.
+
+        Args:
+            pattern: The split pattern.
+            encodes: Whether text is encoded afterwards; another process compiles for that.
+        """
+        from bpe import compile_ahead as ahead
+
+        needed = ahead.training_kernels(pattern)
+        if encodes and ahead.missing(ahead.encoding_kernels()):
+            self._other = _compiling_process(pattern)
+        if ahead.missing(needed):
+            with self._stage(needed):
+                ahead.compile_training(pattern)
+
+    def encoding(self, tokenizer: AnyTokenizer) -> None:
+        """Compile what encoding needs, or wait for the process that does."""
+        from bpe import Tokenizer
+        from bpe import compile_ahead as ahead
+
+        if not isinstance(tokenizer, Tokenizer):
+            return  # it encodes without kernels
+        needed = ahead.reading_kernels(tokenizer.pattern) | ahead.encoding_kernels()
+        if ahead.missing(needed):
+            with self._stage(needed):
+                if self._other is not None:
+                    self._other.wait()
+                    self._other = None
+                if ahead.missing(needed):
+                    ahead.compile_reading(tokenizer.pattern)
+                    ahead.compile_encoding(tokenizer.pattern)
+
+    @contextmanager
+    def _stage(self, needed: Kernels) -> Iterator[None]:
+        """Time and show what compiles kernels inside the `with`."""
+        from bpe import compile_ahead as ahead
+        from bpe.kernels import jit
+
+        n_missing = len(ahead.missing(needed))
+        is_over = threading.Event()
+        with (
+            jit.reported_elsewhere(),
+            self.progress.stage(
+                _STAGE,
+                n_missing,
+                "kernels",
+                line=_lines(needed),
+                seconds_between_lines=_SECONDS_BETWEEN_LINES,
+            ) as stage,
+        ):
+
+            def look() -> None:
+                while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
+                    stage.advance(n_missing - len(ahead.missing(needed)) - stage.done)
+
+            looking = threading.Thread(target=look, name="tokenbin-compiling")
+            looking.start()
+            try:
+                yield
+            finally:
+                is_over.set()
+                looking.join()
+            stage.advance(n_missing - stage.done)
+
+
+def _lines(needed: Kernels) -> Callable[[Stage, float], str]:
+    """Return what writes the lines of the stage, with the time that is left."""
+    from bpe import compile_ahead as ahead
+
+    before = ahead.missing(needed)
+    last, since = len(before), time.perf_counter()
+
+    def line(stage: Stage, seconds: float) -> str:
+        nonlocal last, since
+        left = ahead.missing(needed)
+        if len(left) != last:
+            last, since = len(left), time.perf_counter()
+        done = sum(before.values()) - sum(left.values())
+        took = seconds - (time.perf_counter() - since)
+        # As fast as those that are done were compiled, less what the one at hand took so far.
+        rate = took / done if done and took > 0 else 1.0
+        rest = max(1.0, rate * sum(left.values()) - (time.perf_counter() - since))
+        return (
+            f"{stage.name}, once per machine: {stage.done} of {stage.total},"
+            f" about {duration(round(rest))} left"
+        )
+
+    return line
+
+
+def _compiling_process(pattern: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, pattern],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
