@@ -216,6 +216,24 @@ class Cutter:
             position = place + 1
         return stop
 
+    def last_between(self, start: int, stop: int) -> int:
+        """The last place in (start, stop] just after a separator; `start` if there is none.
+
+        A document starts at `start`. Little but the end is read if documents are short.
+        """
+        from bpe.separated import between
+
+        size = _WINDOW_BYTES
+        while size < stop - start:
+            end = stop - len(self._separator) + 1
+            for candidate in reversed([*self._occurrences(self._separator, stop - size, end)]):
+                if self._is_separator(candidate):
+                    return candidate + len(self._separator)
+            size *= 8
+        # Separators found from the start of a document are the true ones.
+        starts, _ = between(self._file.read(start, stop, self._array), self._separator)
+        return start + int(starts[-1])
+
     def end_of_document(self, start: int) -> tuple[int, int]:
         """(end, start of the next) of the document that starts at `start`."""
         from bpe.separated import between

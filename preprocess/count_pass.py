@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from bpe.parallel import run_in_order
 from preprocess.documents import DocumentBatch
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal, JournalError, understanding
@@ -27,11 +26,11 @@ from preprocess.limits import check_has_documents, out_of_time
 from preprocess.memory import MemoryLimit
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import LeftOut
+from preprocess.reused_memory import ReusedMemory
 from preprocess.settings.schema import TrainSettings
 from preprocess.sources import Place, Source, WorkUnit
-from preprocess.stopping import watching
 from preprocess.storage import Storage
-from preprocess.units import Pausing, paired_with_unit, place_after, units_after
+from preprocess.units import Pausing, place_after, run_numbered, run_on_threads, units_after
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
@@ -169,11 +168,10 @@ def count_pretokens(
             of_workers.append(counts)
 
         def work(unit: WorkUnit) -> DocumentBatch:
-            batch = unit.read()
+            batch = unit.read(memory.array)
             chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
             counts.add(*chosen.joined())
-            # Refuses a source that changed meanwhile, and lets go of the text.
-            unit.content()
+            unit.check_unchanged()
             return batch.without_text()
 
         return work
@@ -181,16 +179,17 @@ def count_pretokens(
     dropped = LeftOut(**state.left_out)
     limit = MemoryLimit(settings.memory_limit)
     most = limit.for_tables(settings.workers, settings.unit_size)
-    with _counting_stage(sources, state, progress) as stage, watching() as watch:
+    memory = ReusedMemory(limit=256, largest=1 << 26)
+    with _counting_stage(sources, state, progress) as stage:
         units = Pausing(units_after(sources, state.source, state.after))
         cost = 0.0
         while not units.is_over:
             idle[:] = of_workers
             units.paused = is_full = False
             pause = time.monotonic() + max(journal.seconds, _WORK_PER_SAVING * cost)
-            work = paired_with_unit(make_work, watch)
-            with closing(run_in_order(units, work, settings.workers)) as results:
-                for (index, unit), batch in results:
+            counting = run_numbered(units, make_work, settings.workers, run_on_threads)
+            with closing(counting) as results:
+                for index, unit, batch in results:
                     state.documents += batch.n_ended
                     if batch.in_validation is not None:
                         state.divided = True

@@ -12,8 +12,8 @@ them, separators, is not copied away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,8 @@ class DocumentBatch:
         n_empty: Documents of zero bytes that were dropped.
         n_skipped: Documents that were left out because they are not UTF-8.
         n_replaced: Sequences that were not UTF-8 and became U+FFFD.
+        content: The bytes of the source that were read for them. They stay in this process: in
+            another one, `WorkUnit.content` reads them again.
     """
 
     buffer: Bytes
@@ -77,6 +79,10 @@ class DocumentBatch:
     n_empty: int = 0
     n_skipped: int = 0
     n_replaced: int = 0
+    content: Bytes | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"content": None}
 
     def __len__(self) -> int:
         return len(self.bounds) // 2
@@ -99,7 +105,7 @@ class DocumentBatch:
     def without_text(self) -> DocumentBatch:
         """What the batch says of its documents, without their text: they have no bytes."""
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
-        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds)
+        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None)
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
         """The documents that a mask `bool[n_documents]` chooses."""
@@ -199,7 +205,7 @@ def prepare(
     """
     from bpe.pretokenize import invalid_utf8, is_utf8
 
-    not_empty = ends > starts
+    content, not_empty = buffer, ends > starts
     bounds = np.empty(2 * int(not_empty.sum()), np.int64)
     bounds[::2], bounds[1::2] = starts[not_empty], ends[not_empty]
     n_empty = len(starts) - len(bounds) // 2
@@ -221,7 +227,7 @@ def prepare(
         else:
             decided = np.full(len(bounds) // 2, in_validation)
     return DocumentBatch(
-        buffer, bounds, continues, continued, decided, n_empty, n_skipped, n_replaced
+        buffer, bounds, continues, continued, decided, n_empty, n_skipped, n_replaced, content
     )
 
 

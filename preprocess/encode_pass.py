@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +36,7 @@ from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.reused_memory import ReusedMemory
 from preprocess.settings.schema import EncodeSettings, ShardSettings, TrainSettings
-from preprocess.sources import Place, Source, WorkUnit
-from preprocess.stopping import watching
+from preprocess.sources import Place, Source, WorkUnit, digest_of
 from preprocess.storage import Storage, Stream
 from preprocess.token_file import (
     Manifest,
@@ -47,7 +46,7 @@ from preprocess.token_file import (
     saved_manifest,
     token_dtype,
 )
-from preprocess.units import paired_with_unit, place_after, units_after
+from preprocess.units import place_after, run_numbered, run_on_threads, units_after
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -355,11 +354,14 @@ def encode_units(
     told_of = state.bytes
     with (
         _encoding_stage(sources, list(writers), state, progress) as stage,
-        watching() as watch,
-        closing(run_in_order(units, paired_with_unit(make_work, watch), workers)) as results,
+        closing(run_numbered(units, make_work, workers, run_on_threads)) as results,
     ):
-        for (index, unit), encoded in results:
-            digests.update(index, unit.content())
+        for index, unit, encoded in results:
+            # The last unit of a file is followed by no other read of it.
+            unit.check_unchanged()
+            content = encoded.batch.content
+            digests.update(index, unit.content() if content is None else content)
+            del content
             report.left_out.add(encoded.batch)
             report.look_alikes.update(
                 dict(zip(look_alikes.tokens, encoded.look_alikes.tolist(), strict=True))
@@ -409,7 +411,7 @@ def _encoding(
         encoder = tokenizer.new_encoder(token_dtype(tokenizer.vocab_size))
 
         def work(unit: WorkUnit) -> _Encoded:
-            batch = unit.read()
+            batch = unit.read(memory.array)
             encoded, offsets = encoder.encode(
                 batch.buffer,
                 batch.bounds,
@@ -421,11 +423,13 @@ def _encoding(
                 memory=memory.array,
             )
             parts = _divided(batch, encoded, offsets)
-            return _Encoded(batch.without_text(), parts, look_alikes.count(batch))
+            counts = look_alikes.count(batch)
+            return _Encoded(replace(batch.without_text(), content=batch.content), parts, counts)
 
         return work
 
-    # For the ids of units that are under way; of what long ones have room for, most stays unused.
+    # For text and ids of units that are under way; of what long ones have room for, most stays
+    # unused.
     memory = ReusedMemory(limit=256, largest=1 << 26)
     # The encoder's tables are made here, once, and not by several threads at the same time.
     tokenizer.new_encoder()
@@ -466,8 +470,7 @@ class _SourceDigests:
         if state.after is None:
             return
         source = sources[state.source]
-        for piece in source.content_before(state.after):
-            self._digest.update(piece.data)
+        self._digest = digest_of(source, state.after)
         if self._digest.hexdigest() != self._of[state.source]:
             raise JournalError(
                 f"{source.name}: what was read of it before the interruption is not what stands"

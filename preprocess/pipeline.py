@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import xxhash
-
 from preprocess.compiling import KernelCompiler
 from preprocess.count_pass import train_tokenizer
 from preprocess.documents import Reading
@@ -59,7 +57,7 @@ from preprocess.settings.schema import (
     TrainSettings,
     VocabularySettings,
 )
-from preprocess.sources import Source, find_sources
+from preprocess.sources import Source, digest_of, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import OutputError, Storage
 from preprocess.token_file import Manifest, open_tokens, token_dtype
@@ -341,10 +339,7 @@ def _has_the_same_text(plan: _Plan) -> bool:
     for part in plan.passes:
         file = open_tokens(plan.directory / f"{next(iter(part.names.values()))}.bin")
         for source, known in zip(part.sources, file.manifest.sources, strict=True):
-            digest = xxhash.xxh3_128()
-            for unit in source.units():
-                digest.update(unit.content().data)
-            if digest.hexdigest() != known.get("digest"):
+            if digest_of(source).hexdigest() != known.get("digest"):
                 return False
     return True
 

@@ -31,7 +31,7 @@ from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
-from preprocess.sources import Source
+from preprocess.sources import Source, digest_of
 from preprocess.storage import REPAIR, LocalStorage, work_directory, writing
 from preprocess.token_file import (
     BLOCK_BYTES,
@@ -266,12 +266,9 @@ def first_difference(
         (the number of a source, what is different there), or None if everything is the same.
     """
     place = n_documents = 0
-    digests = [xxhash.xxh3_128() for _ in origin.sources]
     for index, source in enumerate(origin.sources):
-        for unit in source.units():
-            digests[index].update(unit.content().data)
         known = origin.manifest.sources[index].get("digest")
-        if digests[index].hexdigest() != known:
+        if digest_of(source).hexdigest() != known:
             return index, "its text is not what it was when the file was built"
         for _, ids, document_ends in origin.pieces(index, index + 1):
             there = tokens[place : place + len(ids)]

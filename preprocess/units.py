@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Generic, Protocol, TypeVar
 
+from bpe.parallel import run_in_order
 from preprocess.sources import Place, Source, WorkUnit
-from preprocess.stopping import Watch
+from preprocess.stopping import watching
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -26,21 +29,58 @@ def place_after(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
     return (index + 1, None) if unit.after is None else (index, unit.after)
 
 
-def paired_with_unit(
-    make_work: Callable[[], Callable[[WorkUnit], Result]], watch: Watch
-) -> Callable[[], Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]]:
-    """Work that gives its unit back, too, and is watched over."""
+class Executor(Protocol):
+    """Runs work on units: threads, by `run_on_threads`, or what keeps the same promises elsewhere.
 
-    def make() -> Callable[[tuple[int, WorkUnit]], tuple[tuple[int, WorkUnit], Result]]:
+    Units, `make_work` and results pickle. The promises are those of `bpe.parallel.run_in_order`.
+    """
+
+    def __call__(
+        self,
+        units: Iterable[WorkUnit],
+        make_work: Callable[[], Callable[[WorkUnit], Result]],
+        workers: int,
+    ) -> Generator[Result, None, None]:
+        """Work on every unit and yield the results in the order of the units."""
+
+
+def run_on_threads(
+    units: Iterable[WorkUnit],
+    make_work: Callable[[], Callable[[WorkUnit], Result]],
+    workers: int,
+) -> Generator[Result, None, None]:
+    """Work on every unit on threads of this process; a unit that hangs is reported."""
+
+    def make() -> Callable[[WorkUnit], Result]:
         work = make_work()
 
-        def watched(numbered: tuple[int, WorkUnit]) -> tuple[tuple[int, WorkUnit], Result]:
-            with watch.over(numbered[1].where, numbered[1].n_bytes):
-                return numbered, work(numbered[1])
+        def watched(unit: WorkUnit) -> Result:
+            with watch.over(unit.where, unit.n_bytes):
+                return work(unit)
 
         return watched
 
-    return make
+    with watching() as watch, closing(run_in_order(units, make, workers)) as results:
+        yield from results
+
+
+def run_numbered(
+    numbered: Iterable[tuple[int, WorkUnit]],
+    make_work: Callable[[], Callable[[WorkUnit], Result]],
+    workers: int,
+    executor: Executor,
+) -> Generator[tuple[int, WorkUnit, Result], None, None]:
+    """Run work on units; yield each with the number of its source and its result, in order."""
+    under_way: deque[tuple[int, WorkUnit]] = deque()
+
+    def units() -> Iterator[WorkUnit]:
+        for each in numbered:
+            under_way.append(each)
+            yield each[1]
+
+    with closing(executor(units(), make_work, workers)) as results:
+        for result in results:
+            yield *under_way.popleft(), result
 
 
 class Pausing(Generic[Item]):

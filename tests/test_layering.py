@@ -45,8 +45,9 @@ LEVELS = [
     "preprocess.quality preprocess.spill",
     "preprocess.sampling.batches preprocess.documents preprocess.settings.options",
     "preprocess.settings.schema preprocess.settings.argparse",
-    "preprocess.sampling preprocess.sources.text preprocess.sources.standard_library"
-    " preprocess.memory",
+    "preprocess.sampling preprocess.sources.base preprocess.memory",
+    "preprocess.sources.text preprocess.sources.standard_library",
+    "preprocess.sources.registry",
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
     "preprocess.limits preprocess.outputs preprocess.units",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from nasty import nasty_text
 from bpe import text_file
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.pretokenize import Pretokenizer
-from bpe.text_file import Ends
+from bpe.text_file import Ends, TextFile
 from preprocess.documents import (
     DocumentBatch,
     Reading,
@@ -45,9 +46,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sources") / "text.txt"
 
 
-def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
+def source_of(path: Path, data: bytes, **choices: Any) -> TextSource:
     path.write_bytes(data)
-    return list(TextSource(path, path.name, Reading(**choices)).units())
+    return TextSource(path, path.name, Reading(**choices))
+
+
+def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
+    return list(source_of(path, data, **choices).units())
 
 
 def parts_of(batch: DocumentBatch) -> list[bytes]:
@@ -279,13 +284,14 @@ def test_what_is_read_of_the_file_is_what_is_looked_at(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_file, "_WINDOW_BYTES", window)
         patch.setattr(text_file, "_STRIDE_BYTES", stride)
-        units = units_of(path, data, **choices)
+        source = source_of(path, data, **choices)
+        units = list(source.units())
         for unit in units:
             if unit.after is not None:
-                before = unit.source.content_before(unit.after)
+                before = source.content(unit.after)
                 assert b"".join(map(bytes, before)) == data[: unit.stop]
         patch.setattr(text_file.Cutter, "_bytes", of_the_whole)
-        expected = [unit.after for unit in units[0].source.units()]
+        expected = [unit.after for unit in source.units()]
     assert [unit.after for unit in units] == expected
     documents, totals = documents_of(units)
     assert (documents, totals["empty"]) == expected_documents(data, separator)
@@ -307,17 +313,50 @@ def test_places_to_cut_at_are_those_of_the_whole(path: Path, text: str, unit_siz
     assert stops == expected
 
 
+@given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))
+def test_units_pickle(path: Path, text: str, separator: bytes, unit_size: int) -> None:
+    """And the batches of another process carry no text of the file but that of documents."""
+    choices = {"separator": separator, "unit_size": unit_size, "validation_fraction": 0.5}
+    units = units_of(path, text.encode(), safe_cut=lambda buffer, start, stop: stop, **choices)
+    again = pickle.loads(pickle.dumps(units))
+    assert [unit.where for unit in again] == [unit.where for unit in units]
+    for unit, other in zip(units, again, strict=True):
+        batch, elsewhere = unit.read(), pickle.loads(pickle.dumps(other.read()))
+        assert batch.content is not None
+        assert elsewhere.content is None
+        assert bytes(other.content()) == bytes(batch.content)
+        assert parts_of(batch) == parts_of(elsewhere)
+        assert batch.bounds.tolist() == elsewhere.bounds.tolist()
+
+
+def test_planning_for_validation_reads_little_but_the_ends_of_units(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    read = TextFile.read
+
+    def noted(self: TextFile, start: int, stop: int, *array: Any) -> Any:
+        taken.append(stop - start)
+        return read(self, start, stop, *array)
+
+    monkeypatch.setattr(TextFile, "read", noted)
+    data = b"a document of a few words<|endoftext|>" * 100_000
+    units = units_of(path, data, unit_size=1_000_000, validation_fraction=0.5)
+    assert len(units) == 4
+    assert sum(taken) < 3 * 200_000
+
+
 def test_planning_reads_little_but_what_is_around_the_cuts(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[int, int]] = []
-    read = TextSource.read
+    read = TextFile.read
 
-    def noted(self: TextSource, start: int, stop: int, array: Any) -> Any:
+    def noted(self: TextFile, start: int, stop: int, *array: Any) -> Any:
         taken.append((start, stop))
-        return read(self, start, stop, array)
+        return read(self, start, stop, *array)
 
-    monkeypatch.setattr(TextSource, "read", noted)
+    monkeypatch.setattr(TextFile, "read", noted)
     uncut = tuple(f"<|{number}|>".encode() for number in range(300))
     path.write_bytes(b"some words <|7|> " * 40_000)
     reading = Reading(unit_size=200_000, uncut=uncut)
@@ -344,10 +383,8 @@ def test_text_is_not_copied(path: Path, text: bytes) -> None:
     units = units_of(path, text, unit_size=100_000)
     batch = units[1].read()
     assert not batch.buffer.flags.writeable
-    content = units[1].content()
-    assert np.shares_memory(batch.buffer, content)
-    # What somebody holds is not written over.
-    assert not np.shares_memory(content, units[1].content())
+    assert batch.content is not None
+    assert np.shares_memory(batch.buffer, batch.content)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
@@ -368,14 +405,15 @@ def test_invalid_text_is_an_error_that_names_the_byte_in_the_file(
 def test_a_file_that_ends_too_early_is_an_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units = units_of(path, b"some words " * 100, unit_size=100)
+    source = source_of(path, b"some words " * 100, unit_size=100)
+    units = list(source.units())
     # As one that is truncated after its size was looked at.
-    monkeypatch.setattr(TextSource, "check_unchanged", lambda source: None)
+    monkeypatch.setattr(TextFile, "check_unchanged", lambda file: None)
     os.truncate(path, 150)
     units[0].read()
     with pytest.raises(ChangedError, match=r"text\.txt: was changed, replaced or removed"):
         units[1].read()
-    source, changed = units[0].source, r"text\.txt: was changed, replaced or removed"
+    changed = r"text\.txt: was changed, replaced or removed"
     with pytest.raises(ChangedError, match=changed):
         next(source.units())
     path.unlink()
@@ -412,7 +450,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(
 
     monkeypatch.setattr("builtins.open", opened)
     for fraction in (0.0, 0.5):  # while places to cut at are looked for
-        reading = replace(units[0].source.reading, validation_fraction=fraction)
+        reading = replace(Reading(unit_size=100), validation_fraction=fraction)
         wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; see to the disk"
         with pytest.raises(UnavailableError, match=wanted) as caught:
             list(TextSource(path, "text", reading).units())
@@ -438,11 +476,11 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:
         units[0].content()
     path.unlink()
     with pytest.raises(CorpusError, match="was changed, replaced or removed"):
-        units[0].source.check_unchanged()
+        units[0].check_unchanged()
     path.parent.rename(path.parent.with_name("elsewhere"))
     path.parent.write_text("a file")
     with pytest.raises(CorpusError, match="was changed, replaced or removed"):
-        units[0].source.check_unchanged()
+        units[0].check_unchanged()
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
@@ -466,7 +504,7 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
     with pytest.raises(ChangedError, match=wanted):
         units[1].read()
     path.write_bytes(text)
-    reading = replace(units[0].source.reading, validation_fraction=fraction)
+    reading = replace(Reading(unit_size=100), validation_fraction=fraction)
     with pytest.raises(ChangedError, match=wanted):
         list(TextSource(path, "text", reading).units())
 
@@ -537,6 +575,13 @@ def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
     for given_path in (path, tmp_path):
         with pytest.raises(CorpusError, match=r"file\..*cannot be read, only plain text"):
             find_sources([given_path], Reading())
+
+
+@pytest.mark.parametrize("begins", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
+def test_compressed_files_are_refused_by_their_content(tmp_path: Path, begins: bytes) -> None:
+    (tmp_path / "file").write_bytes(begins + b"more")
+    with pytest.raises(CorpusError, match=r"file: .*-compressed files \(by their content\) cannot"):
+        find_sources([tmp_path], Reading(on_invalid_utf8="replace"))
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

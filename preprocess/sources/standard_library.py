@@ -14,14 +14,17 @@ import platform
 import sysconfig
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from bpe.errors import CorpusError
+from bpe.text_file import new_array
 from preprocess.documents import Bytes, DocumentBatch, Offsets, Reading, prepare
+from preprocess.sources.base import Array, Place
 
 # Directories of tests, of what was installed later, and of what is already here as topics.
 _LEFT_OUT = {
@@ -61,11 +64,20 @@ def documents_of_standard_library() -> Iterator[bytes]:
             yield file.read().encode()
 
 
+@cache
+def _corpus() -> tuple[Bytes, Offsets]:
+    """The documents side by side, read once: uint8[n_bytes], int64[n_documents + 1]."""
+    documents = list(documents_of_standard_library())
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    return np.frombuffer(b"".join(documents), np.uint8), offsets
+
+
 @dataclass(frozen=True)
 class StandardLibraryUnit:
     """Documents [first, last) of the default corpus."""
 
-    source: StandardLibrary
+    reading: Reading
     first: int
     last: int
 
@@ -77,58 +89,63 @@ class StandardLibraryUnit:
     @property
     def where(self) -> str:
         """The documents."""
-        return f"{self.source.name}, documents {self.first:,} to {self.last:,}"
+        return f"{_name()}, documents {self.first:,} to {self.last:,}"
 
     @property
-    def after(self) -> list[int] | None:
-        """The first document behind it."""
-        return None if self.last == len(self.source.offsets) - 1 else [self.last]
+    def after(self) -> Place | None:
+        """The first document after it."""
+        return None if self.last == len(_corpus()[1]) - 1 else [self.last]
 
-    def content(self) -> Bytes:
-        """The bytes of its documents."""
-        offsets = self.source.offsets
-        return self.source.buffer[offsets[self.first] : offsets[self.last]]
+    def content(self, array: Array = new_array) -> Bytes:
+        """The bytes of its documents; shared, not copied."""
+        buffer, offsets = _corpus()
+        return buffer[offsets[self.first] : offsets[self.last]]
 
-    def read(self) -> DocumentBatch:
+    def check_unchanged(self) -> None:
+        """Nothing: the corpus was read once."""
+
+    def read(self, array: Array = new_array) -> DocumentBatch:
         """Its documents."""
-        offsets = self.source.offsets[self.first : self.last + 1]
+        offsets = _corpus()[1][self.first : self.last + 1]
         offsets = offsets - offsets[0]
         return prepare(
             self.content(),
             offsets[:-1],
             offsets[1:],
-            self.source.reading,
-            lambda position: (
-                f"{self.source.name}: byte {position:,} of document {self.first:,} and on"
-            ),
+            self.reading,
+            lambda position: f"{_name()}: byte {position:,} of document {self.first:,} and on",
         )
 
 
 class StandardLibrary:
     """The default corpus as a source. It is read into memory once; it is small."""
 
+    separator, location = b"", ""
+
     def __init__(self, reading: Reading) -> None:
-        documents = list(documents_of_standard_library())
-        self.name = f"standard library of Python {platform.python_version()}"
+        buffer, _ = _corpus()
+        self.name = _name()
         self.reading = reading
-        self.separator = b""
-        self.buffer: Bytes = np.frombuffer(b"".join(documents), np.uint8)
-        self.offsets: Offsets = np.zeros(len(documents) + 1, np.int64)
-        np.cumsum([len(document) for document in documents], out=self.offsets[1:])
-        self.n_bytes = len(self.buffer)
-        self.location = ""
-        self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(self.buffer.data)}"
+        self.n_bytes = len(buffer)
+        self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
-    def content_before(self, place: list[int]) -> Iterator[Bytes]:
-        """The bytes of the documents before a place."""
-        yield self.buffer[: self.offsets[place[0]]]
+    def content(self, before: Place | None = None) -> Iterator[Bytes]:
+        """The bytes of the documents before a place, or of all."""
+        buffer, offsets = _corpus()
+        yield buffer[: offsets[before[0] if before else -1]]
 
-    def units(self, after: list[int] | None = None) -> Iterator[StandardLibraryUnit]:
+    def units(self, after: Place | None = None) -> Iterator[StandardLibraryUnit]:
         """Runs of whole documents."""
-        first, n_documents = after[0] if after else 0, len(self.offsets) - 1
+        _, offsets = _corpus()
+        reading = replace(self.reading, safe_cut=None, uncut=())
+        first, n_documents = after[0] if after else 0, len(offsets) - 1
         while first < n_documents:
-            wanted = self.offsets[first] + self.reading.unit_size
-            last = int(np.searchsorted(self.offsets, wanted, side="right")) - 1
+            wanted = offsets[first] + reading.unit_size
+            last = int(np.searchsorted(offsets, wanted, side="right")) - 1
             last = min(max(last, first + 1), n_documents)
-            yield StandardLibraryUnit(self, first, last)
+            yield StandardLibraryUnit(reading, first, last)
             first = last
+
+
+def _name() -> str:
+    return f"standard library of Python {platform.python_version()}"

@@ -1,0 +1,138 @@
+"""Formats of files, and the sources that paths stand for.
+
+The order of documents is the order of the paths given, and inside a directory the order of names,
+level by level; it never depends on the file system. A file of a known format that cannot be read
+yet is refused, never read as text.
+
+A format is one module here and one line in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bpe.errors import CorpusError
+from bpe.locations import local_path
+from preprocess.documents import Reading
+from preprocess.sources.base import Source
+from preprocess.sources.text import TextSource
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes:
+        name: For messages.
+        suffixes: Of file names, in lower case.
+        open: Makes a source of (path, name in the manifest, reading); None: cannot be read yet.
+        magic: What such a file begins with, for files whose suffix tells nothing; no text begins
+            so. b"": nothing special.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    open: Callable[[Path, str, Reading], Source] | None = None
+    magic: bytes = b""
+
+
+TEXT = Format("plain text", (".txt",), TextSource)
+FORMATS = [  # a file that none of them claims is plain text
+    TEXT,
+    Format("JSON Lines", (".jsonl", ".ndjson")),
+    Format("JSON", (".json",)),
+    Format("Parquet", (".parquet",)),
+    Format("Arrow", (".arrow", ".feather")),
+    Format("CSV", (".csv",)),
+    Format("TSV", (".tsv",)),
+    Format("gzip-compressed", (".gz",), magic=b"\x1f\x8b"),
+    Format("Zstandard-compressed", (".zst",), magic=b"\x28\xb5\x2f\xfd"),
+    Format("bzip2-compressed", (".bz2",)),
+    Format("xz-compressed", (".xz",), magic=b"\xfd7zXZ\0"),
+    Format("zip", (".zip",)),
+    Format("token", (".bin",)),
+    Format("document-end", (".docs",)),
+]
+_MAGIC_BYTES = max(len(form.magic) for form in FORMATS)
+
+
+def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> list[Source]:
+    """Find the sources that paths stand for, in order.
+
+    A file is one source. A directory stands for the files in it and below it: at each level sorted
+    by name (files and directories together), names that begin with a dot left out, links followed.
+
+    Raises:
+        CorpusError: A path does not exist, cannot be read or is of a format that cannot be read; a
+            directory has no files.
+        LocationError: A path is a URL.
+    """
+    sources: list[Source] = []
+    for given in paths:
+        path = Path(local_path(given))
+        if path.is_dir():
+            files = list(_files_below(path, (path.resolve(),)))
+            if not files:
+                raise CorpusError(
+                    f"{path}: no text file in this directory or below it (names that begin with a"
+                    " dot do not count); give text files or a directory that has some"
+                )
+            sources += [
+                open_source(file, file.relative_to(path).as_posix(), reading) for file in files
+            ]
+        else:
+            sources.append(open_source(path, path.name, reading))
+    return sources
+
+
+def open_source(path: Path, name: str, reading: Reading) -> Source:
+    """Make a source of one file, of the format that its suffix names or that it begins like.
+
+    Args:
+        path: The file.
+        name: What the manifest calls it.
+        reading: How it is read.
+
+    Raises:
+        CorpusError: There is no such file, it cannot be read, or nothing here reads its format.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        # The manifest is UTF-8 and names its sources.
+        raise CorpusError(
+            f"{os.fsencode(path)!r}: the name of this file is not UTF-8; rename it"
+        ) from None
+    suffix = path.suffix.lower()
+    form = next((form for form in FORMATS if suffix in form.suffixes), None)
+    if form is None or not path.exists():
+        text = TextSource(path, name, reading)  # or the error that there is no such file
+        begins = text.file.read(0, min(_MAGIC_BYTES, text.n_bytes)).tobytes()
+        by_content = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
+        form = next(by_content, TEXT)
+    if form.open is not None:
+        return form.open(path, name, reading)
+    readable = " and ".join(form.name for form in FORMATS if form.open)
+    raise CorpusError(
+        f"{path}: {form.name} files ({suffix or 'by their content'}) cannot be read, only"
+        f" {readable}; convert it to a text file with the separator (--separator) between documents"
+    )
+
+
+def _files_below(directory: Path, seen: tuple[Path, ...]) -> Iterator[Path]:
+    """The files in and below a directory; `seen` are those above it, so that links cannot loop."""
+    try:
+        entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
+    except OSError as error:
+        raise CorpusError(
+            f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
+        ) from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield entry
+        elif (resolved := entry.resolve()) not in seen:
+            yield from _files_below(entry, (*seen, resolved))
