@@ -164,11 +164,12 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
 
     from bpe import Tokenizer
     from bpe.pretokenize import Pretokenizer
+    from preprocess.dataset.columns import token_dtype
+    from preprocess.dataset.writer import TokenFileWriter
     from preprocess.documents import Reading
     from preprocess.reused_memory import ReusedMemory
     from preprocess.sources import find_sources
     from preprocess.storage import LocalStorage
-    from preprocess.token_file import TokenFileWriter, token_dtype
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
     reading = Reading(

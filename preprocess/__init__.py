@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bpe.errors import CorpusError
+    from preprocess.dataset.columns import TokenFileError
+    from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling import get_batch
     from preprocess.settings.options import SettingsError
-    from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 __all__ = [
     "BuildResult",
@@ -38,11 +39,11 @@ _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",
     "SettingsError": "preprocess.settings.options",
-    "TokenFile": "preprocess.token_file",
-    "TokenFileError": "preprocess.token_file",
+    "TokenFile": "preprocess.dataset.reader",
+    "TokenFileError": "preprocess.dataset.columns",
     "build": "preprocess.pipeline",
     "get_batch": "preprocess.sampling",
-    "open_tokens": "preprocess.token_file",
+    "open_tokens": "preprocess.dataset.reader",
 }
 
 

@@ -1,4 +1,4 @@
-"""Encode the text into token files, one or two between which the documents are divided.
+"""Encode the text into sinks, any number of outputs among which the documents are divided.
 
 Workers see units, the calling thread sees their results in order; so what is appended, counted and
 digested is in the order of the documents, and one document is never in two outputs.
@@ -7,10 +7,10 @@ A `.bin` is, for each document in order: the begin-of-text id if one is asked fo
 of the document, the end-of-text id. Text that spells a special token is ordinary text; how often
 that occurred is counted.
 
-Entries of the journal say how far the pass is; a resumed run continues after the last one:
+Entries of the journal record how far the pass is; a resumed run continues after the last one:
 
-    encoded    ids up to a place in the sources, which lie in the streams of token files
-    finished   all of a pass: its manifests lie beside
+    Encoded     ids up to a place in the sources, which lie in the streams of the sinks
+    Finished    the whole pass: the results of its sinks are saved
 
 A place is the number of a source and a place in it, as its units say it (`WorkUnit.after`).
 """
@@ -19,37 +19,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import xxhash
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from bpe.parallel import run_in_order
-from preprocess.documents import Bytes, DocumentBatch, LookAlikes
+from preprocess.dataset import columns as table
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
+from preprocess.dataset.manifest import Count
+from preprocess.documents import DocumentBatch, LookAlikes
 from preprocess.inputs import end_of_text_token
-from preprocess.journal import Entry, Journal, JournalError, understanding
+from preprocess.journal import Journal, JournalError, understanding
 from preprocess.limits import check_has_documents, out_of_time
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import Counts, LeftOut, Report
 from preprocess.reused_memory import ReusedMemory
-from preprocess.settings.schema import EncodeSettings, ShardSettings, TrainSettings
+from preprocess.settings.schema import EncodeSettings, TrainSettings
+from preprocess.sinks import Sink, Sinks
 from preprocess.sources import Place, Source, WorkUnit, digest_of
-from preprocess.storage import Storage, Stream
-from preprocess.token_file import (
-    Manifest,
-    Shard,
-    StreamState,
-    TokenFileWriter,
-    saved_manifest,
-    token_dtype,
-)
-from preprocess.units import place_after, run_numbered, run_on_threads, units_after
+from preprocess.storage import Stream
+from preprocess.token_offsets import token_lengths, tokens_at
+from preprocess.units import Executor, place_after, run_numbered, run_on_threads, units_after
 
 if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyTokenizer
+    from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
 # So many bytes of text before the end the journal begins to have an entry after every few of
 # them, if the disk is ready.
@@ -98,16 +98,65 @@ class SpecialIds:
 
 
 @dataclass(frozen=True)
+class EncodedBatch:
+    """A batch of documents and its token ids, from which columns are computed.
+
+    Attributes:
+        batch: The documents.
+        ids: uint16|uint32[n_tokens], special tokens around the documents included.
+        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
+        special: The special ids around each document.
+        lengths: Returns the bytes of each token, as `token_lengths`.
+    """
+
+    batch: DocumentBatch
+    ids: NDArray[np.unsignedinteger[Any]]
+    offsets: NDArray[np.int64]
+    special: SpecialIds
+    lengths: Callable[[], NDArray[np.int64]]
+
+    def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions in `ids` of the tokens that contain bytes of the text.
+
+        Args:
+            positions: int64[n], positions in `batch.buffer`, each inside a document.
+
+        Raises:
+            EncodingError: The tokenizer changes text before it is encoded.
+            ValueError: A position is outside of the documents.
+        """
+        lengths = self.lengths()[self.ids]
+        # The special ids around a document stand for no text.
+        if self.special.begin_of_text is not None:
+            lengths[self.offsets[int(self.batch.continues) : -1]] = 0
+        if self.special.end_of_text >= 0:
+            lengths[self.offsets[1 : self.batch.n_ended + 1] - 1] = 0
+        return tokens_at(positions, self.batch.bounds, np.cumsum(lengths))
+
+
+@dataclass(frozen=True)
 class Part:
-    """What a unit gives to one output: ids, the ends of documents among them, bytes of text."""
+    """What a unit gives to one output.
+
+    Attributes:
+        ids: Token ids.
+        document_ends: Ends of documents among them.
+        n_bytes: Bytes of text.
+        columns: Name of a column besides those -> its values.
+    """
 
     ids: NDArray[np.unsignedinteger[Any]]
     document_ends: NDArray[np.int64]
     n_bytes: int
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """Name of a column -> its values."""
+        return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class _Result:
     """What a unit gives to each output, and what is counted."""
 
     batch: DocumentBatch
@@ -115,404 +164,385 @@ class _Encoded:
     look_alikes: NDArray[np.int64]
 
 
-def encode_into(
-    number: int,
-    sources: Sequence[Source],
-    names: Mapping[str, str],
-    tokenizer: AnyTokenizer,
-    ids: SpecialIds,
-    workers: int,
-    storage: Storage,
-    journal: Journal,
-    report: Report,
-    progress: Progress,
-    shards: ShardSettings,
-) -> dict[str, Manifest]:
-    """Fill one token file, or two between which the documents are divided, and finish them.
+class SourceProgress(Struct, forbid_unknown_fields=True):
+    """What was encoded of one source.
 
-    Args:
-        number: The number of the pass among those of the run.
-        sources: What is encoded, in order.
-        names: Name of an output -> NAME of its files; with two, the second gets the validation
-            documents.
-        tokenizer: Encodes.
-        ids: What stands around every document.
-        workers: Number of threads.
-        storage: Where the token files grow.
-        journal: Takes in how far that is, and knows how far an earlier run came.
-        report: Takes in what was counted.
-        progress: Shows what goes on.
-        shards: How the token files are divided.
-
-    Returns:
-        Name of an output -> its manifest.
-
-    Raises:
-        CorpusError: Text cannot be read, or an output has no documents.
-        OutputError: A token file cannot be written.
-        JournalError: What an earlier run left is damaged.
-        OutOfTimeError: The time that the run may take is over.
+    Attributes:
+        counts: What was read of it.
+        digest: The xxh3_128 of that.
+        outputs: What it gave to each output, in their order.
     """
-    with understanding():
-        state = _EncodedSoFar.of(journal, number)
-    if state.finished:
-        with _encoding_stage(sources, list(names), state, progress):
-            report.look_alikes.update(dict.fromkeys(_look_alikes(sources, tokenizer).tokens, 0))
-            state.tell(sources, names, report)
-        return {name: saved_manifest(storage, names[name]) for name in names}
-    writers: dict[str, TokenFileWriter] = {}
-    try:
-        for name, file_name in names.items():
-            writers[name] = TokenFileWriter(
-                storage,
-                file_name,
-                vocab_size=tokenizer.vocab_size,
-                states=state.streams or None,
-                last_end=state.last_ends.get(name, 0),
-                shard_tokens=shards.shard_tokens,
-                split_documents=shards.split_documents,
-                shards=state.shards.get(name, ()),
-            )
-        sources_of = encode_units(
-            sources, writers, tokenizer, ids, workers, report, progress, state, journal
-        )
-        n_documents = sum(report.outputs[name].documents for name in writers)
-        manifests = {}
-        for name, writer in writers.items():
-            counts = report.outputs[name]
-            check_has_documents(name, sources, counts.documents, n_documents, report.left_out)
-            manifests[name] = writer.finish(
-                end_of_text_id=ids.end_of_text,
-                begin_of_text_id=ids.begin_of_text,
-                n_bytes=counts.bytes,
-                tokenizer_fingerprint=tokenizer.fingerprint,
-                pattern=tokenizer.pattern,
-                unicode_version=tokenizer.unicode_version,
-                sources=sources_of[name],
-            )
-    finally:
-        # The journal's thread may be at work with their streams.
-        journal.rest()
-        for writer in writers.values():
-            writer.close()
-    journal.append({"kind": "finished", "number": number})
-    return manifests
+
+    counts: Counts = msgspec.field(default_factory=Counts)
+    digest: str = xxhash.xxh3_128_hexdigest(b"")
+    outputs: list[Counts] = []
 
 
-@dataclass
-class _EncodedSoFar:
-    """How far a pass is: what the entries of the kind "encoded" say of it, one upon the other.
+class Encoded(Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True):
+    """Checkpoint of a pass; `sources` and `sinks` state what is new since the one before.
 
     Attributes:
         number: The number of the pass.
         source: The number of the source.
         after: The place in it; None: its start.
-        streams: Name of a stream -> how long it is.
-        last_ends: Name of an output -> the end of its last document, in its last shard.
-        shards: Name of an output -> its shards that are done.
-        outputs: Name of an output -> what is in it.
-        sources: Number of a source -> what was read of it, the xxh3_128 of that, and documents and
-            tokens of it in each output.
+        sinks: Name of an output -> state of its sink.
+        outputs: Name of an output -> its content.
+        sources: Number of a source -> what was encoded of it.
         left_out: What was dropped up to here by all passes.
         look_alikes: Special token -> how often it was spelled, in all passes.
         bytes: Bytes of the sources.
         seconds: How long it took.
-        finished: Whether the pass is over.
     """
 
     number: int
-    source: int = 0
+    source: Count = 0
     after: Place | None = None
-    streams: dict[str, StreamState] = field(default_factory=dict)
-    last_ends: dict[str, int] = field(default_factory=dict)
-    shards: dict[str, list[Shard]] = field(default_factory=dict)
-    outputs: dict[str, Counts] = field(default_factory=dict)
-    sources: dict[int, tuple[Counts, str, list[list[int]]]] = field(default_factory=dict)
+    sinks: dict[str, Any] = {}
+    outputs: dict[str, Counts] = {}
+    sources: dict[int, SourceProgress] = {}
     left_out: LeftOut | None = None
-    look_alikes: dict[str, int] = field(default_factory=dict)
-    bytes: int = 0
+    look_alikes: dict[str, int] = {}
+    bytes: Count = 0
     seconds: float = 0.0
-    finished: bool = False
-
-    @classmethod
-    def of(cls, journal: Journal, number: int) -> _EncodedSoFar:
-        """What the journal says of a pass."""
-        state = cls(number)
-        blocks: dict[str, list[str]] = {}
-        for entry in journal.entries:
-            if entry["kind"] == "finished" and entry["number"] == number:
-                state.finished = True
-            if entry["kind"] != "encoded" or entry["number"] != number:
-                continue
-            for name, (n_bytes, more, last) in entry["streams"].items():
-                blocks.setdefault(name, []).extend(more)
-                state.streams[name] = StreamState(n_bytes, (), last)
-            for name, new in entry["shards"].items():
-                made = [
-                    Shard(tokens, documents, tuple(of_bin), tuple(of_docs))
-                    for tokens, documents, of_bin, of_docs in new
-                ]
-                state.shards.setdefault(name, []).extend(made)
-            for index, (*read, digest, in_outputs) in entry["sources"].items():
-                state.sources[int(index)] = (Counts(*read), digest, in_outputs)
-            state.source, state.after = entry["source"], entry["after"]
-            state.last_ends = entry["last_ends"]
-            state.outputs = {name: Counts(*each) for name, each in entry["outputs"].items()}
-            state.left_out = LeftOut(*entry["left_out"])
-            state.look_alikes = entry["look_alikes"]
-            state.bytes, state.seconds = entry["bytes"], entry["seconds"]
-        for name, stream in state.streams.items():
-            state.streams[name] = StreamState(stream.n_bytes, tuple(blocks[name]), stream.last)
-        return state
-
-    def tell(
-        self, sources: Sequence[Source], outputs: Iterable[str], report: Report
-    ) -> list[Counts]:
-        """Put into a report what it would say had it been there; returns the counts of sources."""
-        for name in outputs:
-            report.outputs[name] = self.outputs.get(name, Counts())
-        nothing = {index: Counts() for index in range(len(sources))}
-        counts = list((nothing | {i: each[0] for i, each in self.sources.items()}).values())
-        report.sources += zip(sources, counts, strict=True)
-        if self.left_out is not None:
-            report.left_out = self.left_out
-        report.look_alikes.update(
-            {token: n - report.look_alikes[token] for token, n in self.look_alikes.items()}
-        )
-        return counts
 
 
-def _encoding_stage(
-    sources: Sequence[Source], outputs: Sequence[str], state: _EncodedSoFar, progress: Progress
-) -> AbstractContextManager[Stage]:
-    title = "encoding " + " and ".join(outputs) if outputs else "encoding"
-    n_bytes = sum(source.n_bytes for source in sources)
-    return progress.stage(title, n_bytes, done_before=state.bytes, seconds_before=state.seconds)
+class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
+    """The whole pass `number` is done, and its sinks are finished."""
+
+    number: int
 
 
-def encode_units(
-    sources: Sequence[Source],
-    writers: Mapping[str, TokenFileWriter],
-    tokenizer: AnyTokenizer,
-    ids: SpecialIds,
-    workers: int,
-    report: Report,
-    progress: Progress,
-    state: _EncodedSoFar | None = None,
-    journal: Journal | None = None,
-) -> dict[str, list[dict[str, Any]]]:
-    """Encode every unit, append its ids, count.
+class EncodePass:
+    """One pass over sources that encodes their documents into sinks.
 
-    Returns:
-        Name of an output -> what its manifest says of each source.
+    Args:
+        number: The number of the pass among those of the run.
+        sources: What is encoded, in order.
+        tokenizer: Encodes.
+        ids: The special ids around each document.
+        workers: Number of threads.
+        report: Takes in what was counted.
+        progress: Shows what goes on.
+        journal: Records how far the pass is, and knows how far an earlier run came; None: nothing
+            is recorded.
+        executor: Runs the work of encoding on units.
+
+    Raises:
+        JournalError: What an earlier run left is damaged.
     """
-    look_alikes = _look_alikes(sources, tokenizer)
-    report.look_alikes.update(dict.fromkeys(look_alikes.tokens, 0))
-    state = state or _EncodedSoFar(0)
-    counts = state.tell(sources, writers, report)
-    outputs = [report.outputs[name] for name in writers]
-    # Documents and tokens of each source in each output.
-    in_outputs = [
-        state.sources[index][2] if index in state.sources else [[0, 0] for _ in writers]
-        for index in range(len(sources))
-    ]
-    digests = _SourceDigests(sources, state)
-    # Sources of which the journal does not know all yet.
-    told = state.source
 
-    def entry() -> Entry:
-        nonlocal told
-        streams = {
-            name: each for writer in writers.values() for name, each in writer.state().items()
-        }
-        touched = range(told, min(state.source + 1, len(sources)))
-        told = state.source
-        return {
-            "kind": "encoded",
-            "number": state.number,
-            "source": state.source,
-            "after": state.after,
-            "streams": {name: astuple(each) for name, each in streams.items()},
-            "shards": {
-                name: [astuple(shard) for shard in writer.new_shards()]
-                for name, writer in writers.items()
-            },
-            "last_ends": {name: writer.last_end for name, writer in writers.items()},
-            "outputs": {name: astuple(report.outputs[name]) for name in writers},
-            "sources": {i: (*astuple(counts[i]), digests.of(i), in_outputs[i]) for i in touched},
-            "left_out": astuple(report.left_out),
-            "look_alikes": {token: n for token, n in report.look_alikes.items() if n},
-            "bytes": stage.done,
-            "seconds": stage.seconds,
-        }
-
-    def streams() -> list[Stream]:
-        return [stream for writer in writers.values() for stream in writer.streams]
-
-    make_work = _encoding(tokenizer, ids, look_alikes)
-    units = units_after(sources, state.source, state.after)
-    told_of = state.bytes
-    with (
-        _encoding_stage(sources, list(writers), state, progress) as stage,
-        closing(run_numbered(units, make_work, workers, run_on_threads)) as results,
-    ):
-        for index, unit, encoded in results:
-            # The last unit of a file is followed by no other read of it.
-            unit.check_unchanged()
-            content = encoded.batch.content
-            digests.update(index, unit.content() if content is None else content)
-            del content
-            report.left_out.add(encoded.batch)
-            report.look_alikes.update(
-                dict(zip(look_alikes.tokens, encoded.look_alikes.tolist(), strict=True))
-            )
-            for part in encoded.parts:
-                counts[index].add(len(part.document_ends), part.n_bytes, len(part.ids))
-            for output, writer, part, of_source in zip(
-                outputs, writers.values(), encoded.parts, in_outputs[index], strict=False
-            ):
-                writer.append(part.ids, part.document_ends)
-                output.add(len(part.document_ends), part.n_bytes, len(part.ids))
-                of_source[0] += len(part.document_ends)
-                of_source[1] += len(part.ids)
-            stage.advance(unit.n_bytes)
-            state.source, state.after = place_after(index, unit)
-            is_near = stage.total - stage.done < _NEAR_THE_END
-            if journal is not None and journal.due(is_near and stage.done - told_of >= _FEW_BYTES):
-                journal.commit(entry(), streams())
-                told_of = stage.done
-            is_all = state.source == len(sources)
-            if journal is not None and not is_all and progress.out_of_time():
-                journal.append(entry(), streams())
-                raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
+    def __init__(
+        self,
+        number: int,
+        sources: Sequence[Source],
+        tokenizer: AnyTokenizer,
+        ids: SpecialIds,
+        workers: int,
+        report: Report,
+        progress: Progress,
+        journal: Journal | None = None,
+        executor: Executor = run_on_threads,
+    ) -> None:
+        self._number, self._sources, self._tokenizer, self._ids = number, sources, tokenizer, ids
+        self._workers, self._report, self._progress = workers, report, progress
+        self._journal, self._executor = journal, executor
+        separators = {source.separator for source in sources}
+        separator = separators.pop() if len(separators) == 1 else b""
+        self._look_alikes = LookAlikes(tokenizer.special_tokens, separator)
+        self._at = Encoded(number=number)
+        self._of_sources = [SourceProgress() for _ in sources]
+        self._sink_states: dict[str, list[Any]] = {}
+        self._is_finished = False
         if journal is not None:
-            journal.append(entry(), streams())
-    return {
-        name: [
-            {
-                "name": source.name,
-                "bytes": source.n_bytes,
-                "digest": digests.of(index),
-                "documents": in_outputs[index][number][0],
-                "tokens": in_outputs[index][number][1],
-            }
-            for index, source in enumerate(sources)
-        ]
-        for number, name in enumerate(writers)
-    }
+            self._is_finished = any(each.number == number for each in journal.of(Finished))
+            for entry in journal.of(Encoded):
+                if entry.number == number:
+                    self._take_over(entry)
 
+    def _take_over(self, entry: Encoded) -> None:
+        self._at = entry
+        for name, state in entry.sinks.items():
+            self._sink_states.setdefault(name, []).append(state)
+        with understanding():
+            for index, source in entry.sources.items():
+                self._of_sources[index] = source
 
-def _encoding(
-    tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: LookAlikes
-) -> Callable[[], Callable[[WorkUnit], _Encoded]]:
-    """What makes the work of encoding a unit."""
+    def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
+        """Fill one sink for each output and finish them.
 
-    def make_work() -> Callable[[WorkUnit], _Encoded]:
-        encoder = tokenizer.new_encoder(token_dtype(tokenizer.vocab_size))
+        Args:
+            names: Name of an output -> NAME of its files; documents are assigned to outputs by
+                their position here.
+            sinks: Opens them.
 
-        def work(unit: WorkUnit) -> _Encoded:
-            batch = unit.read(memory.array)
-            encoded, offsets = encoder.encode(
-                batch.buffer,
-                batch.bounds,
-                prefix_id=-1 if ids.begin_of_text is None else ids.begin_of_text,
-                suffix_id=ids.end_of_text,
-                continues=batch.continues,
-                continued=batch.continued,
-                gaps=True,
-                memory=memory.array,
+        Returns:
+            Name of an output -> the result of its sink.
+
+        Raises:
+            CorpusError: Text cannot be read, or an output has no documents.
+            OutputError: A sink cannot be written.
+            JournalError: What an earlier run left is damaged.
+            OutOfTimeError: The time that the run may take is over.
+        """
+        assert self._journal is not None
+        if self._is_finished:
+            with self._stage(names):
+                self._report_earlier(names)
+            return {name: sinks.finished(names[name]) for name in names}
+        opened: dict[str, Sink] = {}
+        try:
+            for name, file_name in names.items():
+                opened[name] = sinks.open(file_name, self._sink_states.get(name, ()))
+            self.run(opened)
+            results = self._finish(opened)
+        finally:
+            # The journal's thread may be at work with their streams.
+            self._journal.rest()
+            for sink in opened.values():
+                sink.close()
+        self._journal.append(Finished(self._number))
+        return results
+
+    def _finish(self, sinks: Mapping[str, Sink]) -> dict[str, Any]:
+        report, tokenizer = self._report, self._tokenizer
+        n_documents = sum(report.outputs[name].documents for name in sinks)
+        results = {}
+        for number, (name, sink) in enumerate(sinks.items()):
+            counts = report.outputs[name]
+            check_has_documents(name, self._sources, counts.documents, n_documents, report.left_out)
+            results[name] = sink.finish(
+                end_of_text_id=self._ids.end_of_text,
+                begin_of_text_id=self._ids.begin_of_text,
+                n_bytes=counts.bytes,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                pattern=tokenizer.pattern,
+                unicode_version=tokenizer.unicode_version,
+                sources=[
+                    {
+                        "name": source.name,
+                        "bytes": source.n_bytes,
+                        "digest": each.digest,
+                        "documents": each.outputs[number].documents,
+                        "tokens": each.outputs[number].tokens,
+                    }
+                    for source, each in zip(self._sources, self._of_sources, strict=True)
+                ],
             )
-            parts = _divided(batch, encoded, offsets)
-            counts = look_alikes.count(batch)
-            return _Encoded(replace(batch.without_text(), content=batch.content), parts, counts)
+        return results
 
-        return work
+    def _report_earlier(self, outputs: Iterable[str]) -> None:
+        """Put into the report what an earlier run counted."""
+        report, at = self._report, self._at
+        report.look_alikes.update(dict.fromkeys(self._look_alikes.tokens, 0))
+        report.look_alikes.update(
+            {token: n - report.look_alikes[token] for token, n in at.look_alikes.items()}
+        )
+        for name in outputs:
+            report.outputs[name] = at.outputs.get(name, Counts())
+        counts = [each.counts for each in self._of_sources]
+        report.sources += zip(self._sources, counts, strict=True)
+        report.left_out = at.left_out or report.left_out
 
-    # For text and ids of units that are under way; of what long ones have room for, most stays
-    # unused.
-    memory = ReusedMemory(limit=256, largest=1 << 26)
-    # The encoder's tables are made here, once, and not by several threads at the same time.
-    tokenizer.new_encoder()
-    return make_work
+    def _stage(self, outputs: Iterable[str]) -> AbstractContextManager[Stage]:
+        title = " ".join(filter(None, ["encoding", " and ".join(outputs)]))
+        n_bytes = sum(source.n_bytes for source in self._sources)
+        at = self._at
+        return self._progress.stage(title, n_bytes, done_before=at.bytes, seconds_before=at.seconds)
+
+    def run(self, sinks: Mapping[str, Sink]) -> None:
+        """Encode every unit, append its ids, count; raises as `fill`.
+
+        Args:
+            sinks: Name of an output -> where its documents go; without one, they are only counted.
+        """
+        self._report_earlier(sinks)
+        for each in self._of_sources:
+            each.outputs = each.outputs or [Counts() for _ in sinks]
+            if len(each.outputs) != len(sinks):
+                raise JournalError(
+                    f"an entry counts {len(each.outputs):,} outputs of a source, and there are"
+                    f" {len(sinks):,}; start anew (--overwrite)"
+                )
+        digest = self._digest_so_far()
+        encoding = _Encoding(self._tokenizer, self._ids, self._look_alikes, max(len(sinks), 1))
+        at, journal = self._at, self._journal
+        units = units_after(self._sources, at.source, at.after)
+        first_new, told_of = at.source, at.bytes
+        with (
+            self._stage(sinks) as stage,
+            closing(run_numbered(units, encoding, self._workers, self._executor)) as results,
+        ):
+            for index, unit, result in results:
+                # The last unit of a file is followed by no other read of it.
+                unit.check_unchanged()
+                if index != at.source or at.after is None:
+                    digest = xxhash.xxh3_128()
+                content = result.batch.content
+                digest.update((unit.content() if content is None else content).data)
+                del content
+                self._of_sources[index].digest = digest.hexdigest()
+                self._take(index, result, sinks)
+                stage.advance(unit.n_bytes)
+                at.source, at.after = place_after(index, unit)
+                if journal is None:
+                    continue
+                is_near = stage.total - stage.done < _NEAR_THE_END
+                if journal.due(is_near and stage.done - told_of >= _FEW_BYTES):
+                    journal.commit(*self._checkpoint(stage, sinks, first_new))
+                    first_new, told_of = at.source, stage.done
+                if at.source < len(self._sources) and self._progress.out_of_time():
+                    journal.append(*self._checkpoint(stage, sinks, first_new))
+                    raise OutOfTimeError(out_of_time(self._progress, "encoding goes on there"))
+            if journal is not None:
+                journal.append(*self._checkpoint(stage, sinks, first_new))
+
+    def _take(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
+        """Append and count what a unit of the source `index` gives."""
+        report, source = self._report, self._of_sources[index]
+        report.left_out.add(result.batch)
+        tokens = self._look_alikes.tokens
+        report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
+        for part in result.parts:
+            source.counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
+        for (name, sink), part, of_source in zip(
+            sinks.items(), result.parts, source.outputs, strict=False
+        ):
+            sink.append(part.ids, part.document_ends, **part.columns)
+            for counts in (report.outputs[name], of_source):
+                counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
+
+    def _checkpoint(
+        self, stage: Stage, sinks: Mapping[str, Sink], first_new: int
+    ) -> tuple[Encoded, list[Stream]]:
+        """(the checkpoint, what has to be on the disk before it); sources from `first_new` on."""
+        at, report = self._at, self._report
+        touched = range(first_new, min(at.source + 1, len(self._sources)))
+        entry = Encoded(
+            number=self._number,
+            source=at.source,
+            after=at.after,
+            sinks={name: sink.state() for name, sink in sinks.items()},
+            outputs={name: report.outputs[name] for name in sinks},
+            sources={index: self._of_sources[index] for index in touched},
+            left_out=report.left_out,
+            look_alikes={token: n for token, n in report.look_alikes.items() if n},
+            bytes=stage.done,
+            seconds=stage.seconds,
+        )
+        return entry, [stream for sink in sinks.values() for stream in sink.streams]
+
+    def _digest_so_far(self) -> xxhash.xxh3_128:
+        """The digest of what an earlier run read of the source that it stopped in.
+
+        That is read again: reading is fast, and shows whether it is still the same.
+        """
+        if self._at.after is None:
+            return xxhash.xxh3_128()
+        source = self._sources[self._at.source]
+        digest = digest_of(source, self._at.after)
+        if digest.hexdigest() != self._of_sources[self._at.source].digest:
+            raise JournalError(
+                f"{source.name}: what was read of it before the interruption is not what stands"
+                " there now, though its size and time are the same; start anew (--overwrite)"
+            )
+        return digest
+
+
+class _Encoding:
+    """Makes the work of encoding units; it pickles, so that another process can do the work.
+
+    Args:
+        tokenizer: Encodes.
+        ids: The special ids around each document.
+        look_alikes: Counts text that spells a special token.
+        n_outputs: Among so many outputs documents are divided.
+    """
+
+    def __init__(
+        self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: LookAlikes, n_outputs: int
+    ) -> None:
+        self._tokenizer, self._ids = tokenizer, ids
+        self._look_alikes, self._n_outputs = look_alikes, n_outputs
+        # For text and ids of units that are under way; of what long ones have room for, most stays
+        # unused.
+        self._memory = ReusedMemory(limit=256, largest=1 << 26)
+        # The encoder's tables are made here, once, and not by several threads at the same time.
+        tokenizer.new_encoder()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Encoding, (self._tokenizer, self._ids, self._look_alikes, self._n_outputs)
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return token_lengths(self._tokenizer)
+
+    def __call__(self) -> Callable[[WorkUnit], _Result]:
+        encoder = self._tokenizer.new_encoder(token_dtype(self._tokenizer.vocab_size))
+        return partial(self._encode, encoder)
+
+    def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> _Result:
+        batch, begin = unit.read(self._memory.array), self._ids.begin_of_text
+        ids, offsets = encoder.encode(
+            batch.buffer,
+            batch.bounds,
+            prefix_id=-1 if begin is None else begin,
+            suffix_id=self._ids.end_of_text,
+            continues=batch.continues,
+            continued=batch.continued,
+            gaps=True,
+            memory=self._memory.array,
+        )
+        encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths)
+        parts, counts = _divided(encoded, self._n_outputs), self._look_alikes.count(batch)
+        return _Result(replace(batch.without_text(), content=batch.content), parts, counts)
 
 
 def encoded_again(
-    source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int
+    source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int
 ) -> Generator[list[Part], None, None]:
     """What a source gives to each output, unit by unit, for a comparison with what is there.
 
     Raises:
         CorpusError: Text cannot be read.
     """
-    make_work = _encoding(tokenizer, ids, LookAlikes(()))
+    make_work = _Encoding(tokenizer, ids, LookAlikes(()), n_outputs)
     with closing(run_in_order(source.units(), make_work, workers)) as results:
-        for encoded in results:
-            yield encoded.parts
+        for result in results:
+            yield result.parts
 
 
-def _look_alikes(sources: Sequence[Source], tokenizer: AnyTokenizer) -> LookAlikes:
-    separators = {source.separator for source in sources}
-    separator = separators.pop() if len(separators) == 1 else b""
-    return LookAlikes(tokenizer.special_tokens, separator)
-
-
-class _SourceDigests:
-    """The xxh3_128 of each source, of as much of it as was read.
-
-    What an earlier run read of the source that it stopped in is read again: that is fast, and shows
-    whether it is still the same.
-    """
-
-    def __init__(self, sources: Sequence[Source], state: _EncodedSoFar) -> None:
-        self._of = {index: digest for index, (_, digest, _) in state.sources.items()}
-        self._index = state.source
-        self._digest = xxhash.xxh3_128()
-        if state.after is None:
-            return
-        source = sources[state.source]
-        self._digest = digest_of(source, state.after)
-        if self._digest.hexdigest() != self._of[state.source]:
-            raise JournalError(
-                f"{source.name}: what was read of it before the interruption is not what stands"
-                " there now, though its size and time are the same; start anew (--overwrite)"
-            )
-
-    def update(self, index: int, content: Bytes) -> None:
-        """Take in the next bytes of a source; sources come in order."""
-        if index != self._index:
-            self._of[self._index] = self._digest.hexdigest()
-            self._index, self._digest = index, xxhash.xxh3_128()
-        self._digest.update(content.data)
-
-    def of(self, index: int) -> str:
-        """The digest of what was read of a source so far."""
-        if index == self._index:
-            return str(self._digest.hexdigest())
-        return self._of.get(index, xxhash.xxh3_128_hexdigest(b""))
-
-
-def _divided(
-    batch: DocumentBatch, ids: NDArray[np.unsignedinteger[Any]], offsets: NDArray[np.int64]
-) -> list[Part]:
-    """What each output gets of a batch: [all], or [train, validation] if documents are divided."""
+def _divided(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
+    """What each output gets of a batch; all goes to the first where documents are not divided."""
+    batch, ids, offsets = encoded.batch, encoded.ids, encoded.offsets
     n_ended = batch.n_ended
-    everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes)
+    columns = {each.name: each.make(encoded) for each in table.COLUMNS if each.make is not None}
+    everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes, columns)
+    nothing = Part(ids[:0], offsets[:0], 0, {name: each[:0] for name, each in columns.items()})
     if batch.in_validation is None:
-        return [everything]
-    nothing = Part(ids[:0], offsets[:0], 0)
-    if not batch.in_validation.any():
-        return [everything, nothing]
-    if batch.in_validation.all():
-        return [nothing, everything]
+        return [everything, *[nothing] * (n_outputs - 1)]
+    output_of = batch.in_validation.astype(np.int64)
+    present = np.unique(output_of).tolist()
+    if present and present[-1] >= n_outputs:
+        raise ValueError(f"a document is assigned to output {present[-1]}, of {n_outputs} outputs")
+    parts = [everything if present == [number] else nothing for number in range(n_outputs)]
+    if len(present) < 2:
+        return parts
     n_ids, n_bytes = np.diff(offsets), batch.sizes
-    id_in_validation = np.repeat(batch.in_validation, n_ids)
-    parts = []
-    for chosen, chosen_ids in (
-        (~batch.in_validation, ~id_in_validation),
-        (batch.in_validation, id_in_validation),
-    ):
-        ends = np.cumsum(n_ids[chosen])
-        parts.append(
-            Part(ids[chosen_ids], ends[: int(chosen[:n_ended].sum())], int(n_bytes[chosen].sum()))
+    output_of_id = np.repeat(output_of.astype(np.min_scalar_type(n_outputs)), n_ids)
+    for number in present:
+        chosen = output_of == number
+        chosen_ids = output_of_id == number
+        n_chosen_ended = int(chosen[:n_ended].sum())
+        parts[number] = Part(
+            ids[chosen_ids],
+            np.cumsum(n_ids[chosen])[:n_chosen_ended],
+            int(n_bytes[chosen].sum()),
+            {
+                each.name: columns[each.name][
+                    chosen_ids if each.per == "token" else chosen[:n_ended]
+                ]
+                for each in table.COLUMNS
+                if each.name in columns
+            },
         )
     return parts

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError, TokenizerFileError
 from preprocess import inspect_tokenizer, quality
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.manifest import FORMAT
+from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.journal import Entry, JournalError, read_entries, understanding
 from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
 from preprocess.storage import JOURNAL_FILE, REPAIR, unfinished, work_directory
-from preprocess.token_file import FORMAT, TokenFile, TokenFileError, open_tokens
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

@@ -26,9 +26,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import msgspec
 import xxhash
+from msgspec import Struct
 
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
@@ -36,15 +38,16 @@ FORMAT_VERSION = 1
 SECONDS_BETWEEN_COMMITS = 1.0
 
 Entry = dict[str, Any]
+Kind = TypeVar("Kind", bound=Struct)
 
 
 class JournalError(DamagedStateError, ValueError):
     """A journal, or what it tells of, is damaged or from another version of tokenbin."""
 
 
-def _line(entry: Mapping[str, Any], before: str) -> tuple[bytes, str]:
+def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
     """(the line of an entry, its check)."""
-    text = json.dumps(entry, separators=(",", ":"))
+    text = json.dumps(msgspec.to_builtins(entry, str_keys=True), separators=(",", ":"))
     check = xxhash.xxh3_64_hexdigest((before + text).encode())
     return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
 
@@ -134,6 +137,23 @@ class Journal:
         self._under_way: Future[None] | None = None
         self._began = self._committed = time.monotonic()
 
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """The entries of a kind that earlier runs wrote.
+
+        Args:
+            kind: A tagged struct; its tag is the "kind" of the entry.
+
+        Raises:
+            JournalError: An entry is not what the struct says.
+        """
+        tag = kind.__struct_config__.tag
+        with understanding():
+            return [
+                msgspec.convert(entry, kind, str_keys=True)
+                for entry in self.entries
+                if entry["kind"] == tag
+            ]
+
     def last(self, kind: str) -> Entry | None:
         """The last entry of a kind that an earlier run wrote."""
         return next((entry for entry in reversed(self.entries) if entry["kind"] == kind), None)
@@ -150,7 +170,7 @@ class Journal:
             pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
         return now - self._committed >= pause
 
-    def commit(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:
+    def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
         """Bring streams and then an entry to the disk, soon; returns before that is done.
 
         What streams hold at this moment has to be what the entry says of them, or more.
@@ -178,7 +198,7 @@ class Journal:
         if self._under_way is not None:
             self._under_way.exception()
 
-    def append(self, entry: Mapping[str, Any], streams: Sequence[Stream] = ()) -> None:
+    def append(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
         """Commit, and wait until that is done."""
         self.commit(entry, streams)
         self.wait()

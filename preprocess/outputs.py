@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Self
 import xxhash
 
 from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
+from preprocess.dataset.columns import data_names, manifest_name
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.reader import refuse_to_overwrite
 from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
 from preprocess.storage import DamagedStateError, LocalStorage, OutputError, Storage, writing
-from preprocess.token_file import Manifest, data_names, manifest_name, refuse_to_overwrite
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -141,7 +143,7 @@ class Outputs:
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
         """Let NAME.json and the files that it vouches for get their names with the others."""
-        self._data += data_names(manifest.stems(name))
+        self._data += data_names(manifest.stems(name), manifest.columns)
         self._manifests.append(manifest_name(name))
 
     def trained(self, file_name: str) -> Tokenizer:
@@ -193,7 +195,7 @@ class Outputs:
             if path.exists():
                 # Whether it is one of ours was asked before any work was done.
                 manifest = Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
-                there |= {*data_names(manifest.stems(path.stem))}
+                there |= {*data_names(manifest.stems(path.stem), manifest.columns)}
         return there
 
     def commit_again(self) -> None:

@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from preprocess.compiling import KernelCompiler
 from preprocess.count_pass import train_tokenizer
+from preprocess.dataset.columns import token_dtype
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.reader import open_tokens
 from preprocess.documents import Reading
-from preprocess.encode_pass import SpecialIds, encode_into, encode_units, encoded_again
+from preprocess.encode_pass import EncodePass, SpecialIds, encoded_again
 from preprocess.inputs import Record, made_from
 from preprocess.journal import Journal, understanding
 from preprocess.limits import check_has_text
@@ -57,10 +60,10 @@ from preprocess.settings.schema import (
     TrainSettings,
     VocabularySettings,
 )
+from preprocess.sinks import TokenFiles
 from preprocess.sources import Source, digest_of, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import OutputError, Storage
-from preprocess.token_file import Manifest, open_tokens, token_dtype
 
 # More bytes of text than a token has on average, whatever the text and the vocabulary.
 _FEW_TOKENS = 6.0
@@ -289,19 +292,10 @@ def encoded_anew(
     names, sources = sources_of(settings, tokenizer, file_name)
     ids = SpecialIds.of(tokenizer, settings)
     with Journal(storage) as journal:
-        encode_into(
-            0,
-            sources,
-            {name: name for name in names},
-            tokenizer,
-            ids,
-            settings.workers,
-            storage,
-            journal,
-            Report(),
-            progress,
-            settings,
+        encoding = EncodePass(
+            0, sources, tokenizer, ids, settings.workers, Report(), progress, journal
         )
+        encoding.fill({name: name for name in names}, _token_files(storage, tokenizer, settings))
 
 
 def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
@@ -424,7 +418,8 @@ def _refuse_full_disk(
     if tokenizer is not None:
         seen = tokens = 0
         for source in plan.passes[0].sources[:_SOURCES_LOOKED_AT]:
-            again = encoded_again(source, tokenizer, SpecialIds.of(tokenizer, settings), 1)
+            ids, n_outputs = SpecialIds.of(tokenizer, settings), len(plan.passes[0].names)
+            again = encoded_again(source, tokenizer, ids, 1, n_outputs)
             with closing(again) as units:
                 for part in next(units, []):
                     seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
@@ -450,23 +445,27 @@ def _encoded(
     ids = SpecialIds.of(tokenizer, settings)
     report, manifests = Report(), dict[str, Manifest]()
     for number, part in enumerate(plan.passes):
-        manifests |= encode_into(
+        encoding = EncodePass(
             number,
             part.sources,
-            part.names,
             tokenizer,
             ids,
             settings.workers,
-            outputs.storage,
-            outputs.journal,
             report,
             compiler.progress,
-            settings,
+            outputs.journal,
         )
+        manifests |= encoding.fill(part.names, _token_files(outputs.storage, tokenizer, settings))
         for name, file_name in part.names.items():
             outputs.add_token_file(file_name, manifests[name])
             _say_large_shards(manifests[name], file_name, settings)
     return report, manifests
+
+
+def _token_files(storage: Storage, tokenizer: AnyTokenizer, settings: ShardSettings) -> TokenFiles:
+    return TokenFiles(
+        storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents
+    )
 
 
 def _say_large_shards(manifest: Manifest, file_name: str, settings: ShardSettings) -> None:
@@ -709,5 +708,5 @@ def count(
     sources = find_sources(settings.paths, _reading(settings, given))
     report = Report()
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
-    encode_units(sources, {}, given, nothing_around, settings.workers, report, progress)
+    EncodePass(0, sources, given, nothing_around, settings.workers, report, progress).run({})
     return report

@@ -18,7 +18,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from preprocess.token_file import TokenFile, TokenFileError
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
-from preprocess.encode_pass import SpecialIds, encoded_again
-from preprocess.joined import JoinedArrays
+from preprocess.dataset.columns import BLOCK_BYTES, Column, manifest_name
+from preprocess.dataset.manifest import Manifest, Shard
+from preprocess.dataset.reader import TokenFile
+from preprocess.encode_pass import Part, SpecialIds, encoded_again
 from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
 from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
@@ -33,13 +34,6 @@ from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
 from preprocess.storage import REPAIR, LocalStorage, work_directory, writing
-from preprocess.token_file import (
-    BLOCK_BYTES,
-    DOCUMENT_END_DTYPE,
-    Manifest,
-    manifest_name,
-    token_dtype,
-)
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -58,7 +52,8 @@ class Origin:
     Attributes:
         manifest: That of the token file.
         sources: In order, with the sizes that the manifest says.
-        part: 0, or 1 for the validation documents of sources that were divided.
+        part: Its position among the outputs that the sources fill.
+        n_outputs: How many those are.
         tokenizer: It encodes.
         ids: What stands around every document.
         workers: Number of threads.
@@ -67,6 +62,7 @@ class Origin:
     manifest: Manifest
     sources: Sequence[Source]
     part: int
+    n_outputs: int
     tokenizer: AnyTokenizer
     ids: SpecialIds
     workers: int
@@ -76,17 +72,13 @@ class Origin:
         """Where the tokens of each source begin, and where the last end."""
         return starts_of(self.manifest, "tokens")
 
-    def pieces(self, first: int, last: int) -> Iterator[tuple[int, NDArray[Any], Any]]:
-        """Sources [first, last) once more.
-
-        Yields:
-            the number of a source; ids, as a .bin has them; int64[k], the ends of documents among
-            them.
-        """
-        for index in range(first, last):
-            source = self.sources[index]
-            for parts in encoded_again(source, self.tokenizer, self.ids, self.workers):
-                yield index, parts[self.part].ids, parts[self.part].document_ends
+    def pieces(self, first: int, last: int) -> Iterator[Part]:
+        """Encode sources [first, last) once more."""
+        for source in self.sources[first:last]:
+            for parts in encoded_again(
+                source, self.tokenizer, self.ids, self.workers, self.n_outputs
+            ):
+                yield parts[self.part]
 
 
 def starts_of(manifest: Manifest, what: str) -> list[int]:
@@ -126,6 +118,7 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
         manifest,
         sources,
         names.index(bin_path.stem),
+        len(names),
         tokenizer,
         SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id),
         settings.workers,
@@ -257,35 +250,39 @@ def _working(bin_path: Path) -> Iterator[LocalStorage]:
             storage.clear()
 
 
-def first_difference(
-    origin: Origin, tokens: NDArray[Any] | JoinedArrays, ends: NDArray[Any]
-) -> tuple[int, str] | None:
+def first_difference(origin: Origin, file: TokenFile) -> tuple[int, str] | None:
     """Where the text, encoded again, gives something else than a token file holds.
 
     Returns:
         (the number of a source, what is different there), or None if everything is the same.
     """
-    place = n_documents = 0
+    done = dict.fromkeys(("token", "document"), 0)
+    columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
     for index, source in enumerate(origin.sources):
         known = origin.manifest.sources[index].get("digest")
         if digest_of(source).hexdigest() != known:
             return index, "its text is not what it was when the file was built"
-        for _, ids, document_ends in origin.pieces(index, index + 1):
-            there = tokens[place : place + len(ids)]
-            if len(there) != len(ids) or not np.array_equal(there, ids):
-                n = min(len(there), len(ids))
-                differs = np.flatnonzero(there[:n] != ids[:n])
-                return index, f"token {place + (int(differs[0]) if len(differs) else n):,} differs"
-            wanted = document_ends + place
-            if not np.array_equal(ends[n_documents : n_documents + len(wanted)], wanted):
-                return (
-                    index,
-                    f"the end of document {n_documents:,} or of one just behind it differs",
+        for piece in origin.pieces(index, index + 1):
+            values_of = piece.values()
+            for column, there in columns:
+                if column.name not in values_of:
+                    return index, f"it has the column {column.name}, and none is computed now"
+                wanted = column.stored(
+                    values_of[column.name], origin.manifest.vocab_size, done["token"]
                 )
-            place += len(ids)
-            n_documents += len(wanted)
-    if (place, n_documents) != (len(tokens), len(ends)):
-        return len(origin.sources) - 1, f"it gives {place:,} tokens and {n_documents:,} documents"
+                place = done[column.per]
+                found = there[place : place + len(wanted)]
+                if np.array_equal(found, wanted):
+                    continue
+                n = min(len(found), len(wanted))
+                differs = np.flatnonzero(found[:n] != wanted[:n])
+                at = place + (int(differs[0]) if len(differs) else n)
+                return index, f"{column.noun} of {column.per} {at:,} differs"
+            done["token"] += len(piece.ids)
+            done["document"] += len(piece.document_ends)
+    if tuple(done.values()) != (len(file), file.n_documents):
+        text = f"it gives {done['token']:,} tokens and {done['document']:,} documents"
+        return len(origin.sources) - 1, text
     return None
 
 
@@ -306,20 +303,15 @@ def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, in
     """
     manifest = origin.manifest
     mended = []
-    tokens = documents = 0
+    before = Shard(0, 0)
     for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
-        for values, n_items, digests in (
-            (_Values("tokens", token_dtype(manifest.vocab_size), tokens), part.n_tokens,
-             part.bin_digests),
-            (_Values("documents", DOCUMENT_END_DTYPE, documents, tokens), part.n_documents,
-             part.docs_digests),
-        ):  # fmt: skip
-            path = bin_path.with_name(f"{stem}{values.suffix}")
-            n_bytes = n_items * values.dtype.itemsize
-            make = partial(_made_again, origin, values)
-            blocks = damaged.get(path, ())
+        for column in manifest.columns:
+            path = bin_path.with_name(f"{stem}{column.suffix}")
+            n_bytes = part.count(column) * column.dtype_for(manifest.vocab_size).itemsize
+            make = partial(_rebuilt, origin, column, before)
+            blocks, digests = damaged.get(path, ()), part.digests[column.name]
             mended += [(path, n) for n in _mend_file(path, n_bytes, digests, blocks, make)]
-        tokens, documents = tokens + part.n_tokens, documents + part.n_documents
+        before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
     return mended
 
 
@@ -356,43 +348,32 @@ def _mend_file(
     return mended
 
 
-@dataclass(frozen=True)
-class _Values:
-    """The values of a .bin or a .docs, of which a shard may hold a part.
+def _rebuilt(origin: Origin, column: Column, before: Shard, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of the file of a column, from the sources that gave them.
 
-    Attributes:
-        what: "tokens" or "documents".
-        dtype: Their type in the file.
-        first: How many stand in shards before.
-        offset: What is taken off the end of a document.
+    Args:
+        origin: What the files were made from.
+        column: The column.
+        before: What stands in earlier shards.
+        start: Position in the file of this shard.
+        stop: The same.
     """
-
-    what: str
-    dtype: np.dtype[Any]
-    first: int
-    offset: int = 0
-
-    @property
-    def suffix(self) -> str:
-        """That of the file."""
-        return ".bin" if self.what == "tokens" else ".docs"
-
-
-def _made_again(origin: Origin, values: _Values, start: int, stop: int) -> bytes:
-    """Bytes [start, stop) of a file, from the sources that gave them."""
-    starts = starts_of(origin.manifest, values.what)
-    itemsize = values.dtype.itemsize
-    wanted = range(values.first + start // itemsize, values.first + stop // itemsize)
+    vocab_size = origin.manifest.vocab_size
+    starts = starts_of(origin.manifest, f"{column.per}s")
+    itemsize, n_before = column.dtype_for(vocab_size).itemsize, before.count(column)
+    wanted = range(n_before + start // itemsize, n_before + stop // itemsize)
     first = max(int(np.searchsorted(starts, wanted.start, "right")) - 1, 0)
     last = int(np.searchsorted(starts, wanted.stop, "left"))
     pieces = []
     place, token = starts[first], origin.token_starts[first]
-    for _, ids, ends in origin.pieces(first, last):
-        found = ids if values.what == "tokens" else ends + (token - values.offset)
+    for piece in origin.pieces(first, last):
+        if column.name not in piece.values():
+            raise RemakeError(f"the column {column.name} is not one that is computed now")
+        found = piece.values()[column.name]
         low, high = max(wanted.start - place, 0), max(wanted.stop - place, 0)
-        pieces.append(found[low:high].astype(values.dtype))
-        token += len(ids)
+        pieces.append(column.stored(found[low:high], vocab_size, token - before.n_tokens))
+        token += len(piece.ids)
         place += len(found)
         if place >= wanted.stop:
             break
-    return b"".join(piece.tobytes() for piece in pieces)
+    return b"".join(values.tobytes() for values in pieces)

@@ -20,6 +20,17 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
+from preprocess.dataset.columns import (
+    BLOCK_BYTES,
+    DOCUMENT_ENDS,
+    IDS,
+    Column,
+    TokenFileError,
+    data_names,
+    manifest_name,
+)
+from preprocess.dataset.manifest import Manifest, Shard, manifest_is_as_written
+from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Progress, Stage
@@ -37,19 +48,7 @@ from preprocess.remake import (
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import LocalStorage, OutputError
-from preprocess.token_file import (
-    BLOCK_BYTES,
-    DOCUMENT_END_DTYPE,
-    Manifest,
-    Shard,
-    TokenFile,
-    TokenFileError,
-    manifest_is_as_written,
-    manifest_name,
-    name_of,
-    open_tokens,
-    token_dtype,
-)
+from preprocess.token_offsets import gives_text_back
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -134,8 +133,8 @@ def _token_files_in(directory: Path) -> list[Path]:
     left of its files.
     """
     of_bin, of_docs = (
-        {manifest_name(name_of(path)) for path in directory.glob(f"*{suffix}")}
-        for suffix in (".bin", ".docs")
+        {manifest_name(name_of(path)) for path in directory.glob(f"*{column.suffix}")}
+        for column in (IDS, DOCUMENT_ENDS)
     )
     names = of_bin & of_docs
     for path in directory.glob("*stats.json"):
@@ -158,7 +157,7 @@ def _of_token_file(
     path: Path, tokenizer_path: Path | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
-    odd = _no_files(bin_path, [bin_path], tokenizer_path)
+    odd = _no_files(bin_path, [bin_path, bin_path.with_suffix(".docs")], tokenizer_path)
     if odd:
         return odd
     mended = _mended_small_files(bin_path, tokenizer_path, progress) if repair else []
@@ -173,8 +172,8 @@ def _of_token_file(
         raise
     except TokenbinError as error:
         return [*mended, _damage(path, error)]
-    parts = [path.with_name(f"{stem}.bin") for stem in manifest.stems(path.stem)]
-    odd = _no_files(bin_path, parts, tokenizer_path)
+    names = data_names(manifest.stems(path.stem), manifest.columns)
+    odd = _no_files(bin_path, [path.with_name(name) for name in names], tokenizer_path)
     if odd:
         return [*mended, *odd]
     findings = [*mended, _of_manifest(manifest_path, content)]
@@ -205,14 +204,13 @@ def _of_token_file(
     return findings
 
 
-def _no_files(bin_path: Path, parts: Sequence[Path], tokenizer_path: Path | None) -> list[Finding]:
+def _no_files(bin_path: Path, data: Sequence[Path], tokenizer_path: Path | None) -> list[Finding]:
     """What is no file: reading a pipe, say, would wait for somebody who writes to it."""
     # One that is given may be a directory, or a name.
     beside = [] if tokenizer_path else [bin_path.parent / TOKENIZER_FILE]
-    docs = [path.with_suffix(".docs") for path in parts]
     return [
         Finding(each, False, "expected a file, found something else; remove it")
-        for each in (bin_path.with_suffix(".json"), *parts, *docs, *beside)
+        for each in (bin_path.with_suffix(".json"), *data, *beside)
         if each.exists() and not each.is_file()
     ]
 
@@ -253,17 +251,17 @@ def _of_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
 
 def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Finding]:
     """Sizes, blocks, ids and ends; of shards that are sound it is said all at once."""
-    n_bin = manifest.n_tokens * token_dtype(manifest.vocab_size).itemsize
+    total = sum(n_bytes for _, _, n_bytes, _ in manifest.files(bin_path.stem))
     findings: list[Finding] = []
     sizes_agree = True
-    tokens = documents = 0
-    with progress.stage(f"verifying {bin_path.stem}", n_bin + manifest.n_documents * 8) as stage:
+    before = Shard(0, 0)
+    with progress.stage(f"verifying {bin_path.stem}", total) as stage:
         for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
-            place = _Place(bin_path.with_name(f"{stem}.bin"), manifest, part, tokens, documents)
+            place = _Place(bin_path.with_name(f"{stem}.bin"), manifest, part, before)
             agree, found = _of_part(place, stage)
             findings += found
             sizes_agree &= agree
-            tokens, documents = tokens + part.n_tokens, documents + part.n_documents
+            before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
     if manifest.shards:
         text = f"sizes, blocks and ids of {len(manifest.shards):,} shards agree with the manifest"
         findings = [finding for finding in findings if not finding.sound] or [
@@ -276,45 +274,45 @@ def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Fin
 
 @dataclass(frozen=True)
 class _Place:
-    """A .bin with its .docs, and what stands before it in other shards.
+    """The files of a shard.
 
     Attributes:
-        path: The .bin.
+        path: Its .bin.
         manifest: That of the whole.
-        part: What it says of this .bin.
-        tokens: Tokens before it.
-        documents: Documents that end before it.
+        part: What it says of this shard.
+        before: The counts of all earlier shards together.
     """
 
     path: Path
     manifest: Manifest
     part: Shard
-    tokens: int
-    documents: int
+    before: Shard
 
 
 def _of_part(at: _Place, stage: Stage) -> tuple[bool, list[Finding]]:
     """(whether sizes agree; what was found)."""
     manifest, part, bin_path = at.manifest, at.part, at.path
-    dtype, docs_path = token_dtype(manifest.vocab_size), bin_path.with_suffix(".docs")
-    n_bin, n_docs = part.n_tokens * dtype.itemsize, part.n_documents * 8
-    too_large: list[tuple[int, int]] = []
+    ids_dtype = IDS.dtype_for(manifest.vocab_size)
+    wrong: dict[str, tuple[int, int]] = {}
     n_ends = 0
-
-    def look_at_ids(number: int, block: NDArray[np.uint8]) -> None:
-        nonlocal n_ends
-        ids = block[: len(block) - len(block) % dtype.itemsize].view(dtype)
-        if len(ids) and int(ids.max()) >= manifest.vocab_size:
-            place = int(np.flatnonzero(ids >= manifest.vocab_size)[0])
-            too_large.append((number * BLOCK_BYTES // dtype.itemsize + place, int(ids[place])))
-        n_ends += int(np.count_nonzero(ids == manifest.end_of_text_id))
-
     sizes, damaged = [], {}
-    for path, n_bytes, digests, look in (
-        (bin_path, n_bin, part.bin_digests, look_at_ids),
-        (docs_path, n_docs, part.docs_digests, None),
-    ):
-        found, damaged[path] = _blocks(path, n_bytes, digests, look, stage)
+    for column in manifest.columns:
+        path, digests = bin_path.with_suffix(column.suffix), part.digests[column.name]
+        n_bytes = part.count(column) * column.dtype_for(manifest.vocab_size).itemsize
+
+        def look(number: int, block: NDArray[np.uint8], column: Column = column) -> None:
+            nonlocal n_ends
+            dtype = column.dtype_for(manifest.vocab_size)
+            values = block[: len(block) - len(block) % dtype.itemsize].view(dtype)
+            limit = column.limit_for(manifest.vocab_size)
+            if limit is not None and len(values) and int(values.max()) >= limit:
+                first = int(np.flatnonzero(values >= limit)[0])
+                place = number * BLOCK_BYTES // dtype.itemsize + first
+                wrong.setdefault(column.name, (place, int(values[first])))
+            if column == IDS:
+                n_ends += int(np.count_nonzero(values == manifest.end_of_text_id))
+
+        found, damaged[column.name] = _blocks(path, n_bytes, digests, look, stage)
         if found is None:
             sizes.append(Finding(path, False, "missing, though its manifest is there"))
         elif found != n_bytes:
@@ -330,28 +328,31 @@ def _of_part(at: _Place, stage: Stage) -> tuple[bool, list[Finding]]:
         Finding(
             bin_path,
             True,
-            f"sizes agree with the manifest: {part.n_tokens:,} tokens ({dtype.name}),"
+            f"sizes agree with the manifest: {part.n_tokens:,} tokens ({ids_dtype.name}),"
             f" {part.n_documents:,} documents",
         )
     ]
     # A manifest that says more documents than there are can still have the digests of them all.
-    as_said = not damaged[docs_path] and docs_path not in {finding.path for finding in sizes}
+    docs_path = bin_path.with_suffix(DOCUMENT_ENDS.suffix)
+    as_said = not damaged[DOCUMENT_ENDS.name] and docs_path not in {each.path for each in sizes}
     ends = _ends(docs_path, part) if as_said else None
-    for path, digests in ((bin_path, part.bin_digests), (docs_path, part.docs_digests)):
-        findings.append(_of_blocks(path, at, damaged[path], len(digests), ends))
-    if too_large:
-        place, found_id = too_large[0]
-        text = f"token {place:,} is {found_id}, and the vocabulary has {manifest.vocab_size:,} ids"
-    elif n_ends != part.n_documents:
-        text = (
-            f"{n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
-            f" {part.n_documents:,} documents: as many are expected"
-        )
-    else:
-        text = ""
-    findings.append(
-        Finding(bin_path, not text, text or f"every id is below {manifest.vocab_size:,}")
-    )
+    for column in manifest.columns:
+        findings.append(_of_blocks(at, column, damaged[column.name], ends))
+    for column in manifest.columns:
+        limit = column.limit_for(manifest.vocab_size)
+        if limit is None:
+            continue
+        path, text = bin_path.with_suffix(column.suffix), ""
+        rule = f"every {column.noun} is below {limit:,}"
+        if column.name in wrong:
+            place, value = wrong[column.name]
+            text = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
+        elif column == IDS and n_ends != part.n_documents:
+            text = (
+                f"{n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
+                f" {part.n_documents:,} documents: as many are expected"
+            )
+        findings.append(Finding(path, not text, text or rule))
     return not sizes, findings
 
 
@@ -359,7 +360,7 @@ def _blocks(
     path: Path,
     n_bytes: int,
     expected: tuple[str, ...],
-    look: Callable[[int, NDArray[np.uint8]], None] | None,
+    look: Callable[[int, NDArray[np.uint8]], None],
     stage: Stage,
 ) -> tuple[int | None, list[int]]:
     """(size of the file, None if it is missing; the numbers of the blocks that are damaged).
@@ -384,8 +385,7 @@ def _blocks(
                     filled += count
             if xxhash.xxh3_128_hexdigest(buffer[:filled].data) != digest:
                 damaged.append(number)
-            if look is not None:
-                look(number, buffer[:filled])
+            look(number, buffer[:filled])
             stage.advance(filled)
     return size, damaged
 
@@ -394,39 +394,35 @@ def _ends(path: Path, part: Shard) -> NDArray[np.uint64] | None:
     """The ends of documents, mapped, if there are any; what lies behind them is none of them."""
     if not part.n_documents:
         return None
-    return np.memmap(path, DOCUMENT_END_DTYPE, "r", shape=(part.n_documents,))
+    return np.memmap(path, DOCUMENT_ENDS.dtype_for(1), "r", shape=(part.n_documents,))
 
 
 def _of_blocks(
-    path: Path,
-    at: _Place,
-    damaged: list[int],
-    n_blocks: int,
-    ends: NDArray[np.uint64] | None,
+    at: _Place, column: Column, damaged: list[int], ends: NDArray[np.uint64] | None
 ) -> Finding:
+    path, n_blocks = at.path.with_suffix(column.suffix), len(at.part.digests[column.name])
     if not damaged:
         return Finding(path, True, f"all {n_blocks:,} blocks have their digests")
-    manifest, is_bin = at.manifest, path.suffix == ".bin"
-    item = token_dtype(manifest.vocab_size).itemsize if is_bin else DOCUMENT_END_DTYPE.itemsize
-    total = at.part.n_tokens if is_bin else at.part.n_documents
-    before = at.tokens if is_bin else at.documents
+    manifest, per_token = at.manifest, column.per == "token"
+    item = column.dtype_for(manifest.vocab_size).itemsize
+    before = at.before.count(column)
     places: list[str] = []
     names: dict[str, None] = {}
     for number in damaged:
         first = number * BLOCK_BYTES // item
-        last = min((number + 1) * BLOCK_BYTES // item, total) - 1
-        what = "tokens" if is_bin else "documents"
-        named = _sources_at(manifest, what, before + first, before + last)
+        last = min((number + 1) * BLOCK_BYTES // item, at.part.count(column)) - 1
+        named = _sources_at(manifest, f"{column.per}s", before + first, before + last)
         names |= dict.fromkeys(named)
         if len(places) == _SHOWN:
             continue
         place = f"{number} (from byte {number * BLOCK_BYTES:,}"
-        if is_bin and ends is not None:
+        if per_token and ends is not None:
             # The type is that of the ends, or all of them would be copied to float64.
             bounds = np.array([first, last], ends.dtype)
             first, last = np.searchsorted(ends, bounds, "right").tolist()
-        if not is_bin or ends is not None:
-            place += f", documents {at.documents + first:,} to {at.documents + last:,}"
+        if not per_token or ends is not None:
+            n = at.before.n_documents
+            place += f", documents {n + first:,} to {n + last:,}"
         places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")
     more = f" and {len(damaged) - _SHOWN:,} more" if len(damaged) > _SHOWN else ""
     return Finding(
@@ -498,7 +494,7 @@ def _of_sources(file: TokenFile, origin: Origin | None, why_not: str, deep: bool
     n = len(origin.sources)
     if not deep:
         return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
-    different = first_difference(origin, file.tokens, file.document_ends)
+    different = first_difference(origin, file)
     if different is None:
         return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
     index, text = different
@@ -570,8 +566,11 @@ def _repaired(
     if origin is None:
         return Finding(bin_path, False, f"cannot be repaired: {why_not}")
     # Nobody else may write here meanwhile.
-    with LocalStorage(bin_path.parent, bin_path.stem):
-        mended = mend(origin, bin_path, of)
+    try:
+        with LocalStorage(bin_path.parent, bin_path.stem):
+            mended = mend(origin, bin_path, of)
+    except RemakeError as error:
+        return Finding(bin_path, False, f"cannot be repaired: {error}")
     wanted = sum(map(len, of.values()))
     text = f"{len(mended):,} of {wanted:,} damaged blocks were made again from the sources"
     if len(mended) < wanted:
@@ -585,7 +584,7 @@ def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     What a tokenizer does not give back as it was need not encode to the same ids either.
     """
     manifest = file.manifest
-    exact = _gives_text_back(tokenizer)
+    exact = gives_text_back(tokenizer)
     names = {token_id: token for token, token_id in tokenizer.special_tokens.items()}
     if manifest.end_of_text_id not in names:
         return Finding(
@@ -620,16 +619,3 @@ def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         else "but not always to the very text, so they were not encoded again"
     )
     return Finding(file.path, True, f"{n_documents:,} documents decode, {again}")
-
-
-def _gives_text_back(tokenizer: AnyTokenizer) -> bool:
-    """Whether `decode(encode_ordinary(text)) == text` for every text."""
-    from bpe import Tokenizer
-
-    return (
-        isinstance(tokenizer, Tokenizer)
-        and not tokenizer.normal_forms
-        and not any(token.lstrip or token.rstrip for token in tokenizer.vocabulary.added_tokens)
-        # No space is put in front.
-        and tokenizer.decode(tokenizer.encode_ordinary("x")) == "x"
-    )

@@ -40,11 +40,12 @@ from bpe.errors import TokenbinError
 from bpe.tokenizer_file import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, count_pass, journal, open_tokens
+from preprocess.dataset.columns import BLOCK_BYTES
+from preprocess.dataset.manifest import Manifest
 from preprocess.inspect import decode_range, description, facts
 from preprocess.journal import read_entries
 from preprocess.progress import OutOfTimeError, Progress
 from preprocess.storage import JOURNAL_FILE
-from preprocess.token_file import BLOCK_BYTES, Manifest
 from preprocess.verify import verify
 
 # What one file may take: of a processor's time, and of memory.

@@ -15,12 +15,12 @@ from bpe import load_tokenizer, train_bpe
 from bpe.errors import CorpusError, TokenbinError
 from preprocess import build, get_batch, open_tokens, pipeline
 from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
 from preprocess.documents import Reading
 from preprocess.outputs import OutputError
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, CountSettings
 from preprocess.sources import find_sources
-from preprocess.token_file import TokenFileError
 
 END = "<|endoftext|>"
 TEXT = END.join(f"document {i} of many, and some more words" for i in range(40))

@@ -10,9 +10,10 @@ import written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess.joined import windows_of
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.shards import windows_of
 from preprocess.sampling import SamplingError, get_batch
-from preprocess.token_file import TokenFile, TokenFileError, open_tokens
 
 
 def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:

@@ -8,10 +8,10 @@ import pytest
 
 from bpe.errors import TokenizerFileError
 from preprocess import build
+from preprocess.dataset.columns import TokenFileError
 from preprocess.inspect import decode_range, description, facts, how_far
 from preprocess.journal import Journal
 from preprocess.storage import LocalStorage
-from preprocess.token_file import TokenFileError
 
 TEXT = "<|endoftext|>".join(f"document {i} of many: naïve 日本語" for i in range(30))
 

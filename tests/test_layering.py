@@ -39,10 +39,11 @@ LEVELS = [
     "bpe.compile_ahead",
     "bpe",
     "preprocess.settings",
-    "preprocess.progress preprocess.storage preprocess.joined"
-    " preprocess.stopping preprocess.reused_memory",
-    "preprocess.compiling preprocess.token_file preprocess.journal",
-    "preprocess.quality preprocess.spill",
+    "preprocess.progress preprocess.storage preprocess.dataset preprocess.dataset.columns"
+    " preprocess.dataset.shards preprocess.stopping preprocess.reused_memory",
+    "preprocess.compiling preprocess.dataset.manifest preprocess.journal",
+    "preprocess.dataset.reader preprocess.dataset.writer",
+    "preprocess.quality preprocess.spill preprocess.sinks preprocess.token_offsets",
     "preprocess.sampling.batches preprocess.documents preprocess.settings.options",
     "preprocess.settings.schema preprocess.settings.argparse",
     "preprocess.sampling preprocess.sources.base preprocess.memory",
@@ -111,9 +112,10 @@ def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
         "bpe.errors",
         "bpe.locations",
-        "preprocess.joined",
+        "preprocess.dataset.columns",
+        "preprocess.dataset.reader",
+        "preprocess.dataset.shards",
         "preprocess.reused_memory",
-        "preprocess.token_file",
     }
     for name in MODULES:
         if name.startswith("preprocess.sampling"):
@@ -158,11 +160,14 @@ def test_who_samples_never_loads_the_builder() -> None:
         "bpe.errors",
         "bpe.locations",
         "preprocess",
-        "preprocess.joined",
+        "preprocess.dataset",
+        "preprocess.dataset.columns",
+        "preprocess.dataset.manifest",
+        "preprocess.dataset.reader",
+        "preprocess.dataset.shards",
         "preprocess.reused_memory",
         "preprocess.sampling",
         "preprocess.sampling.batches",
-        "preprocess.token_file",
     }
 
 

@@ -18,8 +18,9 @@ from written import token_file
 from bpe import Tokenizer, WordLevelTokenizer
 from preprocess import build, open_tokens, quality
 from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile
 from preprocess.inspect import description, facts
-from preprocess.token_file import TokenFile, TokenFileError
 
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]

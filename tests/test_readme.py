@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,13 +103,29 @@ def test_table_of_options_is_complete(checkout: Path) -> None:
 
 
 def test_manifest_table_is_complete() -> None:
-    from preprocess.token_file import Manifest, Shard
+    from msgspec.structs import replace
+
+    from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard
 
     table = README.partition("is a JSON object:")[2].partition("\n\nIt has")[0]
     first_column = " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line)
     keys = set(re.findall(r"`(\w+)`", first_column))
-    manifest = Manifest("uint16", 1, 0, 0, 0, 0, None, "", "", "", (), (), ())
-    divided = replace(manifest, shards=(Shard(0, 0, (), ()),))
+    manifest = Manifest(
+        dtype="uint16",
+        vocab_size=1,
+        n_tokens=0,
+        n_documents=0,
+        n_bytes=0,
+        end_of_text_id=0,
+        begin_of_text_id=None,
+        tokenizer_fingerprint="",
+        pattern="",
+        unicode_version="",
+        sources=(),
+        extra_columns=(ExtraColumn("mask", "uint8", "token"),),
+        digests={"bin": (), "docs": ()},
+    )
+    divided = replace(manifest, shards=(Shard(0, 0),))
     texts = manifest.to_json() + divided.to_json()
     assert keys == set(re.findall(r'^  "(\w+)"', texts, re.MULTILINE))
 

@@ -25,12 +25,12 @@ from bpe import PretokenCounts, text_file
 from bpe.errors import ChangedError, CorpusError, TokenbinError, UnavailableError
 from preprocess import build, count_pass, encode_pass, journal, pipeline, storage
 from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.sources.text import TextUnit
 from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
-from preprocess.token_file import TokenFileError
 
 ROOT = Path(__file__).parent.parent
 END = "<|endoftext|>"
@@ -172,9 +172,9 @@ def test_near_the_end_an_entry_comes_after_every_few_bytes(
     encoded: list[int] = []
     commit = journal.Journal.commit
 
-    def noted(self: journal.Journal, entry: dict[str, Any], streams: Any = ()) -> None:
-        if entry["kind"] == "encoded":
-            encoded.append(entry["bytes"])
+    def noted(self: journal.Journal, entry: Any, streams: Any = ()) -> None:
+        if isinstance(entry, encode_pass.Encoded):
+            encoded.append(entry.bytes)
         commit(self, entry, streams)
         self.rest()  # the disk is ready at once
 

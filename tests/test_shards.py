@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from preprocess import build, count_pass, get_batch, journal, open_tokens
 from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError, token_dtype
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.shards import JoinedArrays
 from preprocess.inspect import decode_range, description
-from preprocess.joined import JoinedArrays
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
-from preprocess.token_file import Manifest, TokenFileError, token_dtype
 from preprocess.verify import verify
 
 END = "<|endoftext|>"

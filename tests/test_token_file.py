@@ -18,18 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe.errors import TokenbinError
+from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens, refuse_to_overwrite
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.storage import LocalStorage
-from preprocess.token_file import (
-    BLOCK_BYTES,
-    Manifest,
-    TokenFile,
-    TokenFileError,
-    TokenFileWriter,
-    _manifest_digest,
-    open_tokens,
-    refuse_to_overwrite,
-    token_dtype,
-)
 
 FIELDS: dict[str, Any] = {
     "n_bytes": 12,
@@ -222,7 +215,7 @@ def test_greatest_id_on_both_sides_of_the_threshold(
 
 def test_empty_corpus(tmp_path: Path) -> None:
     file = write(tmp_path, [], [])
-    assert (file.n_tokens, file.n_documents, file.manifest.bin_digests) == (0, 0, ())
+    assert (file.n_tokens, file.n_documents, file.manifest.digests["bin"]) == (0, 0, ())
     assert file[:].shape == (0,)
     assert (tmp_path / "train.bin").stat().st_size == 0
 
@@ -258,9 +251,9 @@ def test_digests_are_by_block(tmp_path: Path) -> None:
     data = (tmp_path / "train.bin").read_bytes()
     blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
     assert len(blocks) == 3
-    assert manifest.bin_digests == tuple(xxhash.xxh3_128_hexdigest(block) for block in blocks)
+    assert manifest.digests["bin"] == tuple(xxhash.xxh3_128_hexdigest(block) for block in blocks)
     docs = (tmp_path / "train.docs").read_bytes()
-    assert manifest.docs_digests == (xxhash.xxh3_128_hexdigest(docs),)
+    assert manifest.digests["docs"] == (xxhash.xxh3_128_hexdigest(docs),)
 
 
 # Reading.
@@ -499,11 +492,11 @@ def test_a_writer_goes_on_where_another_was_cut_off(
     with LocalStorage(resumed, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
-        states, last_end = writer.state(), writer.last_end
+        states = [writer.state()]
         # What the journal does not know of is cut off.
         writer.append(np.array([*ids[cut:], 7, 299]), np.array([len(ids) - cut + 2]))
         writer.close()
-        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states, last_end=last_end)
+        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
         writer.append(np.array(ids[cut:], np.uint32), ends[ends > cut] - cut)
         writer.finish(end_of_text_id=299, **FIELDS)
         storage.publish(writer.data_names, [writer.manifest_name])
@@ -517,9 +510,8 @@ def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
     with LocalStorage(tmp_path, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(ids, np.array([], np.int64))
-        states = writer.state()
-        assert len(states["train.bin"].blocks) == 3
-        assert writer.state()["train.bin"].blocks == ()
+        states = [writer.state(), writer.state()]
+        assert [len(state.streams["train.bin"].blocks) for state in states] == [3, 0]
         writer.close()
         writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
         writer.append(ids, np.array([len(ids)]))
@@ -532,7 +524,7 @@ def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str)
     with LocalStorage(tmp_path, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
-        states = writer.state()
+        states = [writer.state()]
         writer.close()
         path = storage.work / "train.bin"
         content = path.read_bytes()

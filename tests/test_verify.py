@@ -21,10 +21,11 @@ from torture import contents
 
 from preprocess import build
 from preprocess.cli import run
+from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
+from preprocess.dataset.reader import open_tokens
 from preprocess.inspect import description
 from preprocess.pipeline import encode
 from preprocess.storage import LocalStorage, OutputError
-from preprocess.token_file import BLOCK_BYTES, TokenFileError, open_tokens
 from preprocess.verify import Finding, verify
 
 
@@ -211,7 +212,7 @@ def test_ids_beyond_the_vocabulary_and_ends_out_of_order_are_found(data: Path) -
     ends[[3, 4]] = ends[[4, 3]]
     ends.tofile(data / "train.docs")
     found = damages(verify(data / "train.bin"))
-    assert any("token 5 is 400, and the vocabulary has 280 ids" in line for line in found)
+    assert any("id of token 5 is 400, and every id is below 280" in line for line in found)
     assert any("document 4 ends at" in line and "not past its start" in line for line in found)
     ends[[3, 4]] = ends[[4, 3]]
     ends[-1] -= 1
@@ -272,7 +273,7 @@ def flip(path: Path, place: int) -> None:
 
 def test_a_damaged_block_is_named_with_its_documents_and_sources(copy: Path) -> None:
     file = open_tokens(copy / "train.bin")
-    assert len(file.manifest.bin_digests) == 3
+    assert len(file.manifest.digests["bin"]) == 3
     place = BLOCK_BYTES + 12_345
     flip(copy / "train.bin", place)
     (finding,) = [f for f in verify(copy / "train.bin") if f.blocks]
@@ -644,16 +645,30 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
 
 def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
     from preprocess import verify
-    from preprocess.token_file import Manifest, Shard
+    from preprocess.dataset.columns import IDS
+    from preprocess.dataset.manifest import Manifest, Shard
 
     n = 1 << 20
-    part = Shard(2 * n, n, ("",) * 1, ("",) * 2)
-    manifest = Manifest("uint16", 300, 2 * n, n, 0, 0, None, "", "", "", (), (""), ("", ""))
+    part = Shard(2 * n, n, {"bin": ("",), "docs": ("", "")})
+    manifest = Manifest(
+        dtype="uint16",
+        vocab_size=300,
+        n_tokens=2 * n,
+        n_documents=n,
+        n_bytes=0,
+        end_of_text_id=0,
+        begin_of_text_id=None,
+        tokenizer_fingerprint="",
+        pattern="",
+        unicode_version="",
+        sources=(),
+        digests=part.digests,
+    )
     ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
-    at = verify._Place(Path("x.bin"), manifest, part, 0, 0)
+    at = verify._Place(Path("x.bin"), manifest, part, Shard(0, 0))
     tracemalloc.start()
     try:
-        finding = verify._of_blocks(Path("x.bin"), at, [0], 1, ends)
+        finding = verify._of_blocks(at, IDS, [0], ends)
         assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
     finally:
         tracemalloc.stop()
@@ -678,7 +693,7 @@ def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path)
         writer.finish(**{field: getattr(manifest, field) for field in fields})
     assert not damages(verify(data / "train.bin"))
     (found,) = damages(verify(data / "train.bin", deep=True))
-    assert f"text, encoded again: token {at:,} differs" in found
+    assert f"text, encoded again: id of token {at:,} differs" in found
     (data / "stats.json").unlink()
     assert "not compared with its sources" in damages(verify(data / "train.bin", deep=True))[0]
 

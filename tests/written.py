@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.storage import LocalStorage
-from preprocess.token_file import TokenFileWriter
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Out of the files, into the training loop.
 
-Law: sampling imports `preprocess.token_file` and nothing else of ours, so that who only samples
+Law: sampling imports `preprocess.dataset` and nothing else of ours, so that who only samples
     never loads the builder; PyTorch is imported only by a call that asks for tensors.
 """
 

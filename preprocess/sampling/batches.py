@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from bpe.errors import TokenbinError
 from bpe.locations import local_path
-from preprocess.joined import JoinedArrays, windows_of
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.shards import JoinedArrays, windows_of
 from preprocess.reused_memory import ReusedMemory
-from preprocess.token_file import TokenFile, open_tokens
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,141 @@
+"""The columns of a dataset: one entry for each data file that stands next to a manifest.
+
+Writer, reader, manifest, verification, repair and journal iterate over columns and know no file by
+name. `COLUMNS` lists what a build writes. A column that is added there is computed by its `make`
+for each batch that is encoded, and appended, sharded, digested, checked, rebuilt and resumed with
+the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bpe.errors import TokenbinError
+
+# Digests are of this many bytes of a file at a time, so that damage is located, not just noticed.
+BLOCK_BYTES = 4 * 1024 * 1024
+
+Values = npt.NDArray[Any]
+
+
+class TokenFileError(TokenbinError, ValueError):
+    """A token file cannot be written or read, or is not what it should be."""
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The type of a `.bin` for a vocabulary of `vocab_size` ids; nothing else decides it.
+
+    Args:
+        vocab_size: One more than the greatest id, 1 to 2**32.
+
+    Returns:
+        Little-endian uint16 if every id is at most 65,535, else little-endian uint32.
+
+    Raises:
+        TokenFileError: No integer type of at most 32 bits holds such ids.
+    """
+    if not 1 <= vocab_size <= 2**32:
+        raise TokenFileError(f"a vocabulary has between 1 and 2**32 ids; got {vocab_size:,}")
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+class EncodedDocuments(Protocol):
+    """What `Column.make` computes values from: one batch of documents and its token ids.
+
+    Attributes:
+        batch: The documents, a `preprocess.documents.DocumentBatch`.
+        ids: uint16|uint32[n_tokens], their token ids, special tokens included.
+        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
+    """
+
+    @property
+    def batch(self) -> Any:
+        """See above."""
+
+    @property
+    def ids(self) -> Values:
+        """See above."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """See above."""
+
+    def tokens_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions in `ids` of the tokens that contain bytes of `batch.buffer`."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of values, stored in one file for each shard.
+
+    Attributes:
+        name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
+        per: What has one value: every token, or every document.
+        dtype: Type of the values in the file; None: the type of token ids for the vocabulary.
+        make: Compute the values of a batch, one for each token or each document; a document that
+            is continued in the next batch has its value there. None: the encoder yields them.
+        limit: Every value is below it; None: the size of the vocabulary for ids, else not checked.
+        is_position: Values are positions in the token stream, stored relative to the shard.
+        noun: One value, for messages.
+    """
+
+    name: str
+    per: Literal["token", "document"]
+    dtype: np.dtype[Any] | None = None
+    make: Callable[[EncodedDocuments], Values] | None = None
+    limit: int | None = None
+    is_position: bool = False
+    noun: str = "value"
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the file."""
+        return f".{self.name}"
+
+    @property
+    def digests_key(self) -> str:
+        """Key of the digests in a manifest."""
+        return f"{self.name}_digests"
+
+    def dtype_for(self, vocab_size: int) -> np.dtype[Any]:
+        """Type of the values in the file."""
+        return self.dtype or token_dtype(vocab_size)
+
+    def limit_for(self, vocab_size: int) -> int | None:
+        """Every value is below it; None: not checked."""
+        return vocab_size if self.dtype is None else self.limit
+
+    def stored(self, values: Values, vocab_size: int, n_before: int) -> Values:
+        """Values as the file has them, `n_before` tokens after its start."""
+        shifted = values + n_before if self.is_position else values
+        return shifted.astype(self.dtype_for(vocab_size), copy=False)
+
+
+IDS = Column("bin", "token", noun="id")
+DOCUMENT_ENDS = Column("docs", "document", np.dtype("<u8"), is_position=True, noun="end")
+# What a build writes. IDS and DOCUMENT_ENDS are in every dataset, in this order.
+COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS)
+
+
+def shard_name(name: str, number: int) -> str:
+    """NAME of a shard's files.
+
+    >>> shard_name("train", 3)
+    'train_00003'
+    """
+    return f"{name}_{number:05d}"
+
+
+def manifest_name(name: str) -> str:
+    """NAME.json."""
+    return f"{name}.json"
+
+
+def data_names(stems: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    """The files of all columns of each stem."""
+    return [f"{stem}{column.suffix}" for stem in stems for column in columns]

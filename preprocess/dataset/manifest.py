@@ -1,0 +1,282 @@
+"""The manifest of a dataset, NAME.json: counts, provenance and digests by block."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, cast, get_type_hints
+
+import msgspec
+import numpy as np
+import xxhash
+from msgspec import Meta, Struct
+
+from preprocess.dataset import columns as table
+from preprocess.dataset.columns import (
+    BLOCK_BYTES,
+    DOCUMENT_ENDS,
+    IDS,
+    Column,
+    TokenFileError,
+    shard_name,
+    token_dtype,
+)
+
+FORMAT = "tokenbin"
+FORMAT_VERSION = 1
+DIGEST = "xxh3_128"
+# The last key of a manifest: the digest of its text before the comma in front of this key.
+_OWN_DIGEST = "manifest_digest"
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number of at least 0")]
+Text = Annotated[str, Meta(description="text")]
+Digests = dict[str, tuple[str, ...]]
+
+
+class Shard(Struct, frozen=True):
+    """The fields of `Manifest` that describe one shard alone.
+
+    Attributes:
+        n_tokens: Ids.
+        n_documents: Documents that end in it.
+        digests: Name of a column -> xxh3_128 of every 4 MiB of its file, in hexadecimal; the last
+            block may be shorter. In JSON each is a key of its own: "bin_digests" and so on.
+    """
+
+    n_tokens: Count
+    n_documents: Count
+    digests: Digests = {}
+
+    def count(self, column: Column) -> int:
+        """Number of values of a column."""
+        return self.n_tokens if column.per == "token" else self.n_documents
+
+    def content(self) -> dict[str, Any]:
+        """For JSON."""
+        counts = {"n_tokens": self.n_tokens, "n_documents": self.n_documents}
+        return counts | {f"{name}_digests": each for name, each in self.digests.items()}
+
+
+class ExtraColumn(Struct, frozen=True):
+    """A column besides ids and document ends, as a manifest states it."""
+
+    name: Text
+    dtype: Text
+    per: Literal["token", "document"]
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """The content of NAME.json; fields are the keys of the JSON object, in this order.
+
+    Attributes:
+        dtype: "uint16" or "uint32", the type of NAME.bin; always little-endian.
+        vocab_size: Every id in NAME.bin is below it.
+        n_tokens: Ids in NAME.bin, end-of-text ids included.
+        n_documents: Documents, and so entries of NAME.docs.
+        n_bytes: UTF-8 bytes of the documents as they were encoded: separators, dropped documents
+            and special tokens do not count. With `n_tokens` it turns loss per token into bits per
+            byte.
+        end_of_text_id: The id after each document.
+        begin_of_text_id: The id before each document, or None where there is none.
+        tokenizer_fingerprint: sha256 of the exact text of the tokenizer.json, in hexadecimal.
+        pattern: Name of the split pattern.
+        unicode_version: Version of the character classes that the pattern was applied with.
+        sources: One object for each source file, in the order they were read: "name", "bytes",
+            "digest" (xxh3_128), and "documents" and "tokens" that it gave to this token file.
+        extra_columns: Columns besides ids and document ends; the key is "columns", and absent where
+            there are none.
+        digests: As in `Shard`; {} where there are shards.
+        shards: One `Shard` for each, in order; they take the place of the digests in the JSON
+            object. () where there are none.
+    """
+
+    dtype: Annotated[Literal["uint16", "uint32"], Meta(description='"uint16" or "uint32"')]
+    vocab_size: Annotated[int, Meta(ge=1, le=2**32, description="a whole number of 1 to 2**32")]
+    n_tokens: Count
+    n_documents: Count
+    n_bytes: Count
+    end_of_text_id: Count
+    begin_of_text_id: Annotated[
+        Count | None, Meta(description="a whole number of at least 0 or null")
+    ]
+    tokenizer_fingerprint: Text
+    pattern: Text
+    unicode_version: Text
+    sources: Annotated[tuple[dict[str, Any], ...], Meta(description="a list of objects")]
+    extra_columns: Annotated[
+        tuple[ExtraColumn, ...],
+        Meta(description='a list of objects with "name", "dtype" and "per" (token or document)'),
+    ] = msgspec.field(default=(), name="columns")
+    digests: Digests = {}
+    shards: Annotated[tuple[Shard, ...], Meta(description="a list of objects")] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns; the values of one that `COLUMNS` lacks are digested, but not checked."""
+        known = {column.name: column for column in table.COLUMNS}
+        extra = []
+        for each in self.extra_columns:
+            stated = Column(each.name, each.per, np.dtype(each.dtype))
+            found = known.get(each.name, stated)
+            same = (found.per, found.dtype) == (stated.per, stated.dtype)
+            extra.append(found if same else stated)
+        return (IDS, DOCUMENT_ENDS, *extra)
+
+    @property
+    def parts(self) -> tuple[Shard, ...]:
+        """The shards; where there are none, the whole dataset as one."""
+        return self.shards or (Shard(self.n_tokens, self.n_documents, self.digests),)
+
+    def stems(self, name: str) -> list[str]:
+        """Names of the files of each part, without their suffix, if this is NAME.json."""
+        return [shard_name(name, i) for i in range(len(self.shards))] or [name]
+
+    def files(self, name: str) -> Iterator[tuple[str, Column, int, tuple[str, ...]]]:
+        """Yield each file as (name, column, size in bytes, digests), if this is NAME.json."""
+        for stem, part in zip(self.stems(name), self.parts, strict=True):
+            for column in self.columns:
+                n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
+                yield f"{stem}{column.suffix}", column, n_bytes, part.digests[column.name]
+
+    def to_json(self) -> str:
+        """The exact text of NAME.json."""
+        content = {"format": FORMAT, "format_version": FORMAT_VERSION} | msgspec.to_builtins(self)
+        del content["digests"]
+        if not self.extra_columns:
+            del content["columns"]
+        if self.shards:
+            content["shards"] = [shard.content() for shard in self.shards]
+        else:
+            del content["shards"]
+            content |= self.parts[0].content()
+        content |= {"digest": DIGEST, "digest_block_bytes": BLOCK_BYTES}
+        text = json.dumps(content, indent=2, ensure_ascii=False).removesuffix("\n}")
+        return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
+        """Read the text of a NAME.json; unknown keys are ignored.
+
+        Raises:
+            TokenFileError: It is not JSON, not a manifest, from a newer format, or contradicts
+                itself; the message names `path`.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TokenFileError(
+                f"{path}: not a manifest, for it is not JSON ({error}); build the files again"
+            ) from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise TokenFileError(
+                f'{path}: not a manifest of tokenbin: a JSON object with "format": "{FORMAT}" is '
+                "expected; for a .bin that another tool made, pass np.memmap(path, dtype=...) "
+                "instead"
+            )
+        if data.get("format_version") != FORMAT_VERSION:
+            raise TokenFileError(
+                f"{path}: format version {data.get('format_version')!r}; this tokenbin reads "
+                f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenbin) or build the "
+                "files again"
+            )
+        expected_digest = (DIGEST, BLOCK_BYTES)
+        if (data.get("digest"), data.get("digest_block_bytes")) != expected_digest:
+            raise TokenFileError(
+                f"{path}: digests are expected to be {DIGEST} of {BLOCK_BYTES} bytes, not "
+                f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
+                "again"
+            )
+        data.pop("digests", None)
+        try:
+            manifest = msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise _wrong_key(error, data, str(path)) from error
+        return manifest._with_digests(data, path)
+
+    def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
+        """The manifest with the digests of `data`, after checking that fields agree.
+
+        Raises:
+            TokenFileError: They contradict one another.
+        """
+        if self.dtype != (dtype := token_dtype(self.vocab_size).name):
+            raise TokenFileError(
+                f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
+                f"whose files are {dtype}; build the files again"
+            )
+        for extra in self.extra_columns:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", extra.name) or not re.fullmatch(
+                r"u?int(8|16|32|64)", extra.dtype
+            ):
+                raise TokenFileError(
+                    f'{path}: "columns" should name files and types such as "mask" of uint8; got'
+                    f" {extra.name!r} of {extra.dtype!r}; build the files again"
+                )
+        parts = []
+        of_parts = data["shards"] if self.shards else [data]
+        for number, (part, content) in enumerate(zip(self.parts, of_parts, strict=True)):
+            where = f"{path}: shard {number:,}" if self.shards else str(path)
+            digests = {}
+            for column in self.columns:
+                digests[column.name] = _digests_of(content, column, where)
+                n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
+                blocks, found = -(-n_bytes // BLOCK_BYTES), len(digests[column.name])
+                if found != blocks:
+                    raise TokenFileError(
+                        f'{where}: "{column.digests_key}" should have {blocks:,} entries and has '
+                        f"{found:,}; build the files again"
+                    )
+            parts.append(Shard(part.n_tokens, part.n_documents, digests))
+        for what in ("n_tokens", "n_documents"):
+            wanted, total = getattr(self, what), sum(getattr(part, what) for part in parts)
+            if wanted != total:
+                raise TokenFileError(
+                    f'{path}: "{what}" is {wanted:,}, and the shards have {total:,}; build the'
+                    " files again"
+                )
+        if self.shards:
+            return msgspec.structs.replace(self, shards=tuple(parts))
+        return msgspec.structs.replace(self, digests=parts[0].digests)
+
+
+def manifest_is_as_written(content: bytes) -> bool:
+    """Return True if no byte of a NAME.json was changed since it was written."""
+    before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
+    return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
+
+
+def _digests_of(content: Mapping[str, Any], column: Column, where: str) -> tuple[str, ...]:
+    value = content.get(column.digests_key)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _wrong_value(content, column.digests_key, "a list of digests", where)
+    return tuple(value)
+
+
+def _wrong_value(data: Mapping[str, Any], key: str, expected: str, where: str) -> TokenFileError:
+    found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
+    return TokenFileError(
+        f'{where}: "{key}" should be {expected} and {found}; build the files again'
+    )
+
+
+def _wrong_key(
+    error: msgspec.ValidationError, data: Mapping[str, Any], where: str
+) -> TokenFileError:
+    """Say which key of a manifest has which value, and which is expected."""
+    missing = re.search(r"missing required field `(\w+)`", str(error))
+    place = re.search(r" - at `\$(.*)`$", str(error))
+    keys = re.findall(r"\w+", place[1]) if place else []
+    keys += [missing[1]] if missing else []
+    struct: type[Struct] = Manifest
+    if keys[0] == "shards" and len(keys) > 2:
+        struct, where, data = (
+            Shard,
+            f"{where}: shard {int(keys[1]):,}",
+            data["shards"][int(keys[1])],
+        )
+        keys = keys[2:]
+    fields = {each.encode_name: each.name for each in msgspec.structs.fields(struct)}
+    hint = cast(Any, get_type_hints(struct, include_extras=True)[fields[keys[0]]])
+    return _wrong_value(data, keys[0], hint.__metadata__[-1].description, where)

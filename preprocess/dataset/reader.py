@@ -1,0 +1,307 @@
+"""Read a dataset: the columns of a finished token file, memory-mapped."""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from bpe.locations import local_path
+from preprocess.dataset import columns as table
+from preprocess.dataset.columns import (
+    DOCUMENT_ENDS,
+    IDS,
+    TokenFileError,
+    Values,
+    data_names,
+    manifest_name,
+    shard_name,
+)
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.shards import JoinedArrays
+
+_SHARD_NAME = re.compile(r"(.+)_\d{5,}")
+
+
+class HasFingerprint(Protocol):
+    """What `open_tokens` needs of a tokenizer."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the tokenizer's file, in hexadecimal."""
+
+
+class TokenFile:
+    """A finished `.bin` with its documents and manifest, mapped and never copied whole.
+
+    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a fresh array of ids that
+    shares no memory with the file. The maps live as long as the object or any array made from
+    `tokens` does. It is pickled as its absolute path and the digest of its manifest; unpickling
+    opens the files again, and refuses them if they were built again since.
+
+    Attributes:
+        path: The `.bin`; with shards the manifest.
+        manifest: The content of the manifest.
+        parts: For each shard: name of a column -> read-only, mapped array of its values. A file
+            without shards is one part.
+        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `JoinedArrays` of them.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path.with_suffix(".json") if manifest.shards else path
+        self._absolute_path = os.path.abspath(self.path)
+        self.manifest = manifest
+        arrays = [
+            (column, _map(path, file, column.dtype_for(manifest.vocab_size), n_bytes, column.per))
+            for file, column, n_bytes, _ in manifest.files(path.stem)
+        ]
+        n = len(manifest.columns)
+        self.parts: list[dict[str, Values]] = [
+            {column.name: array for column, array in arrays[start : start + n]}
+            for start in range(0, len(arrays), n)
+        ]
+        self.tokens: Values | JoinedArrays = self.column(IDS.name)
+
+    @property
+    def shards(self) -> list[tuple[Values, npt.NDArray[np.uint64]]]:
+        """For each part: uint16|uint32[n], its ids, and uint64[k], the ends in it; both mapped."""
+        return [(part[IDS.name], part[DOCUMENT_ENDS.name]) for part in self.parts]
+
+    def column(self, name: str) -> Values | JoinedArrays:
+        """All values of a column; of positions, which count from the start of their shard, a copy.
+
+        Raises:
+            TokenFileError: There is no such column.
+        """
+        found = {column.name: column for column in self.manifest.columns}
+        if name not in found:
+            raise TokenFileError(
+                f"{self.path}: there is no column {name!r}; its columns are {', '.join(found)}"
+            )
+        arrays = [part[name] for part in self.parts]
+        if len(arrays) == 1:
+            return arrays[0]
+        if not found[name].is_position:
+            return JoinedArrays(arrays)
+        starts = np.cumsum([0, *(len(part[IDS.name]) for part in self.parts)], dtype=np.uint64)
+        joined = np.concatenate([each + at for each, at in zip(arrays, starts, strict=False)])
+        joined.flags.writeable = False
+        return joined
+
+    @cached_property
+    def document_ends(self) -> npt.NDArray[np.uint64]:
+        """read-only uint64[n_documents]: the position just past each document.
+
+        Mapped; with shards, whose ends count from their own starts, made when first asked for.
+        """
+        return np.asarray(self.column(DOCUMENT_ENDS.name))
+
+    @property
+    def vocab_size(self) -> int:
+        """Every id is below it."""
+        return self.manifest.vocab_size
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """Little-endian uint16 or uint32."""
+        return self.tokens.dtype
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of token ids."""
+        return len(self.tokens)
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return self.manifest.n_documents
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> npt.NDArray[np.unsignedinteger[Any]]: ...
+    def __getitem__(self, key: int | slice) -> int | npt.NDArray[np.unsignedinteger[Any]]:
+        found = self.tokens[key]
+        return np.array(found) if isinstance(key, slice) else int(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The data stays where it is: another process maps the same files.
+        return _open_again, (self._absolute_path, _manifest_digest(self.manifest))
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
+
+
+def _manifest_digest(manifest: Manifest) -> str:
+    return str(xxhash.xxh3_128_hexdigest(manifest.to_json().encode()))
+
+
+def _open_again(path: str, digest: str) -> TokenFile:
+    """Open the token file of a `TokenFile` that was pickled.
+
+    Raises:
+        TokenFileError: It cannot be opened, or was built again since.
+    """
+    file = open_tokens(path)
+    found = _manifest_digest(file.manifest)
+    if found != digest:
+        raise TokenFileError(
+            f"{path}: was built again since it was pickled: expected a manifest with the digest"
+            f" {digest}, found {found}; open it anew with open_tokens"
+        )
+    return file
+
+
+def _map(
+    bin_path: Path, file_name: str, dtype: np.dtype[Any], n_bytes: int, per: str
+) -> npt.NDArray[Any]:
+    """The whole file as a read-only array, if it has the size that the manifest states."""
+    path, manifest_path = bin_path.with_name(file_name), bin_path.with_suffix(".json")
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != n_bytes:
+                raise TokenFileError(
+                    f"{path}: {n_bytes:,} bytes are expected ({n_bytes // dtype.itemsize:,} {per}s"
+                    f" of {dtype.name}, says its manifest) and {found:,} were found; it was damaged"
+                    " or replaced: build the files again"
+                )
+            if not n_bytes:  # an empty file cannot be mapped
+                return np.frombuffer(b"", dtype)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+    except FileNotFoundError:
+        raise TokenFileError(
+            f"{path}: missing, though its manifest {manifest_path} is there; put it "
+            "back or build the files again"
+        ) from None
+
+
+def open_tokens(
+    path: str | os.PathLike[str], *, tokenizer: HasFingerprint | str | None = None
+) -> TokenFile:
+    """Open a `.bin` that tokenbin built, after checking all that can be checked without reading it.
+
+    Args:
+        path: NAME.bin or NAME.json; for shards, NAME.json opens all of them.
+        tokenizer: The tokenizer that the ids are about to be used with, or its fingerprint; None
+            leaves that unchecked.
+
+    Raises:
+        TokenFileError: A file is missing, unfinished, of another size than its manifest says, or
+            was built with another tokenizer.
+        LocationError: The path is a URL.
+    """
+    if Path(local_path(path)).suffix not in (".bin", ".json"):
+        raise TokenFileError(
+            f"{path}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
+            "that another tool made, pass np.memmap(path, dtype=...) instead"
+        )
+    bin_path = Path(path).with_suffix(".bin")
+    manifest = _read_manifest(bin_path)
+    if tokenizer is not None:
+        wanted = tokenizer if isinstance(tokenizer, str) else tokenizer.fingerprint
+        if manifest.tokenizer_fingerprint != wanted:
+            raise TokenFileError(
+                f"{bin_path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "
+                f"and the one given is {wanted[:16]}...; use the tokenizer.json that was built "
+                "with it, or build the files again with this one"
+            )
+    return TokenFile(bin_path, manifest)
+
+
+def _read_manifest(bin_path: Path) -> Manifest:
+    manifest_path = bin_path.with_suffix(".json")
+    try:
+        text = manifest_path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenFileError(
+            f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
+        ) from error
+    except FileNotFoundError:
+        # Where `preprocess.storage` keeps what is not finished.
+        if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
+            message = "is not finished; run the command that builds it again, to the end"
+        elif (whole := _of_shard(bin_path)) is not None:
+            message = f"is one of several shards; open all of them by their manifest {whole}"
+        elif bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
+            message = (
+                f"the manifest of its shards ({manifest_path.name}) is missing; put it back or"
+                " build the files again"
+            )
+        elif bin_path.exists():
+            message = (
+                f"has no manifest ({manifest_path.name}), so its type is not known; if another "
+                "tool made it, pass np.memmap(path, dtype=np.uint16, mode='r'), or whatever its "
+                "type is, instead"
+            )
+        else:
+            message = "there is no such file; build it first (tokenbin build, or make preprocess)"
+        raise TokenFileError(f"{bin_path}: {message}") from None
+    return Manifest.from_json(text, manifest_path)
+
+
+def _of_shard(path: Path) -> Path | None:
+    """The manifest that lists this file as a shard, if there is one."""
+    match = _SHARD_NAME.fullmatch(path.stem)
+    whole = path.with_name(manifest_name(match[1])) if match else None
+    return whole if whole is not None and whole.exists() else None
+
+
+def name_of(path: Path) -> str:
+    """NAME of a .bin or .docs; for a shard that has no manifest of its own, that of the whole.
+
+    >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
+    ('train', 'train')
+    """
+    match = _SHARD_NAME.fullmatch(path.stem)
+    return match[1] if match and not path.with_suffix(".json").exists() else path.stem
+
+
+def refuse_to_overwrite(
+    directory: Path, name: str, overwrite: bool, why: str = "", shards: bool = False
+) -> None:
+    """Refuse what is in the way of NAME's files, before hours of work and not after.
+
+    Args:
+        directory: Where the files would be.
+        name: NAME of the files.
+        overwrite: Whether they may be replaced.
+        why: More about what is there.
+        shards: Whether there will be shards, so that any of them is in the way, too.
+
+    Raises:
+        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
+    """
+    manifest_path = directory / f"{name}.json"
+    in_the_way = [manifest_path, *(directory / each for each in data_names([name], table.COLUMNS))]
+    if shards:
+        data = f"{glob.escape(name)}_{'[0-9]' * 5}"
+        for column in table.COLUMNS:
+            in_the_way += sorted(directory.glob(f"{data}{column.suffix}"))
+    for path in in_the_way:
+        if not path.exists():
+            continue
+        if path == manifest_path:
+            try:
+                Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
+            except TokenFileError as error:
+                raise TokenFileError(
+                    f"{path}: exists and is not a manifest that this tokenbin wrote, so it is left "
+                    "alone; move it away or choose another directory or name"
+                ) from error
+        if not overwrite:
+            raise TokenFileError(
+                f"{path}: exists; {why}choose another directory or name, or overwrite it"
+                " (--overwrite)"
+            )

@@ -1,0 +1,454 @@
+"""Write the columns of a dataset into a storage, digested, divided into shards, and resumable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from msgspec import Struct
+
+from preprocess.dataset import columns as table
+from preprocess.dataset.columns import (
+    BLOCK_BYTES,
+    DOCUMENT_ENDS,
+    IDS,
+    Column,
+    TokenFileError,
+    Values,
+    data_names,
+    manifest_name,
+    shard_name,
+    token_dtype,
+)
+from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard, manifest_is_as_written
+from preprocess.storage import DamagedStateError, Storage, Stream
+
+# What is read at a time of a document that moves to the next shard.
+_MOVED_BYTES = 16 * 1024 * 1024
+
+
+class StreamState(Struct, frozen=True, array_like=True):
+    """Progress of one file.
+
+    Attributes:
+        n_bytes: Its length.
+        blocks: Digests of its full blocks; in a checkpoint, those that earlier ones do not have.
+        last: The digest of the block after them, which is not full.
+    """
+
+    n_bytes: int = 0
+    blocks: tuple[str, ...] = ()
+    last: str = xxhash.xxh3_128_hexdigest(b"")
+
+
+class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
+    """Progress of a writer since its previous state.
+
+    Attributes:
+        streams: Name of a file that grows -> its progress.
+        shards: Shards that were finished.
+        last_end: The end of the last document, in the shard that grows.
+    """
+
+    streams: dict[str, StreamState] = {}
+    shards: tuple[Shard, ...] = ()
+    last_end: int = 0
+
+
+class _ColumnFile:
+    """The file of a column that grows, digested block by block."""
+
+    def __init__(self, storage: Storage, name: str, column: Column, state: StreamState) -> None:
+        self.name, self.column = name, column
+        self._finished = list(state.blocks)
+        self._block = xxhash.xxh3_128()
+        self._in_block = 0
+        self._n_told = len(state.blocks)
+        full = len(state.blocks) * BLOCK_BYTES
+        self.stream = storage.stream(name, state.n_bytes)
+        if state.n_bytes:
+            self._digest(memoryview(storage.read(name, full, state.n_bytes)))
+        if self._block.hexdigest() != state.last or len(self._finished) != len(state.blocks):
+            self.stream.close()
+            raise DamagedStateError(
+                f"{name}: what was written before the interruption is damaged (its last block, from"
+                f" byte {full:,}, is not what the journal says); start anew (--overwrite)"
+            )
+
+    def _digest(self, data: memoryview) -> None:
+        while len(data):
+            piece = data[: BLOCK_BYTES - self._in_block]
+            self._block.update(piece)
+            self._in_block += len(piece)
+            data = data[len(piece) :]
+            if self._in_block == BLOCK_BYTES:
+                self._finished.append(self._block.hexdigest())
+                self._block.reset()
+                self._in_block = 0
+
+    def append(self, values: Values) -> None:
+        """Append values as they are stored."""
+        if not values.size:  # an empty array has no view of its bytes
+            return
+        data = memoryview(np.ascontiguousarray(values).data).cast("B")
+        self.stream.append(data)
+        self._digest(data)
+
+    def state(self) -> StreamState:
+        """Progress, with the blocks that no earlier state had."""
+        blocks = tuple(self._finished[self._n_told :])
+        self._n_told = len(self._finished)
+        return StreamState(self.stream.n_bytes, blocks, self._block.hexdigest())
+
+    def finish(self, n_bytes: int, storage: Storage) -> tuple[str, ...]:
+        """Bring the file to the disk; return the digests of its first `n_bytes` bytes."""
+        self.stream.sync()
+        self.stream.close()
+        full = n_bytes // BLOCK_BYTES
+        if n_bytes == self.stream.n_bytes:
+            last = [self._block.hexdigest()] if self._in_block else []
+        else:
+            rest = storage.read(self.name, full * BLOCK_BYTES, n_bytes)
+            last = [xxhash.xxh3_128_hexdigest(rest)] if rest else []
+        return (*self._finished[:full], *last)
+
+
+class TokenFileWriter:
+    """Writes NAME.json and the files of all columns into a storage, which gives them final names.
+
+    `append` as often as needed, then `finish` once. `state` returns the progress, and a writer that
+    is made with all states of another resumes it.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from preprocess.dataset.reader import open_tokens
+    >>> from preprocess.storage import LocalStorage
+    >>> with tempfile.TemporaryDirectory() as directory, LocalStorage(
+    ...     Path(directory), "example"
+    ... ) as storage:
+    ...     writer = TokenFileWriter(storage, "train", vocab_size=300)
+    ...     writer.append(np.array([5, 7, 299, 8, 299], np.uint32), np.array([3, 5]))
+    ...     _ = writer.finish(
+    ...         end_of_text_id=299, n_bytes=3, tokenizer_fingerprint="", pattern="gpt2",
+    ...         unicode_version="16.0.0", sources=[],
+    ...     )
+    ...     storage.publish(writer.data_names, [writer.manifest_name])
+    ...     open_tokens(Path(directory, "train.bin")).tokens.tolist()
+    [5, 7, 299, 8, 299]
+
+    Args:
+        storage: Where the files grow.
+        name: NAME of the files.
+        vocab_size: Every id is below it; it decides the type of the `.bin`.
+        states: All states of a writer to resume, in order; bytes after them are cut off. (): begin.
+        shard_tokens: Make shards of at most so many ids; None: none.
+        split_documents: Whether a document may be continued in the next shard.
+
+    Attributes:
+        manifest_name: NAME.json.
+        columns: `COLUMNS` when the writer was made.
+        last_end: The end of the last document, in the shard that grows.
+
+    Raises:
+        OutputError: The files cannot be written.
+        DamagedStateError: They are not what `states` says.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        *,
+        vocab_size: int,
+        states: Sequence[WriterState] = (),
+        shard_tokens: int | None = None,
+        split_documents: bool = False,
+    ) -> None:
+        if not name or name != os.path.basename(name):
+            raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
+        self.vocab_size = vocab_size
+        self.dtype = token_dtype(vocab_size)
+        self.manifest_name = manifest_name(name)
+        self.columns = table.COLUMNS
+        self.last_end = states[-1].last_end if states else 0
+        self._name = name
+        self._storage = storage
+        self._shard_tokens, self._splits = shard_tokens, split_documents
+        self._shards = [shard for state in states for shard in state.shards]
+        self._n_told = len(self._shards)
+        self._files: list[_ColumnFile] = []
+        self._open(states)
+
+    def _open(self, states: Sequence[WriterState] = ()) -> None:
+        """Begin or resume the files that grow."""
+        self._files = []
+        try:
+            for column in self.columns:
+                file = f"{self._stem}{column.suffix}"
+                told = [state.streams[file] for state in states if file in state.streams]
+                blocks = tuple(block for each in told for block in each.blocks)
+                state = StreamState(told[-1].n_bytes, blocks, told[-1].last) if told else None
+                opened = _ColumnFile(self._storage, file, column, state or StreamState())
+                self._files.append(opened)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _stem(self) -> str:
+        is_whole = self._shard_tokens is None
+        return self._name if is_whole else shard_name(self._name, len(self._shards))
+
+    def _count_here(self, column: Column) -> int:
+        """Values of a column in the file that grows."""
+        file = self._files[self.columns.index(column)]
+        return file.stream.n_bytes // column.dtype_for(self.vocab_size).itemsize
+
+    @property
+    def data_names(self) -> list[str]:
+        """The files of all columns and shards."""
+        finished = [shard_name(self._name, number) for number in range(len(self._shards))]
+        return data_names([*finished, self._stem], self.columns)
+
+    @property
+    def n_tokens(self) -> int:
+        """Ids that were appended."""
+        return sum(shard.n_tokens for shard in self._shards) + self._count_here(IDS)
+
+    @property
+    def n_documents(self) -> int:
+        """Documents that ended."""
+        return sum(shard.n_documents for shard in self._shards) + self._count_here(DOCUMENT_ENDS)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """What has to be on the disk before a journal may record `state`."""
+        return [file.stream for file in self._files]
+
+    def state(self) -> WriterState:
+        """Progress since the previous call."""
+        new = tuple(self._shards[self._n_told :])
+        self._n_told = len(self._shards)
+        return WriterState({file.name: file.state() for file in self._files}, new, self.last_end)
+
+    def append(self, ids: Values, document_ends: Values, **others: Values) -> None:
+        """Append token ids, the ends of the documents that end among them, and other columns.
+
+        Args:
+            ids: integer[t], token ids, each in [0, vocab_size).
+            document_ends: integer[k], positions in `ids` just past a document's end-of-text id,
+                each in [1, t], strictly rising. A document may be continued in the next call.
+            **others: Name of a column -> its values, one for each id or each end.
+
+        Raises:
+            TokenFileError: Values are out of range; nothing was written then.
+            OutputError: A write failed; the writer is of no use then.
+        """
+        name = self._files[0].name
+        place = f"{name}: token {self.n_tokens:,} and on"
+        for what, array in (("token ids", ids), ("document ends", document_ends)):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise TokenFileError(
+                    f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
+                    f"shape {array.shape}"
+                )
+        if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
+            position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
+            raise TokenFileError(
+                f"{name}: token {self.n_tokens + position:,} would have the id "
+                f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
+                "encode with the tokenizer that the vocabulary size was taken from"
+            )
+        ends = document_ends.astype(np.int64)
+        if ends.size and not (
+            ends[0] >= 1 and ends[-1] <= ids.size and (ends[1:] > ends[:-1]).all()
+        ):
+            raise TokenFileError(
+                f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
+                f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
+            )
+        ids = ids.astype(self.dtype, copy=False)
+        rows = self._rows(ids, ends, others, place)
+        while (n := self._fitting(ids.size, ends)) < ids.size:
+            n_ends = int(np.searchsorted(ends, n, "right"))
+            counts = [n if column.per == "token" else n_ends for column in self.columns]
+            if n:
+                self._write([row[:count] for row, count in zip(rows, counts, strict=True)])
+            else:
+                self._next_shard()
+            rows = [row[count:] for row, count in zip(rows, counts, strict=True)]
+            rows[1] = rows[1] - n
+            ids, ends = rows[:2]
+        self._write(rows)
+
+    def _rows(
+        self, ids: Values, ends: Values, others: Mapping[str, Values], place: str
+    ) -> list[Values]:
+        """Values of each column, in the order of the columns."""
+        expected = [column.name for column in self.columns[2:]]
+        if sorted(others) != sorted(expected):
+            raise TokenFileError(
+                f"{place}: values for the columns {expected} are expected; got {sorted(others)}"
+            )
+        for column in self.columns[2:]:
+            n = ids.size if column.per == "token" else ends.size
+            if others[column.name].shape != (n,):
+                raise TokenFileError(
+                    f"{place}: the column {column.name} should have {n:,} values, one for each"
+                    f" {column.per}; got an array of shape {others[column.name].shape}"
+                )
+        return [ids, ends, *(others[name] for name in expected)]
+
+    def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
+        """How many of `n` ids go into the shard that grows; if 0, the next one is due."""
+        if self._shard_tokens is None:
+            return n
+        room = self._shard_tokens - self._count_here(IDS)
+        if n <= room or self._splits:
+            return min(n, room)
+        n_ends = int(np.searchsorted(ends, room, "right"))
+        if n_ends:
+            return int(ends[n_ends - 1])
+        if self.last_end:
+            return 0
+        # A document that is larger than a shard has one of its own.
+        return int(ends[0]) if ends.size else n
+
+    def _write(self, rows: Sequence[Values]) -> None:
+        n = self._count_here(IDS)
+        for file, values in zip(self._files, rows, strict=True):
+            file.append(file.column.stored(values, self.vocab_size, n))
+        if rows[1].size:
+            self.last_end = n + int(rows[1][-1])
+
+    def _next_shard(self) -> None:
+        """Close the shard that grows; its part of an unfinished document moves to the next.
+
+        The old files keep that at their end until `finish`, for the journal still counts on it.
+        """
+        old, n = self._files, self._count_here(IDS)
+        keeps = n if self._splits else self.last_end
+        self._shards.append(self._finished(keeps))
+        self.last_end = 0
+        self._open()
+        for before, after in zip(old, self._files, strict=True):
+            if before.column.per == "token":
+                dtype = before.column.dtype_for(self.vocab_size)
+                stop = n * dtype.itemsize
+                for start in range(keeps * dtype.itemsize, stop, _MOVED_BYTES):
+                    piece = self._storage.read(before.name, start, min(start + _MOVED_BYTES, stop))
+                    after.append(np.frombuffer(piece, dtype))
+
+    def _finished(self, n_tokens: int) -> Shard:
+        """Finish the files that grow, of which `n_tokens` tokens and all documents count."""
+        shard = Shard(n_tokens, self._count_here(DOCUMENT_ENDS))
+        digests = {}
+        for file in self._files:
+            n_bytes = shard.count(file.column) * file.column.dtype_for(self.vocab_size).itemsize
+            digests[file.column.name] = file.finish(n_bytes, self._storage)
+        return Shard(shard.n_tokens, shard.n_documents, digests)
+
+    def finish(
+        self,
+        *,
+        end_of_text_id: int,
+        n_bytes: int,
+        tokenizer_fingerprint: str,
+        pattern: str,
+        unicode_version: str,
+        sources: Sequence[Mapping[str, Any]],
+        begin_of_text_id: int | None = None,
+    ) -> Manifest:
+        """Write the manifest and bring everything to the disk, not yet under final names.
+
+        The arguments are the fields of `Manifest` that the writer does not know itself.
+
+        Raises:
+            TokenFileError: The last document has no end, or a special id is not below the
+                vocabulary size.
+            OutputError: A write failed.
+        """
+        name, n_here = self._files[0].name, self._count_here(IDS)
+        if self.last_end != n_here:
+            raise TokenFileError(
+                f"{name}: {n_here - self.last_end:,} ids stand behind the last "
+                "document's end; append the end of every document before finishing"
+            )
+        for special_id in (end_of_text_id, begin_of_text_id):
+            if special_id is not None and not 0 <= special_id < self.vocab_size:
+                raise TokenFileError(
+                    f"{name}: the special id {special_id} is not in the vocabulary, whose"
+                    f" ids are 0 to {self.vocab_size - 1}"
+                )
+        n_tokens, n_documents = self.n_tokens, self.n_documents
+        here = self._finished(n_here)
+        is_whole = self._shard_tokens is None
+        manifest = Manifest(
+            dtype=self.dtype.name,  # type: ignore[arg-type]  # one of two names
+            vocab_size=self.vocab_size,
+            n_tokens=n_tokens,
+            n_documents=n_documents,
+            n_bytes=n_bytes,
+            end_of_text_id=end_of_text_id,
+            begin_of_text_id=begin_of_text_id,
+            tokenizer_fingerprint=tokenizer_fingerprint,
+            pattern=pattern,
+            unicode_version=unicode_version,
+            sources=tuple(map(dict, sources)),
+            extra_columns=tuple(
+                ExtraColumn(column.name, column.dtype_for(self.vocab_size).name, column.per)
+                for column in self.columns[2:]
+            ),
+            digests=here.digests if is_whole else {},
+            shards=() if is_whole else (*self._shards, here),
+        )
+        growing = {file.name for file in self._files}
+        for file, column, size, _ in manifest.files(self._name):
+            if column.per == "token" and file not in growing:
+                # What moved on to the next shard goes, now that the journal knows of that.
+                stream = self._storage.stream(file, size)
+                try:
+                    stream.sync()
+                finally:
+                    stream.close()
+        self._storage.put(self.manifest_name, manifest.to_json().encode())
+        return manifest
+
+    def close(self) -> None:
+        """Let go of the files; what was appended stays. It may be called more than once."""
+        for file in self._files:
+            file.stream.close()
+
+
+def saved_manifest(storage: Storage, name: str) -> Manifest:
+    """The manifest of a token file that a writer of an earlier run finished in a storage.
+
+    The length and the last block of each file are compared with it.
+
+    Raises:
+        DamagedStateError: Something is not what the writer left.
+    """
+
+    def damaged(what: str) -> DamagedStateError:
+        return DamagedStateError(
+            f"{what}: was finished before the interruption, and is damaged or gone now; start anew"
+            " (--overwrite)"
+        )
+
+    text = storage.get(manifest_name(name)) or b""
+    if not manifest_is_as_written(text):
+        raise damaged(manifest_name(name))
+    manifest = Manifest.from_json(text.decode(), manifest_name(name))
+    for file, _, n_bytes, digests in manifest.files(name):
+        start = max(len(digests) - 1, 0) * BLOCK_BYTES
+        # One byte more than there should be.
+        block = storage.read(file, start, n_bytes + 1)
+        # A shard that lies inside one document has no ends, an empty .docs and no digests.
+        digest = (xxhash.xxh3_128_hexdigest(block),) if block else ()
+        if start + len(block) != n_bytes or digest != digests[-1:]:
+            raise damaged(file)
+    return manifest

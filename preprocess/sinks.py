@@ -1,0 +1,107 @@
+"""Where encoded documents go: the protocol of a sink, and token files as the one in use.
+
+A pass of encoding (`preprocess.encode_pass`) knows only sinks. Whatever a sink has to know to be
+resumed is in its states, which the journal keeps; so a sink of another kind is a class here and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from preprocess.dataset.columns import Values
+from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.writer import TokenFileWriter, WriterState, saved_manifest
+from preprocess.journal import understanding
+from preprocess.storage import Storage, Stream
+
+
+class Sink(Protocol):
+    """Takes the documents of one output, in order."""
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """What has to be on the disk before a journal may record `state`."""
+
+    def append(self, ids: Values, document_ends: Values, **columns: Values) -> None:
+        """Append documents, as `TokenFileWriter.append`.
+
+        Raises:
+            OutputError: A write failed.
+        """
+
+    def state(self) -> Any:
+        """Progress since the previous call: a msgspec struct or what JSON can hold."""
+
+    def finish(
+        self,
+        *,
+        end_of_text_id: int,
+        begin_of_text_id: int | None,
+        n_bytes: int,
+        tokenizer_fingerprint: str,
+        pattern: str,
+        unicode_version: str,
+        sources: Sequence[Mapping[str, Any]],
+    ) -> Any:
+        """Bring everything to the disk and return the result; arguments as in `Manifest`."""
+
+    def close(self) -> None:
+        """Let go of what is open; it may be called more than once."""
+
+
+class Sinks(Protocol):
+    """Opens sinks of one kind."""
+
+    def open(self, name: str, states: Sequence[Any]) -> Sink:
+        """Open the sink NAME, or resume it after all of its states, as JSON gives them back.
+
+        Raises:
+            OutputError: That failed.
+            DamagedStateError: It is not what the states say.
+        """
+
+    def finished(self, name: str) -> Any:
+        """The result of a sink that an earlier run finished.
+
+        Raises:
+            DamagedStateError: It is not what `Sink.finish` left.
+        """
+
+
+@dataclass(frozen=True)
+class TokenFiles:
+    """Token files in a storage.
+
+    Attributes:
+        storage: Where they grow.
+        vocab_size: See `TokenFileWriter`, as the others.
+        shard_tokens: Ids of a shard at most.
+        split_documents: Whether a document may be continued in the next shard.
+    """
+
+    storage: Storage
+    vocab_size: int
+    shard_tokens: int | None = None
+    split_documents: bool = False
+
+    def open(self, name: str, states: Sequence[Any]) -> TokenFileWriter:
+        """See `Sinks`."""
+        with understanding():
+            states = msgspec.convert(states, tuple[WriterState, ...])
+        return TokenFileWriter(
+            self.storage,
+            name,
+            vocab_size=self.vocab_size,
+            states=states,
+            shard_tokens=self.shard_tokens,
+            split_documents=self.split_documents,
+        )
+
+    def finished(self, name: str) -> Manifest:
+        """See `Sinks`."""
+        return saved_manifest(self.storage, name)

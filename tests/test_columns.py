@@ -1,0 +1,123 @@
+"""A column of a dataset is one entry: it is written, sharded, verified, repaired and resumed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torture
+from test_resume import Stopping
+
+from preprocess import build, count_pass, journal, open_tokens
+from preprocess.dataset import columns
+from preprocess.dataset.columns import COLUMNS, Column, TokenFileError
+from preprocess.verify import verify
+
+# A loss mask: 1 for the tokens of documents of at least 16 tokens.
+MASK = Column(
+    "mask",
+    "token",
+    np.dtype("u1"),
+    make=lambda encoded: np.repeat(np.diff(encoded.offsets) >= 16, np.diff(encoded.offsets)),
+    limit=2,
+    noun="mask",
+)
+
+
+@pytest.mark.parametrize("shard_tokens", [None, 300])
+def test_a_column_is_one_entry(
+    shard_tokens: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    documents = [f"document {i} of many{' and more' * (i % 5)}" for i in range(99)]
+    (tmp_path / "text").write_text("<|endoftext|>".join(documents))
+    options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 270, "unit_size": 300}
+    options |= {"val_fraction": 0.2, "shard_tokens": shard_tokens, "workers": 1}
+    build(**options, out=tmp_path / "plain")
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    build(**options, out=tmp_path / "whole")
+    with pytest.raises(faults.CutOff):
+        build(**options, out=tmp_path / "resumed", progress=Stopping("encoding train and val", 4))
+    build(**options, out=tmp_path / "resumed")
+    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    file = open_tokens(tmp_path / "whole" / "train.json")
+    lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)
+    assert np.array_equal(file.column("mask"), np.repeat(lengths >= 16, lengths))
+    with pytest.raises(TokenFileError, match=r"no column 'x'; its columns are bin, docs, mask"):
+        file.column("x")
+    for path in (tmp_path / "plain").glob("*.bin"):
+        assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
+    assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
+    path = sorted((tmp_path / "whole").glob("train*.mask"))[-1]
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + b"\x07")
+    texts = [each.line() for each in verify(tmp_path / "whole") if not each.sound]
+    assert any(f"{path.name}: 1 of 1 blocks are damaged" in text for text in texts)
+    assert any("is 7, and every mask is below 2" in text for text in texts)
+    assert any("were made again" in each.text for each in verify(path.parent, repair=True))
+    assert path.read_bytes() == sound
+
+
+def test_a_column_that_is_no_longer_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is digested and read all the same; it can be neither compared nor rebuilt."""
+    (tmp_path / "text").write_text("<|endoftext|>".join(["some text " * 9, "more"] * 9))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    build(train=tmp_path / "text", val_fraction=0, vocab_size=260, out=tmp_path / "out")
+    shutil.copytree(tmp_path / "out", tmp_path / "damaged")
+    monkeypatch.undo()
+    assert open_tokens(tmp_path / "out" / "train.bin").column("mask")[0] == 1
+    assert all(finding.sound for finding in verify(tmp_path / "out"))
+    (found,) = (each for each in verify(tmp_path / "out", deep=True) if not each.sound)
+    assert "it has the column mask, and none is computed now" in found.text
+    mask = tmp_path / "damaged" / "train.mask"
+    mask.write_bytes(bytes(len(mask.read_bytes())))
+    found = verify(tmp_path / "damaged", repair=True)[-1]
+    assert "cannot be repaired: the column mask is not one that is computed now" in found.text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, r"values for the columns \['mask'\] are expected; got \[\]"),
+        ({"mask": np.zeros(2)}, r"the column mask should have 3 values, one for each token; got"),
+    ],
+)
+def test_values_that_do_not_fit(
+    values: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import written
+
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    with (
+        pytest.raises(TokenFileError, match=message),
+        written.token_file(tmp_path, "x", vocab_size=300) as writer,
+    ):
+        writer.append(np.array([1, 2, 299]), np.array([3]), **values)
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"name": "../x"}, 'should name files and types such as "mask" of uint8; got .* of'),
+        ({"dtype": "O"}, "should name files and types such as .*; got 'x' of 'O'"),
+        ({"per": "word"}, r'"columns" should be a list of objects with'),
+        ({}, r'"x_digests" should be a list of digests and is missing'),
+    ],
+)
+def test_columns_that_a_manifest_states(
+    stated: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    from test_token_file import GOLDEN_ENDS, GOLDEN_IDS, edit, write
+
+    write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
+    sound = {"name": "x", "dtype": "uint8", "per": "token"}
+    edit(tmp_path / "train.json", columns=[sound | stated])
+    with pytest.raises(TokenFileError, match=message):
+        open_tokens(tmp_path / "train.bin")
