@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from bpe.files import write_atomically
+
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _logger = logging.getLogger("bpe")
 _said: set[str] = set()
@@ -51,11 +53,6 @@ def _digest(name: str, data: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _unique(directory: Path, name: str) -> Path:
-    """A name that nobody else takes, not even a process of the same number on another machine."""
-    return directory / f".{name}-{os.urandom(8).hex()}"
-
-
 class Cache:
     """A directory of files of one kind.
 
@@ -80,7 +77,7 @@ class Cache:
         directory = Path(base, name)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            probe = _unique(directory, "probe")
+            probe = directory / f".probe-{os.urandom(8).hex()}"
             probe.touch()
             probe.unlink()
         except OSError as error:
@@ -116,16 +113,10 @@ class Cache:
         if self.directory is None:
             return
         path = self.directory / name
-        temporary = _unique(self.directory, name)
         try:
             # All of the cache may have been removed meanwhile.
             self.directory.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_bytes(_digest(name, data) + data)
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            write_atomically(path, _digest(name, data) + data, durable=False)
         except OSError as error:
             say_once(
                 f"{self._otherwise} in the next process, because %s cannot be written (%s)",

@@ -8,6 +8,7 @@ from, and nothing is merged across it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from bpe.encode import group_scratch
 from bpe.errors import TokenbinError, TrainingError
+from bpe.files import write_atomically
 from bpe.huge_pages import zeros
 from bpe.kernels import count as kernels
 from bpe.pretokenize import Pretokenizer, read_only
@@ -230,23 +232,15 @@ class PretokenCounts:
             "pattern": self.pattern,
             "special_tokens": sorted(set(self.special_tokens)),
         }
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        try:
-            with open(partial, "wb") as file:
-                np.savez(
-                    file,
-                    settings=np.frombuffer(json.dumps(settings).encode(), np.uint8),
-                    buffer=np.frombuffer(b"".join(word for word, _ in items), np.uint8),
-                    offsets=np.cumsum([0, *(len(word) for word, _ in items)], dtype=np.int64),
-                    counts=np.array([count for _, count in items], np.int64),
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        content = io.BytesIO()
+        np.savez(
+            content,
+            settings=np.frombuffer(json.dumps(settings).encode(), np.uint8),
+            buffer=np.frombuffer(b"".join(word for word, _ in items), np.uint8),
+            offsets=np.cumsum([0, *(len(word) for word, _ in items)], dtype=np.int64),
+            counts=np.array([count for _, count in items], np.int64),
+        )
+        write_atomically(Path(path), content.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PretokenCounts:

@@ -32,6 +32,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.files import write_atomically
 from bpe.locations import local_path
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer, huggingface_hub_file
@@ -40,7 +41,6 @@ from bpe.tokenizer_file import (
     parse_json,
     parse_tokenizer_json,
     read_text,
-    write_atomically,
 )
 from bpe.word_level import WordLevelTokenizer
 
@@ -283,8 +283,8 @@ class HuggingFaceTokenizer(TextTokenizer):
         """Write tokenizer.json and its configuration, as they were read."""
         path = Path(path)
         plain = '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
-        write_atomically(config_path(path), self._config or plain)
-        write_atomically(path, self._text)
+        write_atomically(config_path(path), (self._config or plain).encode())
+        write_atomically(path, self._text.encode())
 
     def __repr__(self) -> str:
         names = json.dumps(list(self._special_tokens)[:5], ensure_ascii=False)

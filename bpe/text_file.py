@@ -80,9 +80,9 @@ class TextFile:
 
     def _changed(self, found: str) -> ChangedError:
         return ChangedError(
-            f"{self.path}: was changed, replaced or removed while it was being read (expected"
-            f" {self.n_bytes:,} bytes as they were at first, found {found}); run the command again"
-            " when nothing writes to it"
+            f"{self.path}: was changed, replaced or removed while it was being read; run the"
+            f" command again when nothing writes to it (expected {self.n_bytes:,} bytes as they"
+            f" were at first, found {found})"
         )
 
     def read(self, start: int, stop: int, array: Callable[[int], Bytes] = new_array) -> Bytes:

@@ -40,6 +40,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.files import write_atomically
 from bpe.gathered import Gathered
 from bpe.parallel import available_workers, for_each
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, to_tiktoken
@@ -353,7 +354,7 @@ class Tokenizer:
         """
         self._refuse_preparation("a .tiktoken file")
         ranks = self.vocabulary.ranks()
-        tokenizer_file.write_atomically(Path(path), tokenizer_file.tiktoken_ranks(ranks))
+        write_atomically(Path(path), tokenizer_file.tiktoken_ranks(ranks).encode())
 
     def save_gpt2_files(
         self, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
@@ -371,8 +372,8 @@ class Tokenizer:
                 " not gpt2, which is taken for granted: use tokenizer.json"
             )
         vocab, merges = tokenizer_file.gpt2_files(self.vocabulary)
-        tokenizer_file.write_atomically(Path(merges_path), merges)
-        tokenizer_file.write_atomically(Path(vocab_path), vocab)
+        write_atomically(Path(merges_path), merges.encode())
+        write_atomically(Path(vocab_path), vocab.encode())
 
     def _refuse_preparation(self, kind: str) -> None:
         if self._preparation is not None:

@@ -34,6 +34,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.files import write_atomically
 from bpe.normalize import NORMAL_FORMS, normalized
 from bpe.patterns import from_huggingface, to_huggingface
 from bpe.reference import TIE_BREAKS, Pair
@@ -293,33 +294,9 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> str:
     path = Path(path)
     text = tokenizer_json(parts)
     # The tokenizer comes last: whoever waits for it finds its configuration.
-    write_atomically(config_path(path), tokenizer_config_json(parts))
-    write_atomically(path, text)
+    write_atomically(config_path(path), tokenizer_config_json(parts).encode())
+    write_atomically(path, text.encode())
     return text
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name, have it on disk, then give it its name.
-
-    Raises:
-        OSError: The file cannot be written; nothing is left, and what had the name before still has
-            it.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 @dataclass(frozen=True)

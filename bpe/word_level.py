@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from bpe import tokenizer_file
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
+from bpe.files import write_atomically
 from bpe.special_tokens import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION
@@ -198,8 +199,8 @@ class WordLevelTokenizer(TextTokenizer):
             "clean_up_tokenization_spaces": False,
         }
         text = tokenizer_file.layout(config) + "\n"
-        tokenizer_file.write_atomically(tokenizer_file.config_path(path), text)
-        tokenizer_file.write_atomically(path, self._text)
+        write_atomically(tokenizer_file.config_path(path), text.encode())
+        write_atomically(path, self._text.encode())
 
     def _top_level(self) -> dict[str, Any]:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

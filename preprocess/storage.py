@@ -26,15 +26,13 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from bpe.errors import TokenbinError
+from bpe.files import sync_directory, write_all, write_atomically
 
 LOCK_FILE = ".tokenbin.lock"
 JOURNAL_FILE = "journal.jsonl"
 _PARTIAL = ".partial"
 # The name of a repair; no run has a name that begins with a dot.
 REPAIR = ".repair"
-# For a longer write the system may look for memory in pieces as long as that: 2 MiB took up to 17
-# times as long as these (docs/performance.md).
-_WRITTEN_AT_ONCE = 256 * 1024
 # Errors that end when somebody has made space.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -148,20 +146,6 @@ def writing(path: Path) -> Iterator[None]:
         raise _refusal(path, error) from error
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(descriptor, data[:_WRITTEN_AT_ONCE]) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    """Bring names that were given and removed in `directory` to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: Path) -> None:
     # It may have gone when this was done the first time.
     with suppress(FileNotFoundError):
@@ -193,7 +177,7 @@ class LocalStream:
         """See `Stream`."""
         assert self._descriptor is not None
         try:
-            _write_all(self._descriptor, data)
+            write_all(self._descriptor, data)
         except OSError as error:
             raise _refusal(self._path, error, self.n_bytes) from error
         self.n_bytes += len(data)
@@ -264,7 +248,7 @@ class LocalStorage:
         try:
             if is_new:
                 with writing(path):
-                    _sync_directory(self.work)
+                    sync_directory(self.work)
         except BaseException:
             stream.close()
             raise
@@ -274,16 +258,8 @@ class LocalStorage:
         """See `Storage`."""
         self._make()
         path = self.work / name
-        temporary = self.work / f"{name}.new"
         with writing(path):
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                _write_all(descriptor, memoryview(data))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-            _sync_directory(self.work)
+            write_atomically(path, data, temporary=self.work / f"{name}.new")
 
     def get(self, name: str) -> bytes | None:
         """See `Storage`."""
@@ -325,13 +301,13 @@ class LocalStorage:
                 # One that is here no more is in place already, and the final one is the new one.
                 if (self.work / name).exists():
                     _remove(self.directory / name)
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
             for name in gone:
                 _remove(self.directory / name)
             for group in (names, last):
                 for name in group:
                     self._put_in_place(name)
-                _sync_directory(self.directory)
+                sync_directory(self.directory)
 
     def _put_in_place(self, name: str) -> None:
         try:
@@ -363,7 +339,7 @@ class LocalStorage:
         if not self.exists():
             with writing(self.work):
                 os.mkdir(self.work)
-                _sync_directory(self.directory)
+                sync_directory(self.directory)
 
 
 def work_directory(directory: Path, name: str) -> Path:

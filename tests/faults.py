@@ -1,6 +1,7 @@
 """A disk that fails, or a process that dies, at the n-th call that changes the disk.
 
-Everything that a build keeps goes through `preprocess.storage`, whose `os` is replaced here.
+Everything that a build keeps goes through `preprocess.storage` and `bpe.files`, whose `os` is
+replaced here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from bpe import files
 from preprocess import storage
 
 CHANGING = {
@@ -81,6 +85,10 @@ def _half(name: str, arguments: Any) -> None:
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def install(system: System) -> None:
-    """Put a system in the place of the real one, for the rest of this process."""
-    storage.os = system  # type: ignore[attr-defined]  # that module's own name for `os`
+def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
+    """Put a system in the place of the real one, until `patch` is undone or the process ends."""
+    for module in (storage, files):
+        if patch is None:
+            module.os = system  # type: ignore[attr-defined]  # that module's own name for `os`
+        else:
+            patch.setattr(module, "os", system)

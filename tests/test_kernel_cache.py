@@ -38,11 +38,9 @@ os.replace = lambda source, target: os._exit(9)
 """
 NO_SPACE = """
 import errno, os
-from pathlib import Path
-def full(path, data):
-    path.touch()
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-Path.write_bytes = full
+def full(descriptor, data):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.write = full
 """
 
 

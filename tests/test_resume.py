@@ -207,7 +207,7 @@ def test_every_write_fails_in_turn(
         system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
         error: TokenbinError | None = None
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "os", system)
+            faults.install(system, patch)
             try:
                 build(**options | {"out": out})
             except TokenbinError as found:
@@ -238,9 +238,9 @@ def test_messages_of_a_disk_that_fails(
 
     system = faults.System()
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "os", system)
+        faults.install(system, patch)
         build(**options)
-    monkeypatch.setattr(storage, "os", faults.System(system.calls.index("write") + 1, full))
+    faults.install(faults.System(system.calls.index("write") + 1, full), monkeypatch)
     command = ["--train", str(options["train"]), "--out", str(options["out"]), "--overwrite"]
     assert run(command) == 1
     said = capsys.readouterr().err

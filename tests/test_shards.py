@@ -127,20 +127,18 @@ def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
     root: Path, divided: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dozen calls that change the disk fail, each in a run; the same command then goes on."""
-    from preprocess import storage
-
     options = OPTIONS | {"train": root / "text", "shard_tokens": N}
     options["tokenizer"] = root / "whole" / "tokenizer.json"
     del options["vocab_size"]
     options |= {"split_documents": True} if divided == "split" else {}
     counting = faults.System()
-    monkeypatch.setattr(storage, "os", counting)
+    faults.install(counting, monkeypatch)
     build(out=tmp_path / "peace", **options)
     assert len(counting.calls) > 100
     for at in range(1, len(counting.calls), len(counting.calls) // 12):
         out = tmp_path / str(at)
         system = faults.System(at, faults.fail(faults.ERRORS[0]))
-        monkeypatch.setattr(storage, "os", system)
+        faults.install(system, monkeypatch)
         try:
             build(out=out, **options)
         except OutputError:
@@ -148,7 +146,7 @@ def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
         else:
             # What is done is brought to the disk once a second: a slow run makes more calls.
             assert len(system.calls) < at
-        monkeypatch.setattr(storage, "os", faults.System())
+        faults.install(faults.System(), monkeypatch)
         build(out=out, **options | {"unit_size": 700, "workers": 2})
         assert torture.contents(out) == torture.contents(tmp_path / "peace"), at
         shutil.rmtree(out)
@@ -158,8 +156,6 @@ def test_a_pass_that_was_finished_with_empty_docs_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first shards lie inside the first document, so that no document ends in them."""
-    from preprocess import storage
-
     text, tokenizer = tmp_path / "text.txt", tmp_path / "peace" / "tokenizer.json"
     text.write_text("one that is long " * 300 + END + "short")
     given = OPTIONS | {"train": text, "shard_tokens": N, "split_documents": True, "val_fraction": 0}
@@ -167,16 +163,16 @@ def test_a_pass_that_was_finished_with_empty_docs_is_taken_over(
     assert not (tokenizer.parent / "train_00000.docs").read_bytes()
     del given["vocab_size"]
     counting = faults.System()
-    monkeypatch.setattr(storage, "os", counting)
+    faults.install(counting, monkeypatch)
     build(**given, out=tmp_path / "counted", tokenizer=tokenizer)
     refused = 0
     for at in range(len(counting.calls) - 40, len(counting.calls) + 1):
         out = tmp_path / str(at)
-        monkeypatch.setattr(storage, "os", faults.System(at, faults.fail(faults.ERRORS[0])))
+        faults.install(faults.System(at, faults.fail(faults.ERRORS[0])), monkeypatch)
         with contextlib.suppress(OutputError):  # a late one that cleans up may fail
             build(**given, out=out, tokenizer=tokenizer)
         refused += not (out / "train.json").exists()
-        monkeypatch.setattr(storage, "os", faults.System())
+        faults.install(faults.System(), monkeypatch)
         build(**given, out=out, tokenizer=tokenizer)
         assert torture.contents(out) == torture.contents(tokenizer.parent), at
     assert refused > 10

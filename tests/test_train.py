@@ -381,7 +381,10 @@ def test_a_file_that_is_truncated_or_changed_meanwhile_is_an_error(
         return read(file, start, stop, *array)
 
     monkeypatch.setattr(TextFile, "read", truncated)
-    wanted = rf"corpus\.txt: was changed, .*\(expected {size:,} bytes .*, found 1,000 bytes.*; run"
+    wanted = (
+        r"corpus\.txt: was changed, .*; run the command again when nothing writes to it"
+        rf" \(expected {size:,} bytes .*, found 1,000 bytes"
+    )
     for workers in (1, 2):
         corpus.write_text("some words " * (size // 11) + "." * (size % 11))
         with pytest.raises(ChangedError, match=wanted):
