@@ -21,6 +21,16 @@ settings.load_profile("tokenbin")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _kernels_are_compiled() -> None:
+    """So that runs have the same stages, whatever ran on this machine before."""
+    from bpe import compile_ahead as ahead
+
+    if ahead.missing(ahead.training_kernels("gpt2") | ahead.encoding_kernels()):
+        ahead.compile_training("gpt2")
+        ahead.compile_encoding("gpt2")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _few_places_at_a_time() -> Iterator[None]:
     """So that a few documents are more than are handled at a time, as thousands are."""
     import bpe.separated

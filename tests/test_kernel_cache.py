@@ -269,6 +269,56 @@ def test_a_file_of_numba_settings_makes_other_code(package: Path) -> None:
     assert "IndexError: index is out of bounds" in checked.stderr
 
 
+FAILING = """
+from bpe.kernels import compiler
+def fail(*arguments):
+    raise AttributeError("numba has no such pass")
+compiler.compiled = fail
+"""
+UNLIKE = """
+from bpe.kernels.machine_code import Entry
+run = Entry.run
+Entry.run = lambda self, block: (run(self, block), (1, 2))[1]
+"""
+ENCODE = """
+from bpe import Tokenizer
+tokenizer = Tokenizer.from_vocabulary(
+    __import__("bpe.vocabulary").vocabulary.Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")])
+)
+print(tokenizer.encode_ordinary("abc abc"), tokenizer.encode_batch(["abcab"] * 2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (FAILING, "AttributeError: numba has no such pass"),
+        (UNLIKE, "RuntimeError: a kernel for a check returned (1, 2): expected (7, 6)"),
+        ("import sys; sys.modules['bpe.kernels.compiler'] = None\n", "ImportError: cannot import"),
+    ],
+)
+def test_numba_compiles_what_our_way_of_compiling_cannot(
+    package: Path, failure: str, reason: str
+) -> None:
+    kept_files = set[Path]()
+    for _ in range(2):
+        finished = execute(package, failure + FIND)
+        assert finished.stdout == "[0, 2]\n"
+        said = "kernels run as numba.njit compiles them, which takes longer to compile and to run"
+        assert finished.stderr.count(said) == finished.stderr.count(reason) == 1
+        # In the second process they come from numba's cache.
+        files = set((package.parent.parent / "cache").rglob("*.nb[ic]"))
+        assert files
+        assert kept_files in (set(), files)
+        kept_files = files
+
+
+def test_numba_compiles_all_of_encoding_alike(package: Path) -> None:
+    expected = "[257, 32, 257] [[257, 256], [257, 256]]\n"
+    assert execute(package, ENCODE, NUMBA_OPT="0").stdout == expected
+    assert execute(package, FAILING + ENCODE, NUMBA_OPT="0").stdout == expected
+
+
 FORK = """
 import os, threading
 import numpy as np

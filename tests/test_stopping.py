@@ -127,7 +127,7 @@ def test_a_signal_ends_a_compilation(tmp_path: Path, workers: int) -> None:
     ) as process:
         try:
             assert process.stderr is not None
-            assert process.stderr.readline().startswith("tokenbin: compiling kernels for this ")
+            assert process.stderr.readline().startswith("tokenbin: compiling kernels, once per ")
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=600)
         finally:

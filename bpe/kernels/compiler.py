@@ -4,9 +4,10 @@ The entry of a kernel is a C function that takes one address, that of a block of
 `bpe.kernels.machine_code`), and returns a status. Kernels that it calls are lowered to LLVM
 IR without wrappers or dispatchers, linked into its module and optimised there, once.
 
-This is the only module that relies on internals of numba and llvmlite. `check` compiles and runs a
-small kernel this way; where that fails, `bpe.kernels.jit` uses plain `numba.njit(cache=True)`. Only
-this module, `bpe.kernels.plain_numba` and the intrinsics import numba.
+This is the only module that relies on internals of numba and llvmlite. Before it is used,
+`bpe.kernels.jit` compiles a small kernel and runs it; where that or compiling a kernel fails, it
+uses plain `numba.njit(cache=True)`. Only this module, `bpe.kernels.plain_numba` and the intrinsics
+import numba.
 """
 
 from __future__ import annotations

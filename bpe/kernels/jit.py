@@ -151,9 +151,8 @@ class Kernel:
     def _compiled(self, kinds: tuple[Any, ...], what: str, entry: str) -> MachineCode | None:
         """Compile it; None if that must be left to `numba.njit`, which is reported."""
         try:
-            from bpe.kernels import compiler
-
-            return compiler.compiled(self, kinds, what, entry)
+            code: MachineCode = _checked_compiler().compiled(self, kinds, what, entry)
+            return code
         except KernelError:
             raise
         except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
@@ -247,3 +246,33 @@ def kernel(function: Callable[..., Any]) -> Any:
         return function
     function.__qualname__ = _own_name(function)
     return Kernel(function)
+
+
+@kernel
+def _callee_of_check(values, i):
+    return values[i] + np.uint64(i)
+
+
+@kernel
+def _check(arrays, i):
+    return _callee_of_check(arrays[0], i), arrays[1].size
+
+
+@functools.cache
+def _checked_compiler() -> Any:
+    """Return `bpe.kernels.compiler`, of which the machine code does what it should.
+
+    Raises:
+        Whatever a version of numba or llvmlite raises whose internals are others.
+    """
+    from bpe.kernels import compiler
+
+    words: list[int] = []
+    arguments = Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
+    kinds = tuple([append(each, words, []) for each in arguments])
+    code = compiler.compiled(_check, kinds, "", "tokenbin_check")
+    entry = Entry(code, _linker().address(code), len(words))
+    found = entry.run(entry.block(words))
+    if found != (7, 6):
+        raise RuntimeError(f"a kernel for a check returned {found}: expected (7, 6)")
+    return compiler
