@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bpe.errors import CorpusError
 from preprocess.progress import Progress, duration
-from preprocess.report import LeftOut
+from preprocess.report import LeftOut, listed
 from preprocess.sources import Source
 
 
@@ -61,5 +61,4 @@ def check_has_documents(
 
 
 def _listed(sources: Sequence[Source]) -> str:
-    names = ", ".join(source.name for source in sources[:3])
-    return f"{names} and {len(sources) - 3:,} more" if len(sources) > 3 else names
+    return listed([source.name for source in sources])

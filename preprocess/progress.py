@@ -213,14 +213,14 @@ def line_of(stage: Stage, seconds: float) -> str:
     left = (
         f"about {duration((stage.total - stage.done) / rate)} left" if rate else "time left unknown"
     )
-    percent = f"{stage.done / stage.total:.0%}".replace("%", " %") if stage.total else "100 %"
+    share = percent(stage.done / stage.total if stage.total else 1.0)
     if stage.unit == "B":
         return (
-            f"{stage.name}: {percent}, {stage.done / 1e6:,.1f} of {stage.total / 1e6:,.1f} MB,"
+            f"{stage.name}: {share}, {stage.done / 1e6:,.1f} of {stage.total / 1e6:,.1f} MB,"
             f" {rate / 1e6:,.1f} MB/s, {left}"
         )
     return (
-        f"{stage.name}: {percent}, {stage.done:,} of {stage.total:,} {stage.unit},"
+        f"{stage.name}: {share}, {stage.done:,} of {stage.total:,} {stage.unit},"
         f" {rate:,.0f}/s, {left}"
     )
 
@@ -261,6 +261,11 @@ def taken(memory: int, rates: Mapping[str, float]) -> str:
         if (name := f"disk_{what}_bytes") in rates
     ]
     return ", ".join(said)
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Format a share, as 0.25: '25 %'."""
+    return f"{share:.{digits}%}".replace("%", " %")
 
 
 def duration(seconds: float) -> str:

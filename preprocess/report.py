@@ -167,10 +167,9 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
 def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
     """Its size and special tokens."""
     special = list(tokenizer.special_tokens)
-    named = ", ".join(special[:5]) + (f" and {len(special) - 5:,} more" if len(special) > 5 else "")
     kind = getattr(tokenizer, "merges", None)
     made = tokenizer.pattern if kind is None else f"{len(kind):,} merges"
-    return f"{tokenizer.vocab_size:,} tokens ({made}), special: {named or 'none'}"
+    return f"{tokenizer.vocab_size:,} tokens ({made}), special: {listed(special, 5) or 'none'}"
 
 
 def time_line(progress: Progress, seconds: float) -> str:
@@ -187,6 +186,12 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([*(cell.rjust(w) for cell, w in zip(row[:-1], widths, strict=False)), row[-1]])
         for row in rows
     ]
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Join the first names by commas, and count the others."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _count(number: int, noun: str) -> str:

@@ -44,7 +44,7 @@ LEVELS = [
     " preprocess.dataset.shards preprocess.stopping preprocess.reused_memory",
     "preprocess.compiling preprocess.dataset.manifest preprocess.journal",
     "preprocess.dataset.reader preprocess.dataset.writer",
-    "preprocess.quality preprocess.spill preprocess.sinks preprocess.token_offsets",
+    "preprocess.spill preprocess.sinks preprocess.token_offsets",
     "preprocess.sampling.batches preprocess.documents preprocess.settings.options",
     "preprocess.settings.schema preprocess.settings.argparse",
     "preprocess.sampling preprocess.sources.base preprocess.memory",
@@ -52,7 +52,7 @@ LEVELS = [
     "preprocess.sources.registry",
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
-    "preprocess.limits preprocess.outputs preprocess.units",
+    "preprocess.limits preprocess.outputs preprocess.quality preprocess.units",
     "preprocess.count_pass preprocess.doctor preprocess.encode_pass preprocess.inspect_tokenizer"
     " preprocess.compare",
     "preprocess.inspect",

@@ -94,7 +94,6 @@ def test_parts_of_any_size_say_the_same(
 ) -> None:
     expected = facts(data)
     monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
-    monkeypatch.setattr(quality, "_DOCUMENTS_AT_A_TIME", at_a_time)
     assert facts(data) == expected
     file = open_tokens(data / "train.bin")
     counts = np.bincount(file.tokens, minlength=265)
@@ -115,8 +114,6 @@ def test_copies_and_lengths(
     root = tmp_path_factory.mktemp("copies")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
-        patch.setattr(quality, "_DOCUMENTS_AT_A_TIME", at_a_time)
-        patch.setattr(quality, "_COUNTED_LENGTHS", 4)
         train = written(root / "a", [[*document, 3] for document in documents], 4)
         val = written(root / "b", [[*document, 3] for document in others], 4)
         hashes = quality.document_hashes(train)
@@ -194,7 +191,7 @@ def test_what_text_spells_is_found_wherever_it_stands(
         patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
         needles = ["\ufffd".encode(), *(text.encode() for text in LOOKED_FOR)]
         counts = np.bincount(file.tokens, minlength=305)
-        assert quality._Search(needles, counts, tokenizer).count(file) == expected  # type: ignore[arg-type]  # all that it needs
+        assert quality.count_texts(needles, file, counts, tokenizer) == expected  # type: ignore[arg-type]  # all that it needs
 
 
 class _Spelling:
@@ -307,12 +304,13 @@ def test_places_far_and_near(needle: str, tokens: list[str], expected: int, tmp_
     ids = [list(vocab.values()).index(token.encode()) for token in tokens]
     end = len(vocab)
     file = written(tmp_path, [[*ids, end]], end + 1)
-    search = quality._Search(
+    found = quality.count_texts(
         [needle.encode()],
+        file,
         np.bincount(file.tokens, minlength=end + 1),
         _Spelling(vocab, {END: end}),  # type: ignore[arg-type]  # all that it needs
     )
-    assert search.count(file) == [expected]
+    assert found == [expected]
 
 
 @pytest.mark.parametrize("split", [False, True])
