@@ -169,7 +169,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     from preprocess.documents import Reading
     from preprocess.reused_memory import ReusedMemory
     from preprocess.sources import find_sources
-    from preprocess.storage import LocalStorage
+    from preprocess.storage.local import LocalStorage
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
     reading = Reading(

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from bpe.errors import TokenbinError
 from bpe.parallel import available_workers
-from preprocess.outputs import TOKENIZER_FILE, refuse_directory
+from preprocess.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
-from preprocess.storage import LocalStorage, OutputError, unfinished, writing
+from preprocess.storage import OutputError, open_storage
+from preprocess.storage.local import writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -193,13 +194,14 @@ def _accelerator() -> str:
 
 
 def _directory(path: Path) -> str:
-    refuse_directory(path)
+    storage = open_storage(path, "doctor")
+    storage.check_writable()
     if path.is_dir():
         # Taken and given back: whoever is at work there is named.
-        with LocalStorage(path, "doctor"):
+        with storage:
             pass
     _write_as_a_build_does(_existing(path))
-    work = [each.name for each in unfinished(path)] if path.is_dir() else []
+    work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
     return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
 
@@ -214,7 +216,7 @@ def _write_as_a_build_does(place: Path) -> None:
     with (
         writing(place),
         tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
-        LocalStorage(Path(trial), "doctor") as storage,
+        open_storage(trial, "doctor") as storage,
     ):
         stream = storage.stream("trial.bin")
         stream.append(memoryview(content))

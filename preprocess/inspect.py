@@ -24,7 +24,7 @@ from preprocess.outputs import TOKENIZER_FILE, stats_in
 from preprocess.progress import Stage, line_of
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
-from preprocess.storage import JOURNAL_FILE, REPAIR, unfinished, work_directory
+from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -164,7 +164,9 @@ def _of_directory(
     if tokenizer_path.exists():
         found["tokenizer"] = of_tokenizer(tokenizer_path, load_tokenizer(tokenizer_path))
     judged = {path.stem: _of_token_file(open_tokens(path)) for path in manifests_in(directory)}
-    runs = {path.name: stats_in(path) for path in sorted(directory.glob("*stats.json"))}
+    storage = open_storage(directory)
+    there = [name for name in storage.finished.names() if name.endswith("stats.json")]
+    runs = {name: stats_in(storage.finished, name) for name in there}
     found |= {
         "token_files": [of_file for of_file, _, _ in judged.values()],
         "val_in_train": list(_shared(judged)),
@@ -173,7 +175,7 @@ def _of_directory(
             for name, stats in runs.items()
             if stats is not None and "look_alikes" in stats
         ],
-        "unfinished": [how_far(path) for path in unfinished(directory)],
+        "unfinished": [how_far(directory, run) for run in storage.runs()],
     }
     if not any(found[key] for key in ("tokenizer", "token_files", "runs", "unfinished")):
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
@@ -224,27 +226,27 @@ def _shared(
             yield found | {"in_train": quality.shared(hashes, of_train)}
 
 
-def how_far(work: Path) -> dict[str, Any]:
+def how_far(location: Path, run: str) -> dict[str, Any]:
     """What the journal of an unfinished run says of it, ready for JSON.
 
     Args:
-        work: Its work directory.
+        location: Where its outputs would be.
+        run: Its name.
 
     Returns:
         "path" and "text", a line for people. If a stage was begun also "stage", "share" of its
         bytes that is done, "bytes" and "bytes_total", "files" and "files_total", "seconds",
         "bytes_per_second" and "seconds_left"; the last two are null if nothing is known of them.
     """
-    journal = work / JOURNAL_FILE
-    said: dict[str, Any] = {"path": str(work), "text": "nothing was done yet"}
-    if work == work_directory(work.parent, REPAIR):
+    storage = open_storage(location, run)
+    said: dict[str, Any] = {"path": storage.where(), "text": "nothing was done yet"}
+    if run == REPAIR:
         return said | {"text": "a repair; the next one clears it away (verify --repair)"}
-    try:
-        content = journal.read_bytes()
-    except FileNotFoundError:
+    content = storage.get(JOURNAL_FILE)
+    if content is None:
         return said
     try:
-        entries = [entry for entry, _, _ in read_entries(content, str(journal))]
+        entries = [entry for entry, _, _ in read_entries(content, storage.where(JOURNAL_FILE))]
         with understanding():
             return said | _last_stage(entries)
     except JournalError as error:

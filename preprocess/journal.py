@@ -154,9 +154,9 @@ class Journal:
                 if entry["kind"] == tag
             ]
 
-    def last(self, kind: str) -> Entry | None:
-        """The last entry of a kind that an earlier run wrote."""
-        return next((entry for entry in reversed(self.entries) if entry["kind"] == kind), None)
+    def last(self, kind: type[Kind]) -> Kind | None:
+        """The last entry of a kind that earlier runs wrote; raises as `of`."""
+        return next(reversed(self.of(kind)), None)
 
     def due(self, ends_soon: bool = False) -> bool:
         """Whether it is time for another entry.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,15 +21,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import xxhash
+from msgspec import Struct
 
 from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
-from preprocess.dataset.columns import data_names, manifest_name
+from preprocess.dataset import columns
+from preprocess.dataset.columns import TokenFileError, data_names, manifest_name
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import refuse_to_overwrite
 from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
 from preprocess.progress import logger
-from preprocess.storage import DamagedStateError, LocalStorage, OutputError, Storage, writing
+from preprocess.report import LeftOut
+from preprocess.storage import (
+    JOURNAL_FILE,
+    DamagedStateError,
+    Files,
+    OutputError,
+    Storage,
+    open_storage,
+)
+from preprocess.storage.local import writing
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -41,11 +52,41 @@ STATS_FORMAT = "tokenbin-stats"
 _OF_THE_TEXT = (CorpusError, TrainingError)
 
 
+class Begun(Struct, tag_field="kind", tag="begun"):
+    """The first entry of a journal: what a run is made from."""
+
+    format_version: int
+    made_from: Record
+    overwrite: bool
+
+
+class Trained(Struct, tag_field="kind", tag="trained", forbid_unknown_fields=True):
+    """The tokenizer is trained and saved.
+
+    Attributes:
+        fingerprint: The sha256 of its file.
+        left_out: What counting dropped.
+        stages: The stages so far, as `Stage.facts`.
+    """
+
+    fingerprint: str
+    left_out: LeftOut
+    stages: list[dict[str, Any]]
+
+
+class Finishing(Struct, tag_field="kind", tag="finishing"):
+    """All is complete, and only final names are missing; arguments of `Storage.publish`."""
+
+    names: list[str]
+    last: list[str]
+    gone: list[str]
+
+
 class Outputs:
     """The files of one run in one directory; as a context manager it holds the directory's lock.
 
     Args:
-        directory: Made if it does not exist.
+        location: Created if it does not exist.
         name: The name of this run's work directory inside it.
         made_from: What the run is made from.
         overwrite: Whether files that exist may be replaced, and an unfinished run be given up.
@@ -64,10 +105,9 @@ class Outputs:
 
     journal: Journal
 
-    def __init__(self, directory: Path, name: str, made_from: Record, overwrite: bool) -> None:
-        refuse_directory(directory)
-        self.directory = directory
-        self.storage = LocalStorage(directory, name)
+    def __init__(self, location: str, name: str, made_from: Record, overwrite: bool) -> None:
+        self.storage = open_storage(location, name)
+        self.storage.check_writable()
         self.resumed = False
         self._made_from = made_from
         self.overwrite = overwrite
@@ -87,7 +127,12 @@ class Outputs:
     def _open(self) -> None:
         try:
             self.journal = Journal(self.storage)
-            if self.journal.entries and self._goes_on(self.journal.entries[0]):
+            begun = self.journal.last(Begun)
+            if self.journal.entries and begun is None:
+                raise JournalError(
+                    f"{JOURNAL_FILE}: does not say what was begun; start anew (--overwrite)"
+                )
+            if begun is not None and self._goes_on(begun):
                 self.resumed = True
                 return
         except (JournalError, OutputError):
@@ -96,20 +141,18 @@ class Outputs:
         self.storage.clear()
         self.journal = Journal(self.storage)
 
-    def _goes_on(self, begun: Mapping[str, Any]) -> bool:
-        """Whether this run goes on with the one that wrote `begun`; else it takes its place."""
-        work = self.storage.work
-        with understanding():
-            version = begun["format_version"]
-        if version != FORMAT_VERSION:
+    def _goes_on(self, begun: Begun) -> bool:
+        """Return True if this run resumes the one that wrote `begun`; else it takes its place."""
+        work = self.storage.where()
+        if begun.format_version != FORMAT_VERSION:
             raise JournalError(
                 f"{work}: an unfinished run of another version of tokenbin; finish it with that"
                 " one, or start anew (--overwrite)"
             )
         with understanding():
-            changed = differences(begun["made_from"], self._made_from)
-            # A run that was to overwrite goes on with --overwrite; others start anew with it.
-            anew = self.overwrite and (bool(changed) or not begun["overwrite"])
+            changed = differences(begun.made_from, self._made_from)
+        # A run that was to overwrite is resumed with --overwrite; others start anew with it.
+        anew = self.overwrite and (bool(changed) or not begun.overwrite)
         if changed and not anew:
             raise OutputError(
                 f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
@@ -121,24 +164,16 @@ class Outputs:
     def begin(self) -> None:
         """Write the first entry of the journal, if this is a new run."""
         if not self.resumed:
-            self.journal.append(
-                {
-                    "kind": "begun",
-                    "format_version": FORMAT_VERSION,
-                    "made_from": self._made_from,
-                    "overwrite": self.overwrite,
-                }
-            )
+            self.journal.append(Begun(FORMAT_VERSION, self._made_from, self.overwrite))
 
     @property
     def finishing(self) -> bool:
         """Whether all is complete, and only final names are missing, or some of them."""
-        return self.journal.last("finishing") is not None
+        return self.journal.last(Finishing) is not None
 
     def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
         """Write a tokenizer and its configuration."""
-        with writing(self.directory / file_name):
-            put_tokenizer(self.storage, tokenizer, file_name)
+        put_tokenizer(self.storage, tokenizer, file_name)
         self._small += names_of_tokenizer(file_name)
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
@@ -154,19 +189,19 @@ class Outputs:
         """
         from bpe import Tokenizer
 
-        entry = self.journal.last("trained")
+        entry = self.journal.last(Trained)
         content = self.storage.get(file_name)
         if (
             entry is None
             or content is None
-            or hashlib.sha256(content).hexdigest() != entry["fingerprint"]
+            or hashlib.sha256(content).hexdigest() != entry.fingerprint
         ):
             raise JournalError(
-                f"{self.storage.work / file_name}: the tokenizer that was trained is damaged or"
+                f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
                 " gone; start anew (--overwrite)"
             )
         self._small += names_of_tokenizer(file_name)
-        return Tokenizer.from_file(self.storage.work / file_name)
+        return Tokenizer.from_file(self.storage.path(file_name))
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
         """Write what is known of the run itself."""
@@ -184,25 +219,25 @@ class Outputs:
         """Give everything its final name; the writers were finished before."""
         names, last = [*self._small, *self._data], self._manifests
         gone = sorted(self._replaced() - {*names, *last})
-        self.journal.append({"kind": "finishing", "names": names, "last": last, "gone": gone})
+        self.journal.append(Finishing(names, last, gone))
         self._publish(names, last, gone)
 
     def _replaced(self) -> set[str]:
         """The files of the token files whose names are about to be taken."""
         there: set[str] = set()
         for name in self._manifests:
-            path = self.directory / name
-            if path.exists():
+            text = self.storage.finished.get(name)
+            if text is not None:
                 # Whether it is one of ours was asked before any work was done.
-                manifest = Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
-                there |= {*data_names(manifest.stems(path.stem), manifest.columns)}
+                manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
+                there |= {*data_names(manifest.stems(Path(name).stem), manifest.columns)}
         return there
 
     def commit_again(self) -> None:
-        """Go on with a `commit` that was interrupted."""
-        entry = self.journal.last("finishing")
+        """Resume a `commit` that was interrupted."""
+        entry = self.journal.last(Finishing)
         assert entry is not None
-        self._publish(entry["names"], entry["last"], entry["gone"])
+        self._publish(entry.names, entry.last, entry.gone)
 
     def _publish(self, names: Sequence[str], last: Sequence[str], gone: Sequence[str]) -> None:
         self.storage.publish(names, last, gone)
@@ -232,7 +267,7 @@ class Outputs:
                         "what was done is damaged and was given up (--overwrite): the same command"
                         " starts anew"
                     )
-            elif error is not None and self.storage.exists():
+            elif error is not None and self.storage.names():
                 when = ""
                 if isinstance(error, UnavailableError):
                     when = (
@@ -241,7 +276,7 @@ class Outputs:
                     )
                 logger.warning(
                     "what was done is kept in %s: the same command goes on there%s",
-                    self.storage.work,
+                    self.storage.where(),
                     when,
                 )
         finally:
@@ -249,8 +284,12 @@ class Outputs:
 
 
 def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
-    """Write a tokenizer and its configuration into a storage."""
-    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+    """Write a tokenizer and its configuration into a storage.
+
+    Raises:
+        OutputError: That failed, there or in the directory of temporary files.
+    """
+    with writing(Path(file_name)), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         tokenizer.save(Path(directory, file_name))
         for path in sorted(Path(directory).iterdir()):
             storage.put(path.name, path.read_bytes())
@@ -266,41 +305,41 @@ def _digest(content: bytes | None) -> str | None:
 
 
 def finished_before(
-    directory: Path, token_files: Sequence[str], stats_file: str, made_from: Record
+    files: Files, token_files: Sequence[str], stats_file: str, made_from: Record
 ) -> list[str] | None:
     """What has changed since finished outputs were made; [] if nothing, None if there are none.
 
     Outputs that stats.json does not tell of, because another command wrote them later, are none.
 
     Args:
-        directory: Where they would be.
+        files: Where they would be.
         token_files: NAME of each token file.
         stats_file: The name of what says what they were made from.
         made_from: What would be made now.
     """
-    stats = stats_in(directory / stats_file)
+    stats = stats_in(files, stats_file)
     if stats is None:
         return None
     try:
         for name in map(manifest_name, token_files):
-            path = directory / name
-            if not path.exists() or stats["manifests"][name] != _digest(path.read_bytes()):
+            content = files.get(name)
+            if content is None or stats["manifests"][name] != _digest(content):
                 return None
         return differences(stats["made_from"], made_from)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # It was written before outputs said what they were made from.
 
 
-def trained_before(path: Path, stats_file: str) -> bool:
-    """Whether a tokenizer.json is the one that the stats beside it tell of, to the byte."""
-    stats = stats_in(path.with_name(stats_file))
-    fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()
+def trained_before(files: Files, name: str, stats_file: str) -> bool:
+    """Return True if a tokenizer.json is the one that the stats tell of, to the byte."""
+    stats = stats_in(files, stats_file)
+    fingerprint = hashlib.sha256(files.get(name) or b"").hexdigest()
     return stats is not None and stats.get("fingerprint") == fingerprint
 
 
-def may_have_the_same_text(stats_path: Path, made_from: Record) -> bool:
-    """Whether finished outputs were made from the same, but for times and places of files."""
-    stats = stats_in(stats_path)
+def may_have_the_same_text(files: Files, stats_file: str, made_from: Record) -> bool:
+    """Return True if outputs were made from the same, but for times and places of files."""
+    stats = stats_in(files, stats_file)
     try:
         return stats is not None and not differences(
             of_content_alone(stats["made_from"]), of_content_alone(made_from)
@@ -309,28 +348,8 @@ def may_have_the_same_text(stats_path: Path, made_from: Record) -> bool:
         return False
 
 
-def refuse_directory(directory: Path) -> None:
-    """Refuse a directory that cannot be made or written to, before any work is done.
-
-    Raises:
-        OutputError: That is so.
-    """
-    place = directory
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise OutputError(
-            f"{directory}: {place} is not a directory; choose another output directory"
-        )
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise OutputError(
-            f"{directory}: {place} cannot be written to by this user; choose another output"
-            " directory or change its permissions"
-        )
-
-
 def refuse_outputs_in_the_way(
-    directory: Path,
+    files: Files,
     token_files: Sequence[str],
     stats_file: str,
     overwrite: bool,
@@ -340,50 +359,89 @@ def refuse_outputs_in_the_way(
     """Refuse, before any work is done, outputs that could not be put in place.
 
     Raises:
-        OutputError: The directory cannot be written, or something else has the name of the stats.
+        OutputError: Something else has the name of the stats.
         TokenFileError: A token file exists and may not be replaced.
     """
     for name in token_files:
-        refuse_to_overwrite(directory, name, overwrite, why, shards)
-    stats_path = directory / stats_file
-    if stats_path.exists() and stats_in(stats_path) is None:
+        refuse_to_overwrite(files, name, overwrite, why, shards)
+    if files.size(stats_file) is not None and stats_in(files, stats_file) is None:
         raise OutputError(
-            f"{stats_path}: exists and was not written by tokenbin, so it is left alone; move it"
-            " away or choose another directory or name"
+            f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
+            " alone; move it away or choose another directory or name"
         )
 
 
-def stats_in(path: Path) -> dict[str, Any] | None:
-    """What a stats.json of ours says; None if there is none."""
+def refuse_to_overwrite(
+    files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
+) -> None:
+    """Refuse what is in the way of NAME's files, before hours of work and not after.
+
+    Args:
+        files: Where the files would be.
+        name: NAME of the files.
+        overwrite: Whether they may be replaced.
+        why: More about what is there.
+        shards: Whether there will be shards, so that any of them is in the way, too.
+
+    Raises:
+        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
+    """
+    manifest = manifest_name(name)
+    in_the_way = [manifest, *data_names([name], columns.COLUMNS)]
+    if shards:
+        suffixes = "|".join(column.name for column in columns.COLUMNS)
+        shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")
+        in_the_way += filter(shard.fullmatch, files.names())
+    for each in in_the_way:
+        if files.size(each) is None:
+            continue
+        where = files.where(each)
+        if each == manifest:
+            try:
+                Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
+            except TokenFileError as error:
+                raise TokenFileError(
+                    f"{where}: exists and is not a manifest that this tokenbin wrote, so it is left"
+                    " alone; move it away or choose another directory or name"
+                ) from error
+        if not overwrite:
+            raise TokenFileError(
+                f"{where}: exists; {why}choose another directory or name, or overwrite it"
+                " (--overwrite)"
+            )
+
+
+def stats_in(files: Files, name: str) -> dict[str, Any] | None:
+    """The content of a stats.json of ours; None if there is none."""
     try:
-        # Reading a pipe would wait for somebody who writes to it.
-        content = json.loads(path.read_bytes()) if path.is_file() else None
-    except (ValueError, OSError, RecursionError):
+        content = json.loads(files.get(name) or b"null")
+    except (ValueError, OutputError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == STATS_FORMAT else None
 
 
-def refuse_configuration(path: Path, overwrite: bool) -> None:
+def refuse_configuration(files: Files, name: str, overwrite: bool) -> None:
     """Refuse a configuration that is there without its tokenizer, and so may not be one of ours.
 
     Raises:
         OutputError: That is so, and it may not be replaced.
     """
-    configuration = path.with_name(f"{path.stem}_config.json")
-    if configuration.exists() and not path.exists() and not overwrite:
+    configuration, _ = names_of_tokenizer(name)
+    is_alone = files.size(configuration) is not None and files.size(name) is None
+    if is_alone and not overwrite:
         raise OutputError(
-            f"{configuration}: exists without {path.name} and would be replaced; move it away,"
-            " choose another name or directory, or replace it (--overwrite)"
+            f"{files.where(configuration)}: exists without {name} and would be replaced; move it"
+            " away, choose another name or directory, or replace it (--overwrite)"
         )
 
 
 def saves_tokenizer(
-    directory: Path, tokenizer: AnyTokenizer | None, given: Path | None, overwrite: bool
+    files: Files, tokenizer: AnyTokenizer | None, given: Path | None, overwrite: bool
 ) -> bool:
-    """Whether the run has to put a tokenizer.json in the directory.
+    """Return True if the run has to put a tokenizer.json next to its token files.
 
     Args:
-        directory: Where it would be.
+        files: Where it would be.
         tokenizer: The one that is used; None: it is going to be trained.
         given: The file or the name that `tokenizer` was read from.
         overwrite: Whether one that is there may be replaced.
@@ -394,10 +452,10 @@ def saves_tokenizer(
     """
     from bpe import load_tokenizer
 
-    path = directory / TOKENIZER_FILE
-    refuse_configuration(path, overwrite)
-    if not path.exists():
+    refuse_configuration(files, TOKENIZER_FILE, overwrite)
+    if files.size(TOKENIZER_FILE) is None:
         return True
+    path = files.path(TOKENIZER_FILE)
     if given is not None and given.exists() and os.path.samefile(path, given):
         return False
     if tokenizer is not None:
@@ -407,8 +465,9 @@ def saves_tokenizer(
         except TokenizerFileError:
             pass  # Whatever it is, it is not this tokenizer.
     if not overwrite:
+        where = files.where(TOKENIZER_FILE)
         raise OutputError(
-            f"{path}: another tokenizer is there, and the token files beside it may need it; use it"
-            f" (--tokenizer {path}), choose another directory, or replace it (--overwrite)"
+            f"{where}: another tokenizer is there, and the token files beside it may need it; use"
+            f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
         )
     return True

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence, Set
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,7 @@ from preprocess.memory import fit_to_memory
 from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
+    Trained,
     finished_before,
     may_have_the_same_text,
     refuse_configuration,
@@ -63,7 +64,7 @@ from preprocess.settings.schema import (
 from preprocess.sinks import TokenFiles
 from preprocess.sources import Source, digest_of, find_sources
 from preprocess.sources.standard_library import StandardLibrary
-from preprocess.storage import OutputError, Storage
+from preprocess.storage import Files, OutputError, Storage
 
 # More bytes of text than a token has on average, whatever the text and the vocabulary.
 _FEW_TOKENS = 6.0
@@ -145,12 +146,12 @@ def build(
     run_name = settings.named("build")
     with (
         compiler,
-        Outputs(plan.directory, run_name, plan.record, settings.overwrite) as outputs,
+        Outputs(settings.out, run_name, plan.record, settings.overwrite) as outputs,
     ):
         if what := _nothing_to_do(outputs, plan):
-            return _what_is_there(plan, what)
+            return _what_is_there(outputs.storage.finished, plan, what)
         given = None if settings.tokenizer is None else Path(settings.tokenizer)
-        saves = saves_tokenizer(plan.directory, plan.tokenizer, given, settings.overwrite)
+        saves = saves_tokenizer(outputs.storage.finished, plan.tokenizer, given, settings.overwrite)
         _refuse_full_disk(plan, outputs, plan.tokenizer, settings)
         outputs.begin()
         used = plan.tokenizer or _trained(
@@ -307,16 +308,16 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
     if outputs.finishing:
         outputs.commit_again()
         return "was complete, and has its final names now"
-    why = ""
+    why, files = "", outputs.storage.finished
     if not outputs.resumed and not outputs.overwrite:
         names = list(plan.names.values())
-        changed = finished_before(plan.directory, names, plan.stats_file, plan.record)
-        if changed is not None and (not changed or _has_the_same_text(plan)):
+        changed = finished_before(files, names, plan.stats_file, plan.record)
+        if changed is not None and (not changed or _has_the_same_text(files, plan)):
             return "up to date"
         if changed:
             why = f"it was made from something else ({'; '.join(changed)}): "
     refuse_outputs_in_the_way(
-        plan.directory,
+        files,
         list(plan.names.values()),
         plan.stats_file,
         outputs.overwrite,
@@ -326,28 +327,28 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
     return ""
 
 
-def _has_the_same_text(plan: _Plan) -> bool:
+def _has_the_same_text(files: Files, plan: _Plan) -> bool:
     """Whether files were only touched or moved: all else is the same, and so is each text."""
-    if not may_have_the_same_text(plan.directory / plan.stats_file, plan.record):
+    if not may_have_the_same_text(files, plan.stats_file, plan.record):
         return False
     for part in plan.passes:
-        file = open_tokens(plan.directory / f"{next(iter(part.names.values()))}.bin")
+        file = open_tokens(files.path(f"{next(iter(part.names.values()))}.bin"))
         for source, known in zip(part.sources, file.manifest.sources, strict=True):
             if digest_of(source).hexdigest() != known.get("digest"):
                 return False
     return True
 
 
-def _what_is_there(plan: _Plan, what: str) -> BuildResult:
+def _what_is_there(there: Files, plan: _Plan, what: str) -> BuildResult:
     """The result of a run whose outputs are all there; opening them checks their sizes."""
     from bpe import load_tokenizer
 
-    tokenizer = plan.tokenizer or load_tokenizer(plan.directory / TOKENIZER_FILE)
+    tokenizer = plan.tokenizer or load_tokenizer(there.path(TOKENIZER_FILE))
     files = {
-        name: open_tokens(plan.directory / f"{file_name}.bin", tokenizer=tokenizer)
+        name: open_tokens(there.path(f"{file_name}.bin"), tokenizer=tokenizer)
         for name, file_name in plan.names.items()
     }
-    stats = json.loads((plan.directory / plan.stats_file).read_bytes())
+    stats = json.loads(there.get(plan.stats_file) or b"{}")
     lines = [
         f"{name}: {what} ({file.n_documents:,} documents, {file.n_tokens:,} tokens)"
         for name, file in files.items()
@@ -366,12 +367,12 @@ def _trained(
 ) -> Tokenizer:
     """The tokenizer that is trained on sources, by this run or by the one that it goes on with."""
     progress = compiler.progress
-    entry = outputs.journal.last("trained")
+    entry = outputs.journal.last(Trained)
     if entry is not None:
         with understanding():
-            for stage in entry["stages"]:
+            for stage in entry.stages:
                 progress.add_stage_before(**stage)
-            left_out.take_over(LeftOut(**entry["left_out"]))
+        left_out.take_over(entry.left_out)
         return outputs.trained(file_name)
     compiler.training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     tokenizer = train_tokenizer(
@@ -379,12 +380,7 @@ def _trained(
     )
     outputs.add_tokenizer(tokenizer, file_name)
     outputs.journal.append(
-        {
-            "kind": "trained",
-            "fingerprint": tokenizer.fingerprint,
-            "left_out": asdict(left_out),
-            "stages": [stage.facts() for stage in progress.stages],
-        }
+        Trained(tokenizer.fingerprint, left_out, [stage.facts() for stage in progress.stages])
     )
     return tokenizer
 
@@ -586,9 +582,9 @@ def train(
     path = Path(settings.out)
     directory, stem = path.parent, path.stem
     stats_file, left_out = f"{stem}_stats.json", LeftOut()
-    with Outputs(directory, stem, record, settings.overwrite) as outputs:
-        if what := _no_training_to_do(outputs, path, stats_file, record):
-            tokenizer = Tokenizer.from_file(path)
+    with Outputs(str(directory), stem, record, settings.overwrite) as outputs:
+        if what := _no_training_to_do(outputs, path.name, stats_file, record):
+            tokenizer = Tokenizer.from_file(outputs.storage.finished.path(path.name))
             return tokenizer, [f"{path}: {what}, {tokenizer_in_words(tokenizer)}"]
         outputs.begin()
         compiler = KernelCompiler(progress)
@@ -607,22 +603,25 @@ def train(
     return tokenizer, [*lines, time_line(progress, seconds)]
 
 
-def _no_training_to_do(outputs: Outputs, path: Path, stats_file: str, record: Record) -> str:
+def _no_training_to_do(outputs: Outputs, name: str, stats_file: str, record: Record) -> str:
     """As `_nothing_to_do`, for a tokenizer alone."""
     if outputs.finishing:
         outputs.commit_again()
         return "was complete, and has its final name now"
-    refuse_outputs_in_the_way(path.parent, [], stats_file, outputs.overwrite)
-    refuse_configuration(path, outputs.overwrite)
-    if not path.exists() or outputs.overwrite:
+    files = outputs.storage.finished
+    refuse_outputs_in_the_way(files, [], stats_file, outputs.overwrite)
+    refuse_configuration(files, name, outputs.overwrite)
+    if files.size(name) is None or outputs.overwrite:
         return ""
     changed = None
-    if not outputs.resumed and trained_before(path, stats_file):
-        changed = finished_before(path.parent, [], stats_file, record)
+    if not outputs.resumed and trained_before(files, name, stats_file):
+        changed = finished_before(files, [], stats_file, record)
     if changed == []:
         return "up to date"
     why = f"it was made from something else ({'; '.join(changed)}): " if changed else ""
-    raise OutputError(f"{path}: exists; {why}choose another name, or replace it (--overwrite)")
+    raise OutputError(
+        f"{files.where(name)}: exists; {why}choose another name, or replace it (--overwrite)"
+    )
 
 
 def encode(
@@ -667,9 +666,9 @@ def encode(
     record = made_from("encode", settings, {name: sources}, given)
     passes = [_Pass(sources, {name: name})]
     plan = _Plan(directory, passes, given, f"{name}_stats.json", record, settings)
-    with Outputs(directory, name, record, settings.overwrite) as outputs:
+    with Outputs(str(directory), name, record, settings.overwrite) as outputs:
         if what := _nothing_to_do(outputs, plan):
-            return _what_is_there(plan, what)
+            return _what_is_there(outputs.storage.finished, plan, what)
         _refuse_full_disk(plan, outputs, given, settings)
         outputs.begin()
         report, manifests = _encoded(plan, given, settings, outputs, compiler)

@@ -10,7 +10,6 @@ gave, so only the sources that are concerned are read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,12 +32,12 @@ from preprocess.progress import Progress
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
-from preprocess.storage import REPAIR, LocalStorage, work_directory, writing
+from preprocess.storage import REPAIR, Storage, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-Blocks = Mapping[Path, Sequence[int]]
+Blocks = Mapping[str, Sequence[int]]
 
 
 class RemakeError(TokenbinError):
@@ -133,28 +132,30 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
     """
     found: dict[str, tuple[BuildSettings | EncodeSettings, dict[str, Any]]] = {}
     unread = []
-    for path in sorted(bin_path.parent.glob("*stats.json")):
-        stats = stats_in(path) or {}
+    files = open_storage(bin_path.parent).finished
+    for file_name in files.names():
+        if not file_name.endswith("stats.json"):
+            continue
+        stats = stats_in(files, file_name) or {}
         settings, record = stats.get("settings"), stats.get("made_from")
         command = record.get("command") if isinstance(record, dict) else None
         try:
             if not isinstance(settings, dict):
-                unread.append(path.name)
+                unread.append(file_name)
             elif command == "encode":
                 made = convert(settings, EncodeSettings)
                 if made.name == bin_path.stem:
-                    found[path.name] = made, stats
+                    found[file_name] = made, stats
             elif command == "build":
                 built = convert(settings, BuildSettings)
                 # A run without validation leaves a val.bin of another one alone.
                 names = ("train", "val") if built.val or built.validation_fraction else ("train",)
                 if bin_path.stem in map(built.named, names):
-                    found[path.name] = built, stats
+                    found[file_name] = built, stats
         except SettingsError:
-            unread.append(path.name)
+            unread.append(file_name)
     if len(found) > 1:
-        manifest_path = bin_path.with_suffix(".json")
-        content = manifest_path.read_bytes() if manifest_path.exists() else b""
+        content = files.get(manifest_name(bin_path.stem)) or b""
         digest = xxhash.xxh3_128_hexdigest(content)
         right = [made for made in found.values() if _digest_in(made[1], bin_path) == digest]
         if not right:
@@ -223,8 +224,7 @@ def remake_tokenizer(
             raise RemakeError(
                 f"what it was made from gives another one now ({tokenizer.fingerprint[:16]}...)"
             )
-        with writing(bin_path.with_name(TOKENIZER_FILE)):
-            put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
         storage.publish(names_of_tokenizer(TOKENIZER_FILE))
 
 
@@ -234,15 +234,16 @@ def clear_repair(directory: Path) -> None:
     Raises:
         OutputError: Somebody is at work there, or it cannot be removed.
     """
-    if work_directory(directory, REPAIR).exists():
-        with LocalStorage(directory, REPAIR) as storage:
+    storage = open_storage(directory, REPAIR)
+    if REPAIR in storage.runs():
+        with storage:
             storage.clear()
 
 
 @contextmanager
-def _working(bin_path: Path) -> Iterator[LocalStorage]:
+def _working(bin_path: Path) -> Iterator[Storage]:
     """A storage for a repair, with the lock of the directory; it leaves nothing but its results."""
-    with LocalStorage(bin_path.parent, REPAIR) as storage:
+    with open_storage(bin_path.parent, REPAIR) as storage:
         storage.clear()
         try:
             yield storage
@@ -286,13 +287,14 @@ def first_difference(origin: Origin, file: TokenFile) -> tuple[int, str] | None:
     return None
 
 
-def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, int]]:
-    """Make damaged blocks again, and write those that have the digest in the manifest.
+def mend(origin: Origin, name: str, storage: Storage, damaged: Blocks) -> list[tuple[str, int]]:
+    """Rebuild damaged blocks, and write those that have the digest in the manifest.
 
     Args:
         origin: What the files were made from.
-        bin_path: The .bin.
-        damaged: A .bin or .docs -> the numbers of damaged blocks, ascending.
+        name: NAME of the token file.
+        storage: Holds the files, and their lock.
+        damaged: A file -> the numbers of damaged blocks, ascending.
 
     Returns:
         (file, number) of each block that was mended.
@@ -304,19 +306,20 @@ def mend(origin: Origin, bin_path: Path, damaged: Blocks) -> list[tuple[Path, in
     manifest = origin.manifest
     mended = []
     before = Shard(0, 0)
-    for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
+    for stem, part in zip(manifest.stems(name), manifest.parts, strict=True):
         for column in manifest.columns:
-            path = bin_path.with_name(f"{stem}{column.suffix}")
+            file = f"{stem}{column.suffix}"
             n_bytes = part.count(column) * column.dtype_for(manifest.vocab_size).itemsize
             make = partial(_rebuilt, origin, column, before)
-            blocks, digests = damaged.get(path, ()), part.digests[column.name]
-            mended += [(path, n) for n in _mend_file(path, n_bytes, digests, blocks, make)]
+            blocks, digests = damaged.get(file, ()), part.digests[column.name]
+            mended += [(file, n) for n in _mend_file(storage, file, n_bytes, digests, blocks, make)]
         before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
     return mended
 
 
 def _mend_file(
-    path: Path,
+    storage: Storage,
+    name: str,
     n_bytes: int,
     digests: Sequence[str],
     damaged: Sequence[int],
@@ -327,7 +330,7 @@ def _mend_file(
     A file gets its size back with its content alone: whoever opens it looks at the size, so one
     that was filled up with zeros would pass for a whole one.
     """
-    size = path.stat().st_size if path.exists() else 0
+    size = storage.finished.size(name) or 0
     mended = []
     for number in damaged:
         start = number * BLOCK_BYTES
@@ -335,16 +338,11 @@ def _mend_file(
         block = make(start, stop)
         if start > size or xxhash.xxh3_128_hexdigest(block) != digests[number]:
             continue
-        with writing(path), open(path, "r+b" if path.exists() else "wb") as file:
-            file.seek(start)
-            file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
+        storage.mend(name, start, block)
         size = max(size, stop)
         mended.append(number)
     if size > n_bytes and len(mended) == len(damaged):
-        with writing(path):
-            os.truncate(path, n_bytes)
+        storage.mend(name, n_bytes, b"", cut=True)
     return mended
 
 

@@ -47,7 +47,7 @@ from preprocess.remake import (
 )
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
-from preprocess.storage import LocalStorage, OutputError
+from preprocess.storage import OutputError, open_storage
 from preprocess.token_offsets import gives_text_back
 
 if TYPE_CHECKING:
@@ -132,16 +132,17 @@ def _token_files_in(directory: Path) -> list[Path]:
     That is one beside a .bin and its .docs, or one that a stats.json tells of, if there is anything
     left of its files.
     """
+    files = open_storage(directory).finished
+    there = files.names()
     of_bin, of_docs = (
-        {manifest_name(name_of(path)) for path in directory.glob(f"*{column.suffix}")}
-        for column in (IDS, DOCUMENT_ENDS)
+        {manifest_name(name_of(directory / name)) for name in there if name.endswith(suffix)}
+        for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
     )
     names = of_bin & of_docs
-    for path in directory.glob("*stats.json"):
-        told = (stats_in(path) or {}).get("manifests")
+    for name in there:
+        told = (stats_in(files, name) or {}).get("manifests") if "stats.json" in name else None
         if isinstance(told, dict):
-            left = of_bin | of_docs | {each.name for each in directory.glob("*.json")}
-            names |= told.keys() & left
+            names |= told.keys() & {*of_bin, *of_docs, *there}
     return sorted({*manifests_in(directory), *(directory / name for name in names)})
 
 
@@ -562,13 +563,13 @@ def _repaired(
     if _as_written(manifest_path) is None:
         text = f"not repaired, for {manifest_path.name}, which says what is right, is damaged"
         return Finding(bin_path, False, text)
-    of = {finding.path: finding.blocks for finding in findings if finding.blocks}
+    of = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
     if origin is None:
         return Finding(bin_path, False, f"cannot be repaired: {why_not}")
     # Nobody else may write here meanwhile.
     try:
-        with LocalStorage(bin_path.parent, bin_path.stem):
-            mended = mend(origin, bin_path, of)
+        with open_storage(bin_path.parent, bin_path.stem) as storage:
+            mended = mend(origin, bin_path.stem, storage, of)
     except RemakeError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
     wanted = sum(map(len, of.values()))

@@ -15,7 +15,7 @@ import pytest
 from bpe import Tokenizer
 from preprocess import doctor, pipeline
 from preprocess.cli import run
-from preprocess.storage import LocalStorage, LocalStream
+from preprocess.storage.local import LocalStorage, LocalStream
 
 NAMES = [
     "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",

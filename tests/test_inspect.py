@@ -11,7 +11,7 @@ from preprocess import build
 from preprocess.dataset.columns import TokenFileError
 from preprocess.inspect import decode_range, description, facts, how_far
 from preprocess.journal import Journal
-from preprocess.storage import LocalStorage
+from preprocess.storage.local import LocalStorage
 
 TEXT = "<|endoftext|>".join(f"document {i} of many: naïve 日本語" for i in range(30))
 
@@ -102,14 +102,14 @@ def test_anything_else_is_an_error(tmp_path: Path) -> None:
 
 def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
     work = tmp_path / ".build.partial"
-    assert how_far(work) == {"path": str(work), "text": "nothing was done yet"}
+    assert how_far(tmp_path, "build") == {"path": str(work), "text": "nothing was done yet"}
     files = [["a.txt", 600, None], ["b.txt", 400, None]]
     begun = {"kind": "begun", "made_from": {"sources": {"train": files}}}
     counted = {"kind": "counted", "source": 1, "bytes": 750, "seconds": 3.0}
     with LocalStorage(tmp_path, "build") as storage, Journal(storage) as journal:
         journal.append(begun)
         journal.append(counted)
-        found = how_far(work)
+        found = how_far(tmp_path, "build")
         assert found.pop("text").endswith("; 1 of 2 files done")
         assert found == {
             "path": str(work), "stage": "counting", "share": 0.75, "bytes": 750,
@@ -117,9 +117,13 @@ def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
             "bytes_per_second": 250.0, "seconds_left": 1.0,
         }  # fmt: skip
         journal.append(counted | {"bytes": 0, "seconds": 0.0})
-        assert how_far(work)["bytes_per_second"] is how_far(work)["seconds_left"] is None
+        assert {
+            how_far(tmp_path, "build")[key] for key in ("bytes_per_second", "seconds_left")
+        } == {None}
         journal.append({"kind": "encoded", "number": 7})
-        assert "an entry says what this tokenbin does not write" in how_far(work)["text"]
+        assert (
+            "an entry says what this tokenbin does not write" in how_far(tmp_path, "build")["text"]
+        )
         journal.append({"kind": "finishing"})
-        assert how_far(work)["stage"] == "finishing"
-    assert facts(tmp_path)["unfinished"] == [how_far(work)]
+        assert how_far(tmp_path, "build")["stage"] == "finishing"
+    assert facts(tmp_path)["unfinished"] == [how_far(tmp_path, "build")]

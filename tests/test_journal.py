@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preprocess.journal import Journal, JournalError, read_entries
-from preprocess.storage import JOURNAL_FILE, LocalStorage, OutputError
+from preprocess.storage import JOURNAL_FILE, OutputError
+from preprocess.storage.local import LocalStorage
 
 ENTRIES = [{"kind": "begun", "n": 1}, {"kind": "encoded", "text": 'naïve "日本"\n'}, {"kind": "x"}]
 

@@ -24,7 +24,7 @@ from preprocess.journal import JournalError
 from preprocess.memory import MemoryLimit, MemoryLimitError, fit_to_memory
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
-from preprocess.storage import LocalStorage
+from preprocess.storage.local import LocalStorage
 
 ROOT = Path(__file__).parent.parent
 END = "<|endoftext|>"
@@ -96,7 +96,7 @@ def test_a_damaged_run_is_refused(
     merged = spill.merged
 
     def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
-        path = next(storage.work.glob("run-*"))
+        path = next(storage.directory.glob("run-*"))
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)

@@ -23,14 +23,16 @@ import torture
 
 from bpe import PretokenCounts, text_file
 from bpe.errors import ChangedError, CorpusError, TokenbinError, UnavailableError
-from preprocess import build, count_pass, encode_pass, journal, pipeline, storage
+from preprocess import build, count_pass, encode_pass, journal, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.inspect import description
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.sources.text import TextUnit
-from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
+from preprocess.storage import DamagedStateError, OutputError
+from preprocess.storage import local as storage
+from preprocess.storage.local import LOCK_FILE
 
 ROOT = Path(__file__).parent.parent
 END = "<|endoftext|>"

@@ -22,7 +22,8 @@ from preprocess.progress import Progress
 from preprocess.report import Report
 from preprocess.sinks import TokenFiles
 from preprocess.sources import find_sources
-from preprocess.storage import LocalStorage, Storage
+from preprocess.storage import Storage
+from preprocess.storage.local import LocalStorage
 
 END = "<|endoftext|>"
 NAMES = {"short": "short", "middle": "m", "long": "long"}

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from bpe.errors import TokenbinError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens, refuse_to_overwrite
+from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.storage import LocalStorage
+from preprocess.outputs import refuse_to_overwrite
+from preprocess.storage.local import LocalFiles, LocalStorage
 
 FIELDS: dict[str, Any] = {
     "n_bytes": 12,
@@ -432,11 +433,11 @@ def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
 
 def test_existing_files_are_kept(built: Path) -> None:
     with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
-        refuse_to_overwrite(built.parent, "train", False)
-    refuse_to_overwrite(built.parent, "train", True)
+        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
+    refuse_to_overwrite(LocalFiles(built.parent), "train", True)
     built.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"train\.bin: exists"):
-        refuse_to_overwrite(built.parent, "train", False)
+        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
     assert built.read_bytes() == GOLDEN_BIN
 
 
@@ -444,7 +445,7 @@ def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"text": "my only copy"}')
     for overwrite in (False, True):
         with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
-            refuse_to_overwrite(tmp_path, "train", overwrite)
+            refuse_to_overwrite(LocalFiles(tmp_path), "train", overwrite)
     assert os.listdir(tmp_path) == ["train.json"]
 
 
@@ -526,7 +527,7 @@ def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str)
         writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
         states = [writer.state()]
         writer.close()
-        path = storage.work / "train.bin"
+        path = storage.directory / "train.bin"
         content = path.read_bytes()
         path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
         expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes .* 13 are"

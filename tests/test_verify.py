@@ -25,7 +25,8 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.inspect import description
 from preprocess.pipeline import encode
-from preprocess.storage import LocalStorage, OutputError
+from preprocess.storage import OutputError
+from preprocess.storage.local import LocalStorage
 from preprocess.verify import Finding, verify
 
 

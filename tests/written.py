@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.storage import LocalStorage
+from preprocess.storage.local import LocalStorage
 
 
 @contextmanager

@@ -15,13 +15,11 @@ import numpy.typing as npt
 import xxhash
 
 from bpe.locations import local_path
-from preprocess.dataset import columns as table
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
     TokenFileError,
     Values,
-    data_names,
     manifest_name,
     shard_name,
 )
@@ -266,42 +264,3 @@ def name_of(path: Path) -> str:
     """
     match = _SHARD_NAME.fullmatch(path.stem)
     return match[1] if match and not path.with_suffix(".json").exists() else path.stem
-
-
-def refuse_to_overwrite(
-    directory: Path, name: str, overwrite: bool, why: str = "", shards: bool = False
-) -> None:
-    """Refuse what is in the way of NAME's files, before hours of work and not after.
-
-    Args:
-        directory: Where the files would be.
-        name: NAME of the files.
-        overwrite: Whether they may be replaced.
-        why: More about what is there.
-        shards: Whether there will be shards, so that any of them is in the way, too.
-
-    Raises:
-        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
-    """
-    manifest_path = directory / f"{name}.json"
-    in_the_way = [manifest_path, *(directory / each for each in data_names([name], table.COLUMNS))]
-    if shards:
-        data = f"{glob.escape(name)}_{'[0-9]' * 5}"
-        for column in table.COLUMNS:
-            in_the_way += sorted(directory.glob(f"{data}{column.suffix}"))
-    for path in in_the_way:
-        if not path.exists():
-            continue
-        if path == manifest_path:
-            try:
-                Manifest.from_json(path.read_text("utf-8", errors="replace"), path)
-            except TokenFileError as error:
-                raise TokenFileError(
-                    f"{path}: exists and is not a manifest that this tokenbin wrote, so it is left "
-                    "alone; move it away or choose another directory or name"
-                ) from error
-        if not overwrite:
-            raise TokenFileError(
-                f"{path}: exists; {why}choose another directory or name, or overwrite it"
-                " (--overwrite)"
-            )

@@ -126,7 +126,7 @@ class TokenFileWriter:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from preprocess.dataset.reader import open_tokens
-    >>> from preprocess.storage import LocalStorage
+    >>> from preprocess.storage.local import LocalStorage
     >>> with tempfile.TemporaryDirectory() as directory, LocalStorage(
     ...     Path(directory), "example"
     ... ) as storage:
