@@ -5,7 +5,6 @@ Law: nothing is changed, and a file is only called what it was checked to be.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.journal import Entry, JournalError, read_entries, understanding
-from preprocess.outputs import TOKENIZER_FILE, stats_in
+from preprocess.outputs import TOKENIZER_FILE, object_in, stats_in
 from preprocess.progress import Stage, line_of
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
@@ -122,9 +121,9 @@ def _place(path: StrPath, pattern: str | None) -> Path:
 
 
 def _is_token_file(path: Path) -> bool:
-    return path.exists() and (
-        path.suffix == ".bin" or (path.suffix == ".json" and is_manifest(path))
-    )
+    if path.suffix == ".json":
+        return object_in(open_storage(path.parent).finished, path.name, FORMAT) is not None
+    return path.exists() and path.suffix == ".bin"
 
 
 def _tokenizer_at(path: Path, pattern: str | None) -> AnyTokenizer:
@@ -139,19 +138,11 @@ def _tokenizer_at(path: Path, pattern: str | None) -> AnyTokenizer:
     return load_tokenizer(path, pattern=pattern)
 
 
-def is_manifest(path: Path) -> bool:
-    """Whether a .json calls itself a manifest; whether it is a good one is another question."""
-    try:
-        # Reading a pipe would wait for somebody who writes to it.
-        content = json.loads(path.read_bytes()) if path.is_file() else None
-    except (ValueError, OSError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
-
-
 def manifests_in(directory: Path) -> list[Path]:
-    """The manifests in a directory, sorted by name."""
-    return [path for path in sorted(directory.glob("*.json")) if is_manifest(path)]
+    """What calls itself a manifest in a directory, sorted by name."""
+    files = open_storage(directory).finished
+    names = [name for name in files.names() if name.endswith(".json")]
+    return [directory / name for name in names if object_in(files, name, FORMAT)]
 
 
 def _of_directory(

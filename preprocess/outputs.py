@@ -413,11 +413,16 @@ def refuse_to_overwrite(
 
 def stats_in(files: Files, name: str) -> dict[str, Any] | None:
     """The content of a stats.json of ours; None if there is none."""
+    return object_in(files, name, STATS_FORMAT)
+
+
+def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
+    """The JSON object in a file whose "format" is as given; None if there is none."""
     try:
         content = json.loads(files.get(name) or b"null")
     except (ValueError, OutputError, RecursionError):
         return None
-    return content if isinstance(content, dict) and content.get("format") == STATS_FORMAT else None
+    return content if isinstance(content, dict) and content.get("format") == format_name else None
 
 
 def refuse_configuration(files: Files, name: str, overwrite: bool) -> None:

@@ -10,10 +10,9 @@ gave, so only the sources that are concerned are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,8 @@ import numpy as np
 import xxhash
 
 from bpe.errors import TokenbinError
-from preprocess.dataset.columns import BLOCK_BYTES, Column, manifest_name
-from preprocess.dataset.manifest import Manifest, Shard
+from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
+from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.encode_pass import Part, SpecialIds, encoded_again
 from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
@@ -303,62 +302,37 @@ def mend(origin: Origin, name: str, storage: Storage, damaged: Blocks) -> list[t
         TokenbinError: A source cannot be read.
         OutputError: A file cannot be written.
     """
-    manifest = origin.manifest
     mended = []
-    before = Shard(0, 0)
-    for stem, part in zip(manifest.stems(name), manifest.parts, strict=True):
-        for column in manifest.columns:
-            file = f"{stem}{column.suffix}"
-            n_bytes = part.count(column) * column.dtype_for(manifest.vocab_size).itemsize
-            make = partial(_rebuilt, origin, column, before)
-            blocks, digests = damaged.get(file, ()), part.digests[column.name]
-            mended += [(file, n) for n in _mend_file(storage, file, n_bytes, digests, blocks, make)]
-        before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
+    for file in origin.manifest.files(name):
+        size = storage.finished.size(file.name) or 0
+        blocks = damaged.get(file.name, ())
+        done = []
+        # A file gets its size back with its content alone: whoever opens it looks at the size, so
+        # one that was filled up with zeros would pass for a whole one.
+        for number in blocks:
+            start = number * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, file.n_bytes)
+            block = _rebuilt(origin, file, start, stop)
+            if start > size or xxhash.xxh3_128_hexdigest(block) != file.digests[number]:
+                continue
+            storage.mend(file.name, start, block)
+            size = max(size, stop)
+            done.append((file.name, number))
+        if size > file.n_bytes and len(done) == len(blocks):
+            storage.mend(file.name, file.n_bytes, b"", cut=True)
+        mended += done
     return mended
 
 
-def _mend_file(
-    storage: Storage,
-    name: str,
-    n_bytes: int,
-    digests: Sequence[str],
-    damaged: Sequence[int],
-    make: Callable[[int, int], bytes],
-) -> list[int]:
-    """Mend one file; returns the numbers of the blocks that were mended.
+def _rebuilt(origin: Origin, file: DataFile, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a file, from the sources that gave them.
 
-    A file gets its size back with its content alone: whoever opens it looks at the size, so one
-    that was filled up with zeros would pass for a whole one.
+    Raises:
+        RemakeError: Its column is not one that is computed now.
     """
-    size = storage.finished.size(name) or 0
-    mended = []
-    for number in damaged:
-        start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, n_bytes)
-        block = make(start, stop)
-        if start > size or xxhash.xxh3_128_hexdigest(block) != digests[number]:
-            continue
-        storage.mend(name, start, block)
-        size = max(size, stop)
-        mended.append(number)
-    if size > n_bytes and len(mended) == len(damaged):
-        storage.mend(name, n_bytes, b"", cut=True)
-    return mended
-
-
-def _rebuilt(origin: Origin, column: Column, before: Shard, start: int, stop: int) -> bytes:
-    """Bytes [start, stop) of the file of a column, from the sources that gave them.
-
-    Args:
-        origin: What the files were made from.
-        column: The column.
-        before: What stands in earlier shards.
-        start: Position in the file of this shard.
-        stop: The same.
-    """
-    vocab_size = origin.manifest.vocab_size
+    column, before, vocab_size = file.column, file.before, origin.manifest.vocab_size
     starts = starts_of(origin.manifest, f"{column.per}s")
-    itemsize, n_before = column.dtype_for(vocab_size).itemsize, before.count(column)
+    itemsize, n_before = file.dtype.itemsize, before.count(column)
     wanted = range(n_before + start // itemsize, n_before + stop // itemsize)
     first = max(int(np.searchsorted(starts, wanted.start, "right")) - 1, 0)
     last = int(np.searchsorted(starts, wanted.stop, "left"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,12 +24,11 @@ from preprocess.dataset.columns import (
     BLOCK_BYTES,
     DOCUMENT_ENDS,
     IDS,
-    Column,
     TokenFileError,
     data_names,
     manifest_name,
 )
-from preprocess.dataset.manifest import Manifest, Shard, manifest_is_as_written
+from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE, stats_in
@@ -252,17 +251,14 @@ def _of_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
 
 def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Finding]:
     """Sizes, blocks, ids and ends; of shards that are sound it is said all at once."""
-    total = sum(n_bytes for _, _, n_bytes, _ in manifest.files(bin_path.stem))
     findings: list[Finding] = []
     sizes_agree = True
-    before = Shard(0, 0)
-    with progress.stage(f"verifying {bin_path.stem}", total) as stage:
-        for stem, part in zip(manifest.stems(bin_path.stem), manifest.parts, strict=True):
-            place = _Place(bin_path.with_name(f"{stem}.bin"), manifest, part, before)
-            agree, found = _of_part(place, stage)
+    files, n = manifest.files(bin_path.stem), len(manifest.columns)
+    with progress.stage(f"verifying {bin_path.stem}", sum(file.n_bytes for file in files)) as stage:
+        for start in range(0, len(files), n):
+            agree, found = _of_part(bin_path, manifest, files[start : start + n], stage)
             findings += found
             sizes_agree &= agree
-            before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
     if manifest.shards:
         text = f"sizes, blocks and ids of {len(manifest.shards):,} shards agree with the manifest"
         findings = [finding for finding in findings if not finding.sound] or [
@@ -273,145 +269,124 @@ def _of_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Fin
     return findings
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The files of a shard.
-
-    Attributes:
-        path: Its .bin.
-        manifest: That of the whole.
-        part: What it says of this shard.
-        before: The counts of all earlier shards together.
-    """
-
-    path: Path
-    manifest: Manifest
-    part: Shard
-    before: Shard
-
-
-def _of_part(at: _Place, stage: Stage) -> tuple[bool, list[Finding]]:
-    """(whether sizes agree; what was found)."""
-    manifest, part, bin_path = at.manifest, at.part, at.path
-    ids_dtype = IDS.dtype_for(manifest.vocab_size)
-    wrong: dict[str, tuple[int, int]] = {}
-    n_ends = 0
-    sizes, damaged = [], {}
-    for column in manifest.columns:
-        path, digests = bin_path.with_suffix(column.suffix), part.digests[column.name]
-        n_bytes = part.count(column) * column.dtype_for(manifest.vocab_size).itemsize
-
-        def look(number: int, block: NDArray[np.uint8], column: Column = column) -> None:
-            nonlocal n_ends
-            dtype = column.dtype_for(manifest.vocab_size)
-            values = block[: len(block) - len(block) % dtype.itemsize].view(dtype)
-            limit = column.limit_for(manifest.vocab_size)
-            if limit is not None and len(values) and int(values.max()) >= limit:
-                first = int(np.flatnonzero(values >= limit)[0])
-                place = number * BLOCK_BYTES // dtype.itemsize + first
-                wrong.setdefault(column.name, (place, int(values[first])))
-            if column == IDS:
-                n_ends += int(np.count_nonzero(values == manifest.end_of_text_id))
-
-        found, damaged[column.name] = _blocks(path, n_bytes, digests, look, stage)
-        if found is None:
-            sizes.append(Finding(path, False, "missing, though its manifest is there"))
-        elif found != n_bytes:
-            sizes.append(
-                Finding(
-                    path,
-                    False,
-                    f"{n_bytes:,} bytes are expected and {found:,} were found; it was damaged"
-                    " or replaced",
-                )
-            )
-    findings = sizes or [
+def _of_part(
+    bin_path: Path, manifest: Manifest, files: Sequence[DataFile], stage: Stage
+) -> tuple[bool, list[Finding]]:
+    """(whether sizes agree; what was found), of the files of one shard."""
+    looks = [_Look(bin_path.with_name(file.name), file, manifest) for file in files]
+    for look in looks:
+        look.read(stage)
+    ids, docs = looks[:2]
+    wrong_sizes = [Finding(look.path, False, text) for look in looks if (text := look.wrong_size())]
+    findings = wrong_sizes or [
         Finding(
-            bin_path,
+            ids.path,
             True,
-            f"sizes agree with the manifest: {part.n_tokens:,} tokens ({ids_dtype.name}),"
-            f" {part.n_documents:,} documents",
+            f"sizes agree with the manifest: {ids.file.count:,} tokens ({ids.file.dtype.name}),"
+            f" {docs.file.count:,} documents",
         )
     ]
     # A manifest that says more documents than there are can still have the digests of them all.
-    docs_path = bin_path.with_suffix(DOCUMENT_ENDS.suffix)
-    as_said = not damaged[DOCUMENT_ENDS.name] and docs_path not in {each.path for each in sizes}
-    ends = _ends(docs_path, part) if as_said else None
-    for column in manifest.columns:
-        findings.append(_of_blocks(at, column, damaged[column.name], ends))
-    for column in manifest.columns:
+    has_ends = docs.file.count and not docs.damaged and not docs.wrong_size()
+    # Mapped; what lies behind them is none of them.
+    shape = (docs.file.count,)
+    ends = np.memmap(docs.path, docs.file.dtype, "r", shape=shape) if has_ends else None
+    findings += [_of_blocks(look.path, manifest, look.file, look.damaged, ends) for look in looks]
+    for look in looks:
+        column = look.file.column
         limit = column.limit_for(manifest.vocab_size)
         if limit is None:
             continue
-        path, text = bin_path.with_suffix(column.suffix), ""
-        rule = f"every {column.noun} is below {limit:,}"
-        if column.name in wrong:
-            place, value = wrong[column.name]
+        text, rule = "", f"every {column.noun} is below {limit:,}"
+        if look.first_wrong is not None:
+            place, value = look.first_wrong
             text = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
-        elif column == IDS and n_ends != part.n_documents:
+        elif column == IDS and look.n_ends != docs.file.count:
             text = (
-                f"{n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
-                f" {part.n_documents:,} documents: as many are expected"
+                f"{look.n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
+                f" {docs.file.count:,} documents: as many are expected"
             )
-        findings.append(Finding(path, not text, text or rule))
-    return not sizes, findings
+        findings.append(Finding(look.path, not text, text or rule))
+    return not wrong_sizes, findings
 
 
-def _blocks(
-    path: Path,
-    n_bytes: int,
-    expected: tuple[str, ...],
-    look: Callable[[int, NDArray[np.uint8]], None],
-    stage: Stage,
-) -> tuple[int | None, list[int]]:
-    """(size of the file, None if it is missing; the numbers of the blocks that are damaged).
+class _Look:
+    """A data file that is read once, and what was found in it.
 
-    The file is read, not mapped: a place that the disk cannot read is then an error and no signal.
+    Attributes:
+        size: Its size; None if it is missing.
+        damaged: The numbers of the blocks that are damaged.
+        first_wrong: (position, value) of the first value that is not below its limit.
+        n_ends: How many values are the end-of-text id.
     """
-    try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below, outside of this `try`
-    except FileNotFoundError:
-        return None, list(range(len(expected)))
-    damaged = []
-    buffer = np.empty(BLOCK_BYTES, np.uint8)
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        for number, digest in enumerate(expected):
-            n_block = min(BLOCK_BYTES, n_bytes - number * BLOCK_BYTES)
-            filled = 0
-            # A place that the disk cannot read is damaged as well.
-            with suppress(OSError):
-                file.seek(number * BLOCK_BYTES)
-                while count := file.readinto(buffer[filled:n_block].data):
-                    filled += count
-            if xxhash.xxh3_128_hexdigest(buffer[:filled].data) != digest:
-                damaged.append(number)
-            look(number, buffer[:filled])
-            stage.advance(filled)
-    return size, damaged
 
+    def __init__(self, path: Path, file: DataFile, manifest: Manifest) -> None:
+        self.path, self.file, self._manifest = path, file, manifest
+        self.size: int | None = None
+        self.damaged: list[int] = []
+        self.first_wrong: tuple[int, int] | None = None
+        self.n_ends = 0
 
-def _ends(path: Path, part: Shard) -> NDArray[np.uint64] | None:
-    """The ends of documents, mapped, if there are any; what lies behind them is none of them."""
-    if not part.n_documents:
-        return None
-    return np.memmap(path, DOCUMENT_ENDS.dtype_for(1), "r", shape=(part.n_documents,))
+    def wrong_size(self) -> str:
+        """Say how the size is wrong; "" if it is not."""
+        if self.size is None:
+            return "missing, though its manifest is there"
+        if self.size == self.file.n_bytes:
+            return ""
+        return (
+            f"{self.file.n_bytes:,} bytes are expected and {self.size:,} were found; it was damaged"
+            " or replaced"
+        )
+
+    def read(self, stage: Stage) -> None:
+        """Read all of it; not mapped: a place that the disk cannot read is damage and no signal."""
+        try:
+            opened = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed below
+        except FileNotFoundError:
+            self.damaged = list(range(len(self.file.digests)))
+            return
+        buffer = np.empty(BLOCK_BYTES, np.uint8)
+        with opened:
+            self.size = os.fstat(opened.fileno()).st_size
+            for number, digest in enumerate(self.file.digests):
+                n_block = min(BLOCK_BYTES, self.file.n_bytes - number * BLOCK_BYTES)
+                filled = 0
+                with suppress(OSError):
+                    opened.seek(number * BLOCK_BYTES)
+                    while count := opened.readinto(buffer[filled:n_block].data):
+                        filled += count
+                if xxhash.xxh3_128_hexdigest(buffer[:filled].data) != digest:
+                    self.damaged.append(number)
+                self._look_at(number, buffer[: filled - filled % self.file.dtype.itemsize])
+                stage.advance(filled)
+
+    def _look_at(self, number: int, block: NDArray[np.uint8]) -> None:
+        values = block.view(self.file.dtype)
+        limit = self.file.column.limit_for(self._manifest.vocab_size)
+        if limit is not None and len(values) and int(values.max()) >= limit:
+            first = int(np.flatnonzero(values >= limit)[0])
+            place = number * BLOCK_BYTES // self.file.dtype.itemsize + first
+            self.first_wrong = self.first_wrong or (place, int(values[first]))
+        if self.file.column == IDS:
+            self.n_ends += int(np.count_nonzero(values == self._manifest.end_of_text_id))
 
 
 def _of_blocks(
-    at: _Place, column: Column, damaged: list[int], ends: NDArray[np.uint64] | None
+    path: Path,
+    manifest: Manifest,
+    file: DataFile,
+    damaged: Sequence[int],
+    ends: NDArray[np.uint64] | None,
 ) -> Finding:
-    path, n_blocks = at.path.with_suffix(column.suffix), len(at.part.digests[column.name])
+    n_blocks, column, item = len(file.digests), file.column, file.dtype.itemsize
     if not damaged:
         return Finding(path, True, f"all {n_blocks:,} blocks have their digests")
-    manifest, per_token = at.manifest, column.per == "token"
-    item = column.dtype_for(manifest.vocab_size).itemsize
-    before = at.before.count(column)
+    per_token, before = column.per == "token", file.before.count(column)
     places: list[str] = []
     names: dict[str, None] = {}
     for number in damaged:
         first = number * BLOCK_BYTES // item
-        last = min((number + 1) * BLOCK_BYTES // item, at.part.count(column)) - 1
+        last = min((number + 1) * BLOCK_BYTES // item, file.count) - 1
         named = _sources_at(manifest, f"{column.per}s", before + first, before + last)
         names |= dict.fromkeys(named)
         if len(places) == _SHOWN:
@@ -422,7 +397,7 @@ def _of_blocks(
             bounds = np.array([first, last], ends.dtype)
             first, last = np.searchsorted(ends, bounds, "right").tolist()
         if not per_token or ends is not None:
-            n = at.before.n_documents
+            n = file.before.n_documents
             place += f", documents {n + first:,} to {n + last:,}"
         places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")
     more = f" and {len(damaged) - _SHOWN:,} more" if len(damaged) > _SHOWN else ""

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from preprocess.journal import Journal, JournalError, read_entries
 from preprocess.storage import JOURNAL_FILE, OutputError
 from preprocess.storage.local import LocalStorage
+
+
+class Encoded(Struct, tag_field="kind", tag="encoded"):
+    text: str
+
+
+class Other(Struct, tag_field="kind", tag="other"): ...
+
 
 ENTRIES = [{"kind": "begun", "n": 1}, {"kind": "encoded", "text": 'naïve "日本"\n'}, {"kind": "x"}]
 
@@ -43,8 +52,15 @@ def test_entries_come_back(tmp_path: Path) -> None:
     write(tmp_path, [{"kind": "later"}])
     journal = Journal(LocalStorage(tmp_path, "run"))
     assert journal.entries == [*ENTRIES, {"kind": "later"}]
-    assert journal.last("encoded") == ENTRIES[1]
-    assert journal.last("none") is None
+    assert journal.last(Encoded) == Encoded('naïve "日本"\n')
+    assert journal.last(Other) is None
+
+
+def test_an_entry_that_is_not_what_its_kind_says(tmp_path: Path) -> None:
+    write(tmp_path, [{"kind": "encoded", "text": 3}])
+    journal = Journal(LocalStorage(tmp_path, "run"))
+    with pytest.raises(JournalError, match=r"Expected `str`, got `int` - at `\$.text`.*start anew"):
+        journal.of(Encoded)
 
 
 def test_golden_line(content: bytes) -> None:

@@ -78,8 +78,8 @@ class ByLength:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def read(self) -> DocumentBatch:
-        batch: DocumentBatch = self._inner.read()
+    def read(self, *memory: Any) -> DocumentBatch:
+        batch: DocumentBatch = self._inner.read(*memory)
         return replace(batch, in_validation=np.digitize(batch.sizes, [20, 30]))
 
     def units(self, after: Any = None) -> Iterator[Any]:

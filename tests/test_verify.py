@@ -646,11 +646,10 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
 
 def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
     from preprocess import verify
-    from preprocess.dataset.columns import IDS
-    from preprocess.dataset.manifest import Manifest, Shard
+    from preprocess.dataset.manifest import Manifest
 
     n = 1 << 20
-    part = Shard(2 * n, n, {"bin": ("",), "docs": ("", "")})
+    digests = {"bin": ("",), "docs": ("", "")}
     manifest = Manifest(
         dtype="uint16",
         vocab_size=300,
@@ -663,13 +662,13 @@ def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
         pattern="",
         unicode_version="",
         sources=(),
-        digests=part.digests,
+        digests=digests,
     )
     ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
-    at = verify._Place(Path("x.bin"), manifest, part, Shard(0, 0))
+    file = manifest.files("x")[0]
     tracemalloc.start()
     try:
-        finding = verify._of_blocks(at, IDS, [0], ends)
+        finding = verify._of_blocks(Path("x.bin"), manifest, file, [0], ends)
         assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
     finally:
         tracemalloc.stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,31 +44,6 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
-class EncodedDocuments(Protocol):
-    """What `Column.make` computes values from: one batch of documents and its token ids.
-
-    Attributes:
-        batch: The documents, a `preprocess.documents.DocumentBatch`.
-        ids: uint16|uint32[n_tokens], their token ids, special tokens included.
-        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-    """
-
-    @property
-    def batch(self) -> Any:
-        """See above."""
-
-    @property
-    def ids(self) -> Values:
-        """See above."""
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """See above."""
-
-    def tokens_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Positions in `ids` of the tokens that contain bytes of `batch.buffer`."""
-
-
 @dataclass(frozen=True)
 class Column:
     """One array of values, stored in one file for each shard.
@@ -77,8 +52,8 @@ class Column:
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
         per: What has one value: every token, or every document.
         dtype: Type of the values in the file; None: the type of token ids for the vocabulary.
-        make: Compute the values of a batch, one for each token or each document; a document that
-            is continued in the next batch has its value there. None: the encoder yields them.
+        make: Compute the values of a `preprocess.encode_pass.EncodedBatch`, one for each token, or
+            for each document that ends in it. None: the encoder yields them.
         limit: Every value is below it; None: the size of the vocabulary for ids, else not checked.
         is_position: Values are positions in the token stream, stored relative to the shard.
         noun: One value, for messages.
@@ -87,7 +62,7 @@ class Column:
     name: str
     per: Literal["token", "document"]
     dtype: np.dtype[Any] | None = None
-    make: Callable[[EncodedDocuments], Values] | None = None
+    make: Callable[[Any], Values] | None = None
     limit: int | None = None
     is_position: bool = False
     noun: str = "value"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import msgspec
@@ -57,6 +58,32 @@ class Shard(Struct, frozen=True):
         """For JSON."""
         counts = {"n_tokens": self.n_tokens, "n_documents": self.n_documents}
         return counts | {f"{name}_digests": each for name, each in self.digests.items()}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file of a dataset: a column of one shard.
+
+    Attributes:
+        name: Its name.
+        column: The column.
+        dtype: The type of its values.
+        count: Their number.
+        before: The counts of all earlier shards together.
+        digests: xxh3_128 of every 4 MiB of it.
+    """
+
+    name: str
+    column: Column
+    dtype: np.dtype[Any]
+    count: int
+    before: Shard
+    digests: tuple[str, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+        return self.count * self.dtype.itemsize
 
 
 class ExtraColumn(Struct, frozen=True):
@@ -133,12 +160,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """Names of the files of each part, without their suffix, if this is NAME.json."""
         return [shard_name(name, i) for i in range(len(self.shards))] or [name]
 
-    def files(self, name: str) -> Iterator[tuple[str, Column, int, tuple[str, ...]]]:
-        """Yield each file as (name, column, size in bytes, digests), if this is NAME.json."""
+    def files(self, name: str) -> list[DataFile]:
+        """All data files, shard by shard, if this is NAME.json."""
+        files, before = [], Shard(0, 0)
         for stem, part in zip(self.stems(name), self.parts, strict=True):
             for column in self.columns:
-                n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
-                yield f"{stem}{column.suffix}", column, n_bytes, part.digests[column.name]
+                dtype, digests = column.dtype_for(self.vocab_size), part.digests[column.name]
+                file = f"{stem}{column.suffix}"
+                files.append(DataFile(file, column, dtype, part.count(column), before, digests))
+            before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
+        return files
 
     def to_json(self) -> str:
         """The exact text of NAME.json."""

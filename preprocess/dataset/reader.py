@@ -23,7 +23,7 @@ from preprocess.dataset.columns import (
     manifest_name,
     shard_name,
 )
-from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import JoinedArrays
 
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
@@ -57,15 +57,11 @@ class TokenFile:
         self.path = path.with_suffix(".json") if manifest.shards else path
         self._absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
-        arrays = [
-            (column, _map(path, file, column.dtype_for(manifest.vocab_size), n_bytes, column.per))
-            for file, column, n_bytes, _ in manifest.files(path.stem)
-        ]
-        n = len(manifest.columns)
-        self.parts: list[dict[str, Values]] = [
-            {column.name: array for column, array in arrays[start : start + n]}
-            for start in range(0, len(arrays), n)
-        ]
+        self.parts: list[dict[str, Values]] = []
+        for file in manifest.files(path.stem):
+            if file.column == IDS:
+                self.parts.append({})
+            self.parts[-1][file.column.name] = _map(path, file)
         self.tokens: Values | JoinedArrays = self.column(IDS.name)
 
     @property
@@ -161,23 +157,21 @@ def _open_again(path: str, digest: str) -> TokenFile:
     return file
 
 
-def _map(
-    bin_path: Path, file_name: str, dtype: np.dtype[Any], n_bytes: int, per: str
-) -> npt.NDArray[Any]:
+def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
     """The whole file as a read-only array, if it has the size that the manifest states."""
-    path, manifest_path = bin_path.with_name(file_name), bin_path.with_suffix(".json")
+    path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno()).st_size
-            if found != n_bytes:
+            if found != data.n_bytes:
                 raise TokenFileError(
-                    f"{path}: {n_bytes:,} bytes are expected ({n_bytes // dtype.itemsize:,} {per}s"
-                    f" of {dtype.name}, says its manifest) and {found:,} were found; it was damaged"
-                    " or replaced: build the files again"
+                    f"{path}: {data.n_bytes:,} bytes are expected ({data.count:,}"
+                    f" {data.column.per}s of {data.dtype.name}, says its manifest) and {found:,}"
+                    " were found; it was damaged or replaced: build the files again"
                 )
-            if not n_bytes:  # an empty file cannot be mapped
-                return np.frombuffer(b"", dtype)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+            if not found:  # an empty file cannot be mapped
+                return np.frombuffer(b"", data.dtype)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), data.dtype)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {manifest_path} is there; put it "

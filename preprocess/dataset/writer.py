@@ -407,10 +407,10 @@ class TokenFileWriter:
             shards=() if is_whole else (*self._shards, here),
         )
         growing = {file.name for file in self._files}
-        for file, column, size, _ in manifest.files(self._name):
-            if column.per == "token" and file not in growing:
+        for data in manifest.files(self._name):
+            if data.column.per == "token" and data.name not in growing:
                 # What moved on to the next shard goes, now that the journal knows of that.
-                stream = self._storage.stream(file, size)
+                stream = self._storage.stream(data.name, data.n_bytes)
                 try:
                     stream.sync()
                 finally:
@@ -443,12 +443,12 @@ def saved_manifest(storage: Storage, name: str) -> Manifest:
     if not manifest_is_as_written(text):
         raise damaged(manifest_name(name))
     manifest = Manifest.from_json(text.decode(), manifest_name(name))
-    for file, _, n_bytes, digests in manifest.files(name):
-        start = max(len(digests) - 1, 0) * BLOCK_BYTES
+    for file in manifest.files(name):
+        start = max(len(file.digests) - 1, 0) * BLOCK_BYTES
         # One byte more than there should be.
-        block = storage.read(file, start, n_bytes + 1)
+        block = storage.read(file.name, start, file.n_bytes + 1)
         # A shard that lies inside one document has no ends, an empty .docs and no digests.
         digest = (xxhash.xxh3_128_hexdigest(block),) if block else ()
-        if start + len(block) != n_bytes or digest != digests[-1:]:
-            raise damaged(file)
+        if start + len(block) != file.n_bytes or digest != file.digests[-1:]:
+            raise damaged(file.name)
     return manifest
