@@ -1,8 +1,9 @@
-"""Memory of arrays that nobody holds any more, for those that come.
+"""A pool of memory for arrays: what is released by one is handed out for the next.
 
-Law: an array shares memory with no other that is alive, and keeps no more than twice what it needs;
-what it contains at first means nothing. When memory for another one is made, little more stays free
-than is in use.
+- An array shares memory with no other that is alive, and keeps no more than twice what it needs;
+  what it contains at first means nothing.
+- Memory is released when the last array, view or memoryview made of it is gone.
+- When memory for another one is made, little more stays free than is in use.
 
 Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
 at the first touch, and takes it back as soon as the arrays are gone.
@@ -10,9 +11,11 @@ at the first touch, and takes it back as soon as the arrays are gone.
 
 from __future__ import annotations
 
+import itertools
 import mmap
-import sys
-import threading
+import weakref
+from collections import deque
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,67 +36,63 @@ def _mapped(n_bytes: int) -> mmap.mmap:
 
 
 class ReusedMemory:
-    """Hands out arrays, and sees by itself when all that was made of one is gone.
+    """Hands out arrays, and takes their memory back when they are gone.
+
+    Nothing here locks: a thread may be interrupted by a signal anywhere, and a forked process lacks
+    the other threads.
 
     Args:
-        limit: How many are known of, most of them of arrays that are alive.
-        largest: Bytes of the largest that is.
+        limit: How many may be free.
+        largest: Bytes of the largest that is used again.
     """
 
     def __init__(self, limit: int, largest: int) -> None:
-        self._limit, self._largest = limit, largest
-        self._lock = threading.Lock()
-        # No arrays, so that nobody can change their shape or make them read-only for others; and no
-        # `bytearray`, which is written to as soon as it is made: much may never be used.
-        self._memory = [_mapped(mmap.PAGESIZE)]
-        # As this Python counts them.
-        self._free = self._holders(0)
+        self._largest = largest
+        # What was in use last, and is near the processor, comes last.
+        self._free: deque[mmap.mmap] = deque(maxlen=limit)
+        # The size of what is in use, and what notices that it is no more.
+        self._used: dict[int, tuple[int, weakref.ref[NDArray[np.uint8]]]] = {}
+        self._numbers = itertools.count()
 
     def array(self, n_bytes: int) -> NDArray[np.uint8]:
         """uint8[n_bytes], writable, of any content."""
-        # Nobody waits: who holds the lock may be the thread that was interrupted by a signal, or
-        # one that a forked process does not have.
-        if not _STEP <= n_bytes <= self._largest or not self._lock.acquire(blocking=False):
+        if not _STEP <= n_bytes <= self._largest:
             return np.empty(n_bytes, np.uint8)
         try:
-            # Every array made of it, views of views too, holds the memory. What was in use last is
-            # near the processor.
-            free = [
-                place
-                for place in reversed(range(len(self._memory)))
-                if self._holders(place) == self._free
-            ]
-            rounded = -(-n_bytes // _STEP) * _STEP
-            # Not a far larger one: somebody may keep this array.
-            fitting = range(n_bytes, max(rounded, n_bytes + n_bytes // 2) + 1)
-            for place in free:
-                if len(self._memory[place]) in fitting:
-                    self._memory.append(self._memory.pop(place))
-                    break
+            memory = self._acquire(n_bytes, -(-n_bytes // _STEP) * _STEP)
+        except OSError:
+            return np.empty(n_bytes, np.uint8)  # or its error that memory is used up
+        # NumPy makes this the base of every array made of it.
+        whole = np.frombuffer(memory, np.uint8)
+        number = next(self._numbers)
+        release = partial(self._release, number, memory)
+        self._used[number] = len(memory), weakref.ref(whole, release)
+        return whole[:n_bytes]
+
+    def _acquire(self, n_bytes: int, rounded: int) -> mmap.mmap:
+        # Not a far larger one: somebody may keep the array.
+        most = max(rounded, n_bytes + n_bytes // 2)
+        others = []
+        found = None
+        while found is None and self._free:
+            try:
+                memory = self._free.pop()
+            except IndexError:  # another thread took it
+                break
+            if n_bytes <= len(memory) <= most:
+                found = memory
             else:
-                # What is too small for this is for the others that come.
-                for place in free:
-                    if len(self._memory[place]) < n_bytes:
-                        del self._memory[place]
-                self._let_go(rounded)
-                try:
-                    self._memory.append(_mapped(rounded))
-                except OSError:
-                    return np.empty(n_bytes, np.uint8)  # or its error that memory is used up
-                del self._memory[: -self._limit]
-            return np.frombuffer(self._memory[-1], np.uint8, n_bytes)
-        finally:
-            self._lock.release()
+                others.append(memory)
+        if found is None:
+            # What is too small for this is for the others that come.
+            others = [memory for memory in others if len(memory) >= n_bytes]
+            used = sum(size for size, _ in list(self._used.values()))
+            room = rounded + used + _SPARE
+            sizes = itertools.accumulate(map(len, others))
+            others = [memory for memory, size in zip(others, sizes, strict=True) if size <= room]
+        self._free.extend(reversed(others))
+        return _mapped(rounded) if found is None else found
 
-    def _let_go(self, n_bytes: int) -> None:
-        """Keep little that is free when so much more comes into use; what was in use last stays."""
-        free = {place for place in range(len(self._memory)) if self._holders(place) == self._free}
-        used = (len(memory) for place, memory in enumerate(self._memory) if place not in free)
-        room = n_bytes + sum(used) + _SPARE
-        for place in sorted(free, reverse=True):
-            room -= len(self._memory[place])
-            if room < 0:
-                del self._memory[place]
-
-    def _holders(self, place: int) -> int:
-        return sys.getrefcount(self._memory[place])
+    def _release(self, number: int, memory: mmap.mmap, _: object) -> None:
+        del self._used[number]
+        self._free.append(memory)
