@@ -205,8 +205,8 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
                 batch.buffer,
                 batch.bounds,
                 suffix_id=end_of_text,
-                continues=batch.continues,
-                continued=batch.continued,
+                starts_mid_document=batch.starts_mid_document,
+                ends_mid_document=batch.ends_mid_document,
                 gaps=True,
                 memory=memory.array,
             )

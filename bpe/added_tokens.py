@@ -182,8 +182,8 @@ class Preparation:
         *,
         prefix_id: int = -1,
         suffix_id: int = -1,
-        continues: bool = False,
-        continued: bool = False,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Prepare documents, encode what is to be split, and put the other ids in between.
 
@@ -194,8 +194,8 @@ class Preparation:
             recognised: As in `pieces`.
             prefix_id: As in `Encoder.encode`.
             suffix_id: As there.
-            continues: As there.
-            continued: As there.
+            starts_mid_document: As there.
+            ends_mid_document: As there.
 
         Returns:
             As `Encoder.encode`.
@@ -207,7 +207,7 @@ class Preparation:
         ends: list[tuple[int, int]] = []  # of documents: in that text, and among these ids
         last = len(offsets) - 2
         for index in range(last + 1):
-            if prefix_id >= 0 and not (continues and index == 0):
+            if prefix_id >= 0 and not (starts_mid_document and index == 0):
                 ids.append(prefix_id)
                 places.append(cuts[-1])
             for piece in self.pieces(
@@ -219,7 +219,7 @@ class Preparation:
                 else:
                     parts.append(piece)
                     cuts.append(cuts[-1] + len(piece))
-            if suffix_id >= 0 and not (continued and index == last):
+            if suffix_id >= 0 and not (ends_mid_document and index == last):
                 ids.append(suffix_id)
                 places.append(cuts[-1])
             ends.append((cuts[-1], len(ids)))

@@ -399,8 +399,8 @@ class Encoder:
         *,
         prefix_id: int = -1,
         suffix_id: int = -1,
-        continues: bool = False,
-        continued: bool = False,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -413,8 +413,8 @@ class Encoder:
                 `buffer[offsets[d] : offsets[d + 1]]`.
             prefix_id: put before every document, -1 for nothing.
             suffix_id: put after every document, -1 for nothing.
-            continues: the first document began in an earlier call: no prefix for it.
-            continued: the last document goes on in a later call: no suffix for it.
+            starts_mid_document: the first document began in an earlier call: no prefix for it.
+            ends_mid_document: the last document goes on in a later call: no suffix for it.
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
                 all the same; what stands between one and the next has no ids.
             memory: gives uint8[n] for a number n of bytes, which nobody else has, as many as ids
@@ -439,8 +439,8 @@ class Encoder:
                 offsets,
                 prefix_id=prefix_id,
                 suffix_id=suffix_id,
-                continues=continues,
-                continued=continued,
+                starts_mid_document=starts_mid_document,
+                ends_mid_document=ends_mid_document,
                 gaps=gaps,
                 memory=memory,
             )
@@ -452,8 +452,8 @@ class Encoder:
             frozenset(),
             prefix_id=prefix_id,
             suffix_id=suffix_id,
-            continues=continues,
-            continued=continued,
+            starts_mid_document=starts_mid_document,
+            ends_mid_document=ends_mid_document,
         )
 
     def _refuse_larger(self, largest: int) -> None:
@@ -469,8 +469,8 @@ class Encoder:
         *,
         prefix_id: int = -1,
         suffix_id: int = -1,
-        continues: bool = False,
-        continued: bool = False,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -499,11 +499,11 @@ class Encoder:
         documents = kernels.Documents(
             offsets=read_only(offsets),
             token_offsets=np.zeros(n_documents + 1, np.int64),
-            around=np.array([prefix_id, suffix_id, continued, gaps], np.int64),
+            around=np.array([prefix_id, suffix_id, ends_mid_document, gaps], np.int64),
         )
         cursor = np.array([0, -1, 0, 0], np.int64)
         n_ids = 0
-        if n_documents and prefix_id >= 0 and not continues:
+        if n_documents and prefix_id >= 0 and not starts_mid_document:
             written[0] = prefix_id
             n_ids = 1
         source = read_only(buffer)

@@ -30,7 +30,7 @@ class SeparatedPart(NamedTuple):
     start: int  # of the buffer: the text is `buffer[start:stop]`
     stop: int
     bounds: NDArray[np.int64]  # int64[2 * n_documents]: where each begins and ends, from `start` on
-    continued: bool  # the last document goes on in the next part
+    ends_mid_document: bool  # the last document goes on in the next part
 
 
 def separated_parts(
@@ -54,7 +54,7 @@ def separated_parts(
         # Those that begin before the target; one of them may end behind it.
         found = start + find_all(buffer[start : target + m - 1], separator)
         opened = int(found[-1]) + m if len(found) else start
-        stop, following, continued = n, n, False
+        stop, following, ends_mid_document = n, n, False
         if target < n:
             # At the beginning of a document the place would depend on what stands before it.
             begin = max(target, opened)
@@ -64,12 +64,12 @@ def separated_parts(
                 end, ends_there = _end_of_document(buffer, separator, begin, 2 * (end - begin))
                 cut = safe_cut(buffer, max(begin, opened + 1), end)
             if cut < end:
-                stop, following, continued = cut, cut, True
+                stop, following, ends_mid_document = cut, cut, True
             elif ends_there:
                 stop, following = end, end + m
         bounds = np.empty(2 * len(found) + 2, np.int64)
         bounds[0], bounds[1:-1:2], bounds[2::2], bounds[-1] = start, found, found + m, stop
-        yield SeparatedPart(start, stop, bounds - start, continued)
+        yield SeparatedPart(start, stop, bounds - start, ends_mid_document)
         if following == stop == n:
             return
         start = following

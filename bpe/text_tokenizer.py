@@ -32,8 +32,8 @@ class AnyEncoder(Protocol):
         *,
         prefix_id: int = -1,
         suffix_id: int = -1,
-        continues: bool = False,
-        continued: bool = False,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -82,7 +82,7 @@ class AnyTokenizer(Protocol):
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """The first place from `position` on where a document can be cut; `stop` if none."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
         """Encode text; special tokens in it become their ids."""
 
     def encode_ordinary(self, text: str) -> list[int]:
@@ -272,8 +272,8 @@ class TextEncoder:
         *,
         prefix_id: int = -1,
         suffix_id: int = -1,
-        continues: bool = False,
-        continued: bool = False,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -284,8 +284,8 @@ class TextEncoder:
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes.
             prefix_id: put before every document, -1 for nothing.
             suffix_id: put after every document, -1 for nothing.
-            continues: never true, for a document is not cut.
-            continued: never true.
+            starts_mid_document: never true, for a document is not cut.
+            ends_mid_document: never true.
             gaps: `offsets` has two for each document, where it begins and ends.
             memory: not used: what is done before takes far longer than new memory.
 
@@ -296,8 +296,8 @@ class TextEncoder:
         Raises:
             EncodingError: An id does not fit into the encoder's type.
         """
-        assert not continues, "the document was cut, and this tokenizer allows no cut"
-        assert not continued, "the document was cut, and this tokenizer allows no cut"
+        assert not starts_mid_document, "the document was cut, and this tokenizer allows no cut"
+        assert not ends_mid_document, "the document was cut, and this tokenizer allows no cut"
         bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []

@@ -627,7 +627,7 @@ class Tokenizer:
             check_utf8(text, part.start)
             with self._lent_encoder() as encoder:
                 ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
-                if part.continued:
+                if part.ends_mid_document:
                     offsets = offsets[:-1]
                 gathered.put(number, ids, offsets, part.stop - part.start)
 

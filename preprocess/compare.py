@@ -49,8 +49,8 @@ class _Side:
         ids, ends = self.encoder.encode(
             batch.buffer,
             batch.bounds,
-            continues=batch.continues,
-            continued=batch.continued,
+            starts_mid_document=batch.starts_mid_document,
+            ends_mid_document=batch.ends_mid_document,
             gaps=True,
         )
         seconds = time.perf_counter() - started
@@ -127,7 +127,7 @@ def compare(
                 if same_vocabulary:
                     equal = _equal(*(encoded[id(side)] for side in sides))
                     # A document that came in parts is the same if all of its parts are.
-                    equal[0] &= is_same_so_far or not batch.continues
+                    equal[0] &= is_same_so_far or not batch.starts_mid_document
                     n_same += int(equal[: batch.n_ended].sum())
                     is_same_so_far = bool(equal[-1])
                 n_documents += batch.n_ended

@@ -60,8 +60,8 @@ class DocumentBatch:
         buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
-        continues: Document 0 began in an earlier batch of the same source.
-        continued: The last document goes on in the next batch of the same source.
+        starts_mid_document: Document 0 began in an earlier batch of the same source.
+        ends_mid_document: The last document goes on in the next batch of the same source.
         in_validation: bool[n_documents], which documents belong to validation; None where nobody
             asked.
         n_empty: Documents of zero bytes that were dropped.
@@ -73,8 +73,8 @@ class DocumentBatch:
 
     buffer: Bytes
     bounds: Offsets
-    continues: bool = False
-    continued: bool = False
+    starts_mid_document: bool = False
+    ends_mid_document: bool = False
     in_validation: NDArray[np.bool_] | None = None
     n_empty: int = 0
     n_skipped: int = 0
@@ -100,7 +100,7 @@ class DocumentBatch:
     @property
     def n_ended(self) -> int:
         """Number of documents that end in this batch: the first so many."""
-        return len(self) - self.continued
+        return len(self) - self.ends_mid_document
 
     def without_text(self) -> DocumentBatch:
         """What the batch says of its documents, without their text: they have no bytes."""
@@ -109,10 +109,10 @@ class DocumentBatch:
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
         """The documents that a mask `bool[n_documents]` chooses."""
-        continues = self.continues and bool(chosen[:1].any())
-        continued = self.continued and bool(chosen[-1:].any())
+        starts_mid_document = self.starts_mid_document and bool(chosen[:1].any())
+        ends_mid_document = self.ends_mid_document and bool(chosen[-1:].any())
         buffer, bounds = _trimmed(self.buffer, self.bounds.reshape(-1, 2)[chosen].ravel())
-        return DocumentBatch(buffer, bounds, continues, continued)
+        return DocumentBatch(buffer, bounds, starts_mid_document, ends_mid_document)
 
     def joined(self) -> tuple[Bytes, Offsets]:
         """Its text without what stands between the documents; copied only if something does.
@@ -184,8 +184,8 @@ def prepare(
     reading: Reading,
     where: Callable[[int], str],
     *,
-    continues: bool = False,
-    continued: bool = False,
+    starts_mid_document: bool = False,
+    ends_mid_document: bool = False,
     in_validation: bool | None = None,
 ) -> DocumentBatch:
     """Make a batch of documents that lie in a buffer: check, drop, replace, decide.
@@ -196,8 +196,8 @@ def prepare(
         ends: int64[d]: document i is `buffer[starts[i] : ends[i]]`.
         reading: The user's choices.
         where: Says where position i of the buffer is in the source, for error messages.
-        continues: Document 0 began in an earlier batch.
-        continued: The last document goes on in the next batch.
+        starts_mid_document: Document 0 began in an earlier batch.
+        ends_mid_document: The last document goes on in the next batch.
         in_validation: The decision for all of these documents, where it was made before.
 
     Raises:
@@ -227,7 +227,15 @@ def prepare(
         else:
             decided = np.full(len(bounds) // 2, in_validation)
     return DocumentBatch(
-        buffer, bounds, continues, continued, decided, n_empty, n_skipped, n_replaced, content
+        buffer,
+        bounds,
+        starts_mid_document,
+        ends_mid_document,
+        decided,
+        n_empty,
+        n_skipped,
+        n_replaced,
+        content,
     )
 
 

@@ -128,7 +128,7 @@ class EncodedBatch:
         lengths = self.lengths()[self.ids]
         # The special ids around a document stand for no text.
         if self.special.begin_of_text is not None:
-            lengths[self.offsets[int(self.batch.continues) : -1]] = 0
+            lengths[self.offsets[int(self.batch.starts_mid_document) : -1]] = 0
         if self.special.end_of_text >= 0:
             lengths[self.offsets[1 : self.batch.n_ended + 1] - 1] = 0
         return tokens_at(positions, self.batch.bounds, np.cumsum(lengths))
@@ -487,8 +487,8 @@ class _Encoding:
             batch.bounds,
             prefix_id=-1 if begin is None else begin,
             suffix_id=self._ids.end_of_text,
-            continues=batch.continues,
-            continued=batch.continued,
+            starts_mid_document=batch.starts_mid_document,
+            ends_mid_document=batch.ends_mid_document,
             gaps=True,
             memory=self._memory.array,
         )

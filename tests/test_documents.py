@@ -174,7 +174,7 @@ def test_without_text_nothing_of_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "documents", "continues", "continued"),
+    ("chosen", "documents", "starts_mid_document", "ends_mid_document"),
     [
         ([True, True, True], b"onetwothree", True, True),
         ([True, False, True], b"onethree", True, True),
@@ -183,12 +183,15 @@ def test_without_text_nothing_of_it_is_kept() -> None:
     ],
 )
 def test_selecting_keeps_what_is_unfinished(
-    chosen: list[bool], documents: bytes, continues: bool, continued: bool
+    chosen: list[bool], documents: bytes, starts_mid_document: bool, ends_mid_document: bool
 ) -> None:
     bounds = np.array([0, 3, 5, 8, 8, 13])
     batch = DocumentBatch(buffer_of(b"one--twothree"), bounds, True, True)
     selected = batch.select(np.array(chosen))
     assert selected.joined()[0].tobytes() == documents
     assert np.shares_memory(selected.buffer, batch.buffer) == any(chosen)
-    assert (selected.continues, selected.continued) == (continues, continued)
+    assert (selected.starts_mid_document, selected.ends_mid_document) == (
+        starts_mid_document,
+        ends_mid_document,
+    )
     assert len(selected) == sum(chosen)

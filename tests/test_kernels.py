@@ -401,7 +401,15 @@ def test_gaps_have_no_ids() -> None:
         some = chosen.choices([*texts, "", "a"], k=9)
         gaps = [*chosen.choices(["", "<|endoftext|>", " ", "the" * 700, "é"], k=8), ""]
         pieces = [piece for both in zip(some, gaps, strict=True) for piece in both][:-1]
-        for around in ({}, {"prefix_id": 7, "suffix_id": 8, "continues": True, "continued": True}):
+        for around in (
+            {},
+            {
+                "prefix_id": 7,
+                "suffix_id": 8,
+                "starts_mid_document": True,
+                "ends_mid_document": True,
+            },
+        ):
             expected, places = encoder.encode(*as_batch(some), **around)
             ids, found = encoder.encode(*as_batch(pieces), gaps=True, **around)
             assert ids.tolist() == expected.tolist()
@@ -410,19 +418,19 @@ def test_gaps_have_no_ids() -> None:
     assert (ids.tolist(), found.tolist()) == ([], [0])
 
 
-@pytest.mark.parametrize("continues", [False, True])
-@pytest.mark.parametrize("continued", [False, True])
-def test_ids_around_documents(continues: bool, continued: bool) -> None:
+@pytest.mark.parametrize("starts_mid_document", [False, True])
+@pytest.mark.parametrize("ends_mid_document", [False, True])
+def test_ids_around_documents(starts_mid_document: bool, ends_mid_document: bool) -> None:
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
     ids, offsets = encoder.encode(
         *as_batch(["a", "", "bc"]),
         prefix_id=1000,
         suffix_id=2000,
-        continues=continues,
-        continued=continued,
+        starts_mid_document=starts_mid_document,
+        ends_mid_document=ends_mid_document,
     )
-    first = [97, 2000] if continues else [1000, 97, 2000]
-    last = [1000, 98, 99] if continued else [1000, 98, 99, 2000]
+    first = [97, 2000] if starts_mid_document else [1000, 97, 2000]
+    last = [1000, 98, 99] if ends_mid_document else [1000, 98, 99, 2000]
     assert ids.tolist() == [*first, 1000, 2000, *last]
     assert offsets.tolist() == [0, len(first), len(first) + 2, len(ids)]
 

@@ -64,7 +64,7 @@ def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]
     """Put parts of documents together again; also count what was left out and replaced."""
     documents: list[bytes] = []
     totals = {"empty": 0, "skipped": 0, "replaced": 0, "validation": 0}
-    continued = False
+    ends_mid_document = False
     for unit in units:
         batch = unit.read()
         parts = parts_of(batch)
@@ -77,16 +77,16 @@ def documents_of(units: Iterable[TextUnit]) -> tuple[list[bytes], dict[str, int]
         totals["skipped"] += batch.n_skipped
         totals["replaced"] += batch.n_replaced
         if batch.in_validation is not None:
-            ended = batch.in_validation[:-1] if batch.continued else batch.in_validation
+            ended = batch.in_validation[:-1] if batch.ends_mid_document else batch.in_validation
             totals["validation"] += int(ended.sum())
         if not len(batch):
             continue
-        assert batch.continues == continued
-        if continued:
+        assert batch.starts_mid_document == ends_mid_document
+        if ends_mid_document:
             documents[-1] += parts.pop(0)
         documents += parts
-        continued = batch.continued
-    assert not continued
+        ends_mid_document = batch.ends_mid_document
+    assert not ends_mid_document
     return documents, totals
 
 
@@ -126,7 +126,7 @@ def test_a_cut_changes_no_pre_token(
         batch = unit.read()
         for i, part in enumerate(parts_of(batch)):
             split = PRETOKENIZER.split(part)
-            if i == 0 and batch.continues:
+            if i == 0 and batch.starts_mid_document:
                 pieces[-1] += split
             else:
                 pieces.append(split)

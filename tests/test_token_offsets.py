@@ -30,7 +30,7 @@ def test_every_byte_is_in_the_token_that_spells_it(
     tokenizer: Tokenizer, documents: list[str], data: st.DataObject
 ) -> None:
     gap, begins = data.draw(st.binary(max_size=2)), data.draw(st.booleans())
-    continues, continued = data.draw(st.booleans()), data.draw(st.booleans())
+    starts_mid_document, ends_mid_document = data.draw(st.booleans()), data.draw(st.booleans())
     end = tokenizer.special_tokens["<|endoftext|>"]
     special = SpecialIds(end, end if begins else None)
     pieces = [document.encode() for document in documents]
@@ -42,15 +42,15 @@ def test_every_byte_is_in_the_token_that_spells_it(
         bounds,
         prefix_id=end if begins else -1,
         suffix_id=end,
-        continues=continues,
-        continued=continued,
+        starts_mid_document=starts_mid_document,
+        ends_mid_document=ends_mid_document,
         gaps=True,
     )
-    batch = DocumentBatch(buffer, bounds, continues, continued)
+    batch = DocumentBatch(buffer, bounds, starts_mid_document, ends_mid_document)
     encoded = EncodedBatch(batch, ids, offsets, special, lambda: token_lengths(tokenizer))
     positions, expected = [], []
     for number, (document, start) in enumerate(zip(pieces, starts.tolist(), strict=True)):
-        first = int(offsets[number]) + (begins and not (continues and number == 0))
+        first = int(offsets[number]) + (begins and not (starts_mid_document and number == 0))
         stop = int(offsets[number + 1]) - (number < batch.n_ended)
         for token in range(first, stop):
             before, after = (tokenizer.decode_bytes(ids[first:n]) for n in (token, token + 1))

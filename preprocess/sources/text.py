@@ -63,11 +63,11 @@ class TextUnit(FileUnit):
         if self.ends is Ends.BETWEEN:
             # What follows the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
-        continued = self.ends is Ends.INSIDE
+        ends_mid_document = self.ends is Ends.INSIDE
         if self.skipped:
             # After the long document's end there can only be the empty document at the end of the
             # file.
-            n_skipped, n_empty = (0, 0) if continued else (1, len(starts) - 1)
+            n_skipped, n_empty = (0, 0) if ends_mid_document else (1, len(starts) - 1)
             return DocumentBatch(
                 content[:0],
                 np.zeros(0, np.int64),
@@ -81,8 +81,8 @@ class TextUnit(FileUnit):
             ends,
             self.reading,
             self.byte,
-            continues=self.begins_inside,
-            continued=continued,
+            starts_mid_document=self.begins_inside,
+            ends_mid_document=ends_mid_document,
             in_validation=self.in_validation,
         )
 
