@@ -87,12 +87,10 @@ def _decode(options: _Options, console: _Console) -> int:
 
 
 def _inspect(options: _Options, console: _Console) -> int:
-    from preprocess.inspect import description, facts
+    from preprocess.inspect import facts, lines
 
-    if console.as_json:
-        console.show(facts(**options), [])
-    else:
-        console.show({}, description(**options))
+    found = facts(**options)
+    console.show(found, lines(found))
     return 0
 
 

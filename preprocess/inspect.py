@@ -1,11 +1,11 @@
-"""What a file is: token files, tokenizers and directories of outputs, in words.
+"""Describe token files, tokenizers and directories of outputs; decode token files.
 
-Law: nothing is changed, and a file is only called what it was checked to be.
+Nothing is changed, and a file is only called what it was checked to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,7 @@ def decode_range(
 
 
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
-    """What there is to say about a .bin, a tokenizer or a directory of outputs, ready for JSON.
+    """Describe a .bin, a tokenizer or a directory of outputs, ready for JSON.
 
     Of a directory: "tokenizer" (or null), "token_files", "val_in_train", "runs" and "unfinished".
 
@@ -98,44 +98,40 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     Raises:
         TokenbinError: There is no such file, or it is none of these, or it is damaged.
     """
-    place = _place(path, pattern)
-    if place.is_dir():
-        return _of_directory(place, inspect_tokenizer.facts)
-    if _is_token_file(place):
-        return _of_token_file(open_tokens(place))[0]
-    return inspect_tokenizer.facts(place, _tokenizer_at(place, pattern))
-
-
-def description(path: StrPath, *, pattern: str | None = None) -> list[str]:
-    """The same as `facts`, in lines for people."""
-    place = _place(path, pattern)
-    if place.is_dir():
-        return _lines_of_directory(_of_directory(place, inspect_tokenizer.lines))
-    if _is_token_file(place):
-        return quality.lines(_of_token_file(open_tokens(place))[0])
-    return inspect_tokenizer.lines(place, _tokenizer_at(place, pattern))
-
-
-def _place(path: StrPath, pattern: str | None) -> Path:
-    return Path(convert({"path": path, "pattern": pattern}, InspectSettings).path)
-
-
-def _is_token_file(path: Path) -> bool:
-    if path.suffix == ".json":
-        return object_in(open_storage(path.parent).finished, path.name, FORMAT) is not None
-    return path.exists() and path.suffix == ".bin"
-
-
-def _tokenizer_at(path: Path, pattern: str | None) -> AnyTokenizer:
+    place = Path(convert(locals(), InspectSettings).path)
     from bpe import load_tokenizer
 
-    if not path.exists() and path.suffix in (".bin", ".json"):
-        raise TokenFileError(f"{path}: no such file or directory; check the path")
-    if path.exists() and path.suffix not in (".json", ".tiktoken"):
+    if place.is_dir():
+        return _of_directory(place)
+    if not place.exists() and place.suffix in (".bin", ".json"):
+        raise TokenFileError(f"{place}: no such file or directory; check the path")
+    if place.suffix == ".bin" or _is_manifest(place):
+        return _of_token_file(open_tokens(place))[0]
+    if place.exists() and place.suffix not in (".json", ".tiktoken"):
         raise TokenFileError(
-            f"{path}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
+            f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
         )
-    return load_tokenizer(path, pattern=pattern)
+    return inspect_tokenizer.facts(place, load_tokenizer(place, pattern=pattern))
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Put what `facts` returns into lines for people."""
+    if "kind" in found:
+        return inspect_tokenizer.lines(found)
+    if "dtype" in found:
+        return quality.lines(found)
+    parts = [found["tokenizer"]] if found["tokenizer"] else []
+    return [
+        *(line for part in (*parts, *found["token_files"]) for line in lines(part)),
+        *(quality.shared_line(each) for each in found["val_in_train"]),
+        *(quality.run_line(each) for each in found["runs"]),
+        *(f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]),
+    ]
+
+
+def _is_manifest(path: Path) -> bool:
+    files = open_storage(path.parent).finished
+    return path.suffix == ".json" and object_in(files, path.name, FORMAT) is not None
 
 
 def manifests_in(directory: Path) -> list[Path]:
@@ -145,15 +141,13 @@ def manifests_in(directory: Path) -> list[Path]:
     return [directory / name for name in names if object_in(files, name, FORMAT)]
 
 
-def _of_directory(
-    directory: Path, of_tokenizer: Callable[[Path, AnyTokenizer], Any]
-) -> dict[str, Any]:
+def _of_directory(directory: Path) -> dict[str, Any]:
     from bpe import load_tokenizer
 
     tokenizer_path = directory / TOKENIZER_FILE
     found: dict[str, Any] = {"path": str(directory), "tokenizer": None}
     if tokenizer_path.exists():
-        found["tokenizer"] = of_tokenizer(tokenizer_path, load_tokenizer(tokenizer_path))
+        found["tokenizer"] = inspect_tokenizer.facts(tokenizer_path, load_tokenizer(tokenizer_path))
     judged = {path.stem: _of_token_file(open_tokens(path)) for path in manifests_in(directory)}
     storage = open_storage(directory)
     there = [name for name in storage.finished.names() if name.endswith("stats.json")]
@@ -171,15 +165,6 @@ def _of_directory(
     if not any(found[key] for key in ("tokenizer", "token_files", "runs", "unfinished")):
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return found
-
-
-def _lines_of_directory(found: dict[str, Any]) -> list[str]:
-    lines: list[str] = list(found["tokenizer"] or ())
-    for of_file in found["token_files"]:
-        lines += quality.lines(of_file)
-    lines += [quality.shared_line(each) for each in found["val_in_train"]]
-    lines += [quality.run_line(each) for each in found["runs"]]
-    return lines + [f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]]
 
 
 def _of_token_file(

@@ -1,20 +1,19 @@
-"""What a tokenizer is, in words and as JSON: sizes, pattern, special and strange entries.
+"""Statistics of a tokenizer: sizes, pattern, special and strange tokens.
 
-Law: nothing is guessed.  What was looked at is said with each number; that no text gives a token is
-said only where it is certain, and `out_of_reach` says why.
+Nothing is estimated. A token is only reported as one that no text gives where that is certain;
+`out_of_reach` explains why.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from preprocess.report import tokenizer_in_words
+from preprocess.report import listed
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -25,18 +24,20 @@ _LONGEST_MERGED = 1000
 
 
 def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
-    """What there is to say about a tokenizer, ready for JSON.
-
-    Args:
-        path: What it is called.
-        tokenizer: The tokenizer.
-    """
+    """Describe a tokenizer that is called `path`, ready for JSON."""
     from bpe import Tokenizer
 
     special = tokenizer.special_tokens
-    common: dict[str, Any] = {
+    if isinstance(tokenizer, Tokenizer):
+        ids: Iterable[int] = tokenizer.vocabulary.bytes_of_id
+        ordinary = list(tokenizer.vocabulary.tokens.values())
+        more = _of_byte_level(tokenizer)
+    else:
+        ids, special_ids = tokenizer.vocab, set(special.values())
+        ordinary = [token for i, token in tokenizer.vocab.items() if i not in special_ids]
+        more = {"kind": tokenizer.pattern}
+    return {
         "path": str(path),
-        "kind": tokenizer.pattern.partition(":")[0],
         "pattern": tokenizer.pattern,
         "unicode_version": tokenizer.unicode_version or None,
         "vocab_size": tokenizer.vocab_size,
@@ -44,18 +45,11 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
         "eos_token": tokenizer.eos_token,
         "bos_token": tokenizer.bos_token,
         "fingerprint": tokenizer.fingerprint,
-    }
-    if isinstance(tokenizer, Tokenizer):
-        return common | _of_byte_level(tokenizer)
-    words = tokenizer.vocab
-    special_ids = set(special.values())
-    ordinary = [token for token_id, token in words.items() if token_id not in special_ids]
-    return common | {
-        "kind": tokenizer.pattern,
         "ordinary_tokens": len(ordinary),
-        "gaps": _gaps(words),
-        "longest": [shown(token) for token in _longest(ordinary, _LISTED)],
+        "gaps": _gaps(ids),
+        "longest": _longest(ordinary, _LISTED),
         "strange": _strange(ordinary),
+        **more,
     }
 
 
@@ -71,7 +65,7 @@ def _gaps(ids: Iterable[int]) -> dict[str, Any]:
 
 
 def _strange(tokens: Iterable[bytes]) -> dict[str, Any]:
-    """Kinds of tokens that surprise, longer than one byte: how many there are, and the longest."""
+    """Find surprising tokens of more than one byte: by kind, their number and the longest."""
     longer = [token for token in tokens if len(token) > 1]
     kinds = {
         "control characters": [token for token in longer if _has_controls(token)],
@@ -83,13 +77,15 @@ def _strange(tokens: Iterable[bytes]) -> dict[str, Any]:
         "the same again and again": [t for t in longer if len(t) >= 16 and len(set(t)) == 1],
     }
     return {
-        name: {"count": len(found), "longest": [shown(token) for token in _longest(found, 3)]}
-        for name, found in kinds.items()
+        name: {"count": len(found), "longest": _longest(found, 3)} for name, found in kinds.items()
     }
 
 
-# By the first word of a letter's name: good enough to find what is odd.
+# By the first word of a letter's name: good enough to find what is odd. Japanese mixes several
+# scripts, and letters of another width or style are Latin.
 _SCRIPTS_THAT_MIX = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "HANGUL", "IDEOGRAPHIC"}
+_NO_SCRIPTS = {"MODIFIER", "MATHEMATICAL", "FULLWIDTH", "HALFWIDTH", "UNKNOWN"}
+_NO_SCRIPTS |= {"FEMININE", "MASCULINE", "MICRO"}
 
 
 def _scripts(token: bytes) -> set[str]:
@@ -100,50 +96,37 @@ def _scripts(token: bytes) -> set[str]:
         for character in token.decode("utf-8", "ignore")
         if character.isalpha()
     }
-    # Japanese is written in three, and letters of width or style are Latin.
-    if names & _SCRIPTS_THAT_MIX:
-        names = (names - _SCRIPTS_THAT_MIX) | {"CJK"}
-    return names - {
-        "MODIFIER",
-        "MATHEMATICAL",
-        "FULLWIDTH",
-        "HALFWIDTH",
-        "UNKNOWN",
-        "FEMININE",
-        "MASCULINE",
-        "MICRO",
-    }
+    return {"CJK" if name in _SCRIPTS_THAT_MIX else name for name in names - _NO_SCRIPTS}
 
 
 def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     from bpe.patterns import PATTERNS
 
     vocabulary = tokenizer.vocabulary
-    tokens = vocabulary.tokens
-    added = vocabulary.added_tokens
-    reach = out_of_reach(tokenizer)
+    reach = zip(("never", "cut_by_the_pattern"), out_of_reach(tokenizer), strict=True)
     return {
         "kind": "byte-level BPE",
         "pattern_text": PATTERNS.get(tokenizer.pattern, tokenizer.pattern),
-        "ordinary_tokens": len(tokens),
         "merges": len(tokenizer.merges),
         "ranked_by": "bytes" if vocabulary.ranked_by_bytes else "merges",
         "whole_pretokens_first": vocabulary.whole_first,
         "tie_break": tokenizer.tie_break,
         "normal_forms": list(tokenizer.normal_forms),
-        "added_tokens_not_special": {t.text: t.id for t in added if not t.special},
-        "gaps": _gaps(vocabulary.bytes_of_id),
-        "longest": [shown(token) for token in _longest(tokens.values(), _LISTED)],
-        "strange": _strange(tokens.values()),
+        "added_tokens_not_special": {
+            token.text: token.id for token in vocabulary.added_tokens if not token.special
+        },
         "out_of_reach": {
-            name: {"count": len(ids), "first": {str(i): shown(tokens[i]) for i in ids[:_LISTED]}}
-            for name, ids in (("never", reach.never), ("cut_by_the_pattern", reach.cut))
+            name: {
+                "count": len(ids),
+                "first": {str(i): shown(vocabulary.tokens[i]) for i in ids[:_LISTED]},
+            }
+            for name, ids in reach
         },
     }
 
 
-def _longest(tokens: Iterable[bytes], count: int) -> list[bytes]:
-    return sorted(tokens, key=len, reverse=True)[:count]
+def _longest(tokens: Iterable[bytes], count: int) -> list[str]:
+    return [shown(token) for token in sorted(tokens, key=len, reverse=True)[:count]]
 
 
 def _is_text(token: bytes) -> bool:
@@ -162,22 +145,21 @@ def _has_controls(token: bytes) -> bool:
 
 
 def shown(token: bytes) -> str:
-    """A token in print: its text, shortened, with what cannot be printed escaped."""
+    """Format a token for print: its text, shortened, with unprintable characters escaped."""
     if len(token) > 8 and len(set(token)) == 1:
         return f"{shown(token[:1])} * {len(token)}"
     text = token[:80].decode("utf-8", "backslashreplace")
     return ascii(text)[1:-1] if not text.isprintable() else text
 
 
-@dataclass(frozen=True)
-class OutOfReach:
-    """Ordinary tokens that text is not encoded to.
+class OutOfReach(NamedTuple):
+    """Ids of ordinary tokens that text is not encoded to, sorted.
 
     Attributes:
-        never: Ids of those that their own bytes are not encoded to: no text gives them.  For whole
-            pre-tokens that are looked up first, also of those that no pre-token is.
-        cut: Ids of those that merges do make, but that the split pattern cuts where they stand
-            alone: no text gives them, unless the pattern keeps them together beside other text.
+        never: Their own bytes are encoded otherwise, so no text gives them. Where whole pre-tokens
+            are looked up first, also those that are no pre-token.
+        cut: Merges make them, but the split pattern cuts them where they are a whole text: no text
+            gives them, unless the pattern keeps them together beside other text.
     """
 
     never: list[int]
@@ -185,20 +167,19 @@ class OutOfReach:
 
 
 def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
-    """Look for ordinary tokens that no text is encoded to; what happens before splitting aside.
+    """Find ordinary tokens that no text is encoded to; normalization is not considered.
 
-    Each token is encoded as if it were a document.  If that is one pre-token, merges give the token
-    now or never: whatever stands around it, inside it the same pairs are joined in the same order
-    as long as nothing is joined across its edges, and then it would not be there.
+    Each token is encoded as if it were a document. If that is one pre-token, merges give the token
+    now or never: in any context the same pairs inside it are merged in the same order as long as
+    nothing is merged across its edges, and then the token would not be there.
     """
     from bpe.encode import Encoder, EncoderTables
     from bpe.patterns import PATTERNS
-    from bpe.pretokenize import is_utf8
     from bpe.reference import encode, rank_by_bytes, rank_by_merges
 
     vocabulary = tokenizer.vocabulary
     made = {left + right for left, right in vocabulary.merges}
-    texts = {i: t for i, t in vocabulary.tokens.items() if is_utf8(np.frombuffer(t, np.uint8))}
+    texts = {i: t for i, t in vocabulary.tokens.items() if _is_text(t)}
     buffer = np.frombuffer(b"".join(texts.values()), np.uint8)
     offsets = np.cumsum([0, *map(len, texts.values())], dtype=np.int64)
     tables = EncoderTables(vocabulary, tokenizer.pattern)
@@ -233,64 +214,56 @@ def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
     return OutOfReach(sorted(never), sorted(cut))
 
 
-def lines(path: Path, tokenizer: AnyTokenizer) -> list[str]:
-    """The same in words, one line for each fact."""
-    said = facts(path, tokenizer)
-    special = list(said["special_tokens"].items())
-    more = f" and {len(special) - 20:,} more" if len(special) > 20 else ""
-    listed = ", ".join(f"{text} {token_id}" for text, token_id in special[:20])
-    ties = f", ties {said['tie_break'] or 'not known'}" if "tie_break" in said else ""
-    result = [
-        f"{path}: {said['kind']}, {tokenizer_in_words(tokenizer)}",
-        f"  pattern {said['pattern']}, Unicode {said['unicode_version'] or 'not known'}{ties}",
-    ]
-    if said.get("pattern_text", said["pattern"]) != said["pattern"]:
-        result.append(f"  which is {said['pattern_text']}")
-    result += [
-        f"  special tokens: {listed or 'none'}{more}",
-        f"  end of text {said['eos_token'] or 'not known'}, begin of text"
-        f" {said['bos_token'] or 'not known'}",
-    ]
-    gaps = said["gaps"]
-    runs = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps["first"])
-    result.append(
-        f"  {said['ordinary_tokens']:,} ordinary tokens; ids without a token: {gaps['count']:,}"
-        + (f" ({runs}{', ...' if len(gaps['first']) == _LISTED else ''})" if runs else "")
-    )
-    if "merges" in said:
-        result += _lines_of_byte_level(said)
-    result += _named("longest", len(said["longest"]), said["longest"][:5])
-    for name, found in said["strange"].items():
-        result += _named(name, found["count"], found["longest"])
-    for name, found in said.get("out_of_reach", {}).items():
-        result += _named(_OUT_OF_REACH[name], found["count"], found["first"].values())
-        if not found["count"]:
-            result.append(f"  {_OUT_OF_REACH[name]}: none")
-    return [*result, f"  fingerprint {said['fingerprint']}"]
-
-
 _OUT_OF_REACH = {
     "never": "tokens that no text gives (their own bytes are encoded otherwise)",
     "cut_by_the_pattern": "tokens that the pattern cuts where they stand alone",
 }
 
 
-def _lines_of_byte_level(said: dict[str, Any]) -> list[str]:
+def lines(found: dict[str, Any]) -> list[str]:
+    """Put what `facts` returns into lines for people."""
+    special = found["special_tokens"]
+    with_ids = [f"{text} {token_id}" for text, token_id in special.items()]
+    made = f"{found['merges']:,} merges" if "merges" in found else found["pattern"]
+    ties = f", ties {found['tie_break'] or 'not known'}" if "tie_break" in found else ""
     result = [
-        f"  {said['merges']:,} merges, ranked by {said['ranked_by']}"
-        + (", whole pre-tokens first" if said["whole_pretokens_first"] else "")
+        f"{found['path']}: {found['kind']}, {found['vocab_size']:,} tokens ({made}), special:"
+        f" {listed(list(special), 5) or 'none'}",
+        f"  pattern {found['pattern']}, Unicode {found['unicode_version'] or 'not known'}{ties}",
     ]
-    if said["normal_forms"]:
-        result.append(f"  text is normalized: {', '.join(said['normal_forms'])}")
-    others = said["added_tokens_not_special"]
-    return result + _named("added tokens that are not special", len(others), list(others)[:5])
+    if found.get("pattern_text", found["pattern"]) != found["pattern"]:
+        result.append(f"  which is {found['pattern_text']}")
+    gaps = found["gaps"]
+    runs = [str(a) if a == b else f"{a} to {b}" for a, b in gaps["first"]]
+    runs += ["..."] * (len(runs) == _LISTED)
+    result += [
+        f"  special tokens: {listed(with_ids, 20) or 'none'}",
+        f"  end of text {found['eos_token'] or 'not known'}, begin of text"
+        f" {found['bos_token'] or 'not known'}",
+        f"  {found['ordinary_tokens']:,} ordinary tokens; ids without a token: {gaps['count']:,}"
+        + (f" ({', '.join(runs)})" if runs else ""),
+    ]
+    if "merges" in found:
+        first = ", whole pre-tokens first" if found["whole_pretokens_first"] else ""
+        result.append(f"  {found['merges']:,} merges, ranked by {found['ranked_by']}{first}")
+        if found["normal_forms"]:
+            result.append(f"  text is normalized: {', '.join(found['normal_forms'])}")
+        others = found["added_tokens_not_special"]
+        result += _named("added tokens that are not special", len(others), list(others)[:5])
+    if found["longest"]:
+        result.append(f"  longest: {_quoted(found['longest'][:5])}")
+    for name, strange in found["strange"].items():
+        result += _named(name, strange["count"], strange["longest"])
+    for name, unreached in found.get("out_of_reach", {}).items():
+        named = _named(_OUT_OF_REACH[name], unreached["count"], unreached["first"].values())
+        result += named or [f"  {_OUT_OF_REACH[name]}: none"]
+    return [*result, f"  fingerprint {found['fingerprint']}"]
 
 
 def _named(name: str, count: int, examples: Iterable[str]) -> list[str]:
-    """A line about a kind of tokens, none if there are none of it."""
-    shown_ones = ", ".join(f"'{one}'" for one in examples)
-    return (
-        [f"  {name}: {shown_ones if name == 'longest' else f'{count:,}, as {shown_ones}'}"]
-        if count
-        else []
-    )
+    """Describe a kind of tokens in a line, if there are any."""
+    return [f"  {name}: {count:,}, as {_quoted(examples)}"] if count else []
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    return ", ".join(f"'{text}'" for text in texts)

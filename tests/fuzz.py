@@ -42,7 +42,7 @@ from bpe.vocabulary import Vocabulary
 from preprocess import build, count_pass, journal, open_tokens
 from preprocess.dataset.columns import BLOCK_BYTES
 from preprocess.dataset.manifest import Manifest
-from preprocess.inspect import decode_range, description, facts
+from preprocess.inspect import decode_range, facts, lines
 from preprocess.journal import read_entries
 from preprocess.progress import OutOfTimeError, Progress
 from preprocess.storage import JOURNAL_FILE
@@ -272,7 +272,7 @@ def _with_content(path: Path, content: bytes, ground: Ground, is_damage: bool = 
         bin_path = path.with_suffix(".bin")
         reads_or_refuses(lambda: open_tokens(bin_path).document_ends)
         reads_or_refuses(lambda: facts(ground.small))
-        reads_or_refuses(lambda: description(bin_path))
+        reads_or_refuses(lambda: lines(facts(bin_path)))
         reads_or_refuses(lambda: sum(map(len, decode_range(bin_path))))
     finally:
         path.write_bytes(ground.sound[path.name])
@@ -297,7 +297,7 @@ def journal_file(data: st.DataObject, ground: Ground) -> None:
     (out / ".build.partial").mkdir(parents=True)
     for name, each in (work | {JOURNAL_FILE: odd}).items():
         (out / ".build.partial" / name).write_bytes(each)
-    reads_or_refuses(lambda: description(out))
+    reads_or_refuses(lambda: lines(facts(out)))
     # An entry that has the right check was written by us, and is believed.
     if not is_forged:
         if not reads_or_refuses(lambda: build(**ground.options, out=out)):

@@ -150,7 +150,7 @@ def test_facts_of_a_byte_level_tokenizer() -> None:
         "count": 951 - len(tokenizer.vocab), "first": [[last + 1, 899], [903, 949]],
     }  # fmt: skip
     assert json.loads(json.dumps(said)) == said
-    told = "\n".join(inspected(Path("t.json"), tokenizer))
+    told = "\n".join(inspected(facts(Path("t.json"), tokenizer)))
     assert "tokens that no text gives (their own bytes are encoded otherwise): 2, as 'unr" in told
     assert "tokens that the pattern cuts where they stand alone: none" in told
     assert "added tokens that are not special: 1, as '    '" in told
@@ -174,7 +174,7 @@ def test_strange_tokens_are_found() -> None:
 def test_many_special_tokens_are_not_all_listed() -> None:
     special = [f"<|{number}|>" for number in range(23)]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges([], special))
-    told = "\n".join(inspected(Path("t"), tokenizer))
+    told = "\n".join(inspected(facts(Path("t"), tokenizer)))
     assert "<|0|> 256, <|1|> 257" in told
     assert "<|19|> 275 and 3 more" in told
 
@@ -247,7 +247,7 @@ def test_facts_of_a_word_level_tokenizer(tmp_path: Path) -> None:
     assert (said["kind"], said["ordinary_tokens"]) == ("word-level", 3)
     assert said["longest"] == ["zürich", "Hello", "world"]
     assert said["gaps"] == {"count": 0, "first": []}
-    told = inspected(tmp_path, tokenizer)
+    told = inspected(facts(tmp_path, tokenizer))
     assert "word-level, 8 tokens" in told[0]
     assert "  3 ordinary tokens; ids without a token: 0" in told
 

@@ -20,7 +20,7 @@ from preprocess import build, open_tokens, quality
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.inspect import description, facts
+from preprocess.inspect import facts, lines
 
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]
@@ -57,7 +57,7 @@ def written(directory: Path, documents: list[list[int]], vocab_size: int, begin:
 
 
 def test_a_directory_is_judged(data: Path) -> None:
-    text = "\n".join(description(data))
+    text = "\n".join(lines(facts(data)))
     assert "val in train: 2 of 3 validation documents are in train as well" in text
     assert "empty documents: 0; copies of other documents: 1 (20.0 %)" in text
     assert "text that spells special tokens: '<|pad|>' 1 times" in text
@@ -245,7 +245,7 @@ def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Pa
     build(train=tmp_path / "text", val=tmp_path / "text", out=other, vocab_size=260)
     for suffix in ("bin", "docs", "json"):
         shutil.copy(other / f"val.{suffix}", tmp_path / "data" / f"val.{suffix}")
-    text = "\n".join(description(tmp_path / "data"))
+    text = "\n".join(lines(facts(tmp_path / "data")))
     assert "val in train: not compared, for they were built with different tokenizers" in text
     assert "no sample, for its tokenizer is not beside it" in text
 
@@ -265,7 +265,7 @@ def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None
         f" 'tokenbin verify {file.path}' says where"
     )
     with pytest.raises(TokenFileError, match=re.escape(message)):
-        description(tmp_path / "data")
+        lines(facts(tmp_path / "data"))
 
 
 @pytest.mark.parametrize("value", [0, 3, 10**6, 2**64 - 1])
@@ -329,7 +329,7 @@ def test_shards_are_judged_as_one_file(
     monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", 5)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(data / "train.bin")
     assert found["shards"] > 2
-    assert f", {found['shards']} shards" in description(tmp_path / "data" / "train.json")[0]
+    assert f", {found['shards']} shards" in lines(facts(tmp_path / "data" / "train.json"))[0]
     assert {**found, "path": whole["path"], "shards": 0} == whole
     if not split:
         # An end may not stand behind the shard that it is in, nor where the one before it does.

@@ -26,7 +26,7 @@ from bpe.errors import ChangedError, CorpusError, TokenbinError, UnavailableErro
 from preprocess import build, count_pass, encode_pass, journal, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.inspect import description
+from preprocess.inspect import facts, lines
 from preprocess.journal import JournalError
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.sources.text import TextUnit
@@ -895,7 +895,7 @@ def test_inspect_says_how_far_an_unfinished_run_is(
     options: dict[str, Any], stage: str, said: str
 ) -> None:
     cut_off(options, stage, 0 if stage == "merging" else 3)
-    (line,) = description(options["out"])
+    (line,) = lines(facts(options["out"]))
     assert re.fullmatch(rf".*/\.build\.partial: not finished: {said}", line)
 
 
@@ -925,7 +925,7 @@ def test_entries_that_nobody_writes_are_refused(
     with journal.Journal(work) as wrong:
         for entry in entries:
             wrong.append(entry or first)
-    (line,) = description(options["out"])
+    (line,) = lines(facts(options["out"]))
     assert "not finished: " in line
     with pytest.raises(JournalError, match=r"--overwrite"):
         build(**options)

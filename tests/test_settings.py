@@ -17,7 +17,6 @@ import pytest
 import preprocess
 from preprocess.cli import COMMANDS, run
 from preprocess.inputs import made_from
-from preprocess.inspect import description, facts
 from preprocess.settings import schema
 from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
@@ -47,10 +46,6 @@ def test_signature_and_schema_are_the_same(command: str) -> None:
         assert required or type(parameter.default) is type(options[name].default), name
         assert eval(parameter.annotation, names) == options[name].accepts, name
         assert parameter.kind is parameter.KEYWORD_ONLY or name == "path"
-
-
-def test_inspect_has_one_signature() -> None:
-    assert inspect.signature(facts).parameters == inspect.signature(description).parameters
 
 
 def test_help_of_python_shows_every_option() -> None:

@@ -23,7 +23,7 @@ from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import JoinedArrays
-from preprocess.inspect import decode_range, description
+from preprocess.inspect import decode_range, facts, lines
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
 from preprocess.verify import verify
@@ -210,13 +210,13 @@ def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> No
             for each in ("whole", divided)
         ]
         assert pieces[0] == pieces[1]
-    lines = {
-        each: [line.replace(str(root / each), "") for line in description(root / each)]
+    said = {
+        each: [line.replace(str(root / each), "") for line in lines(facts(root / each))]
         for each in ("whole", divided)
     }
-    assert len(lines["whole"]) == len(lines[divided])
+    assert len(said["whole"]) == len(said[divided])
     n_shards = len(open_tokens(root / divided / "train.json").shards)
-    different = [pair for pair in zip(lines["whole"], lines[divided], strict=True)
+    different = [pair for pair in zip(said["whole"], said[divided], strict=True)
                  if pair[0] != pair[1]]  # fmt: skip
     assert len(different) == 2  # the heads of train and val
     assert f"documents, {n_shards:,} shards" in different[0][1]

@@ -23,7 +23,7 @@ from preprocess import build
 from preprocess.cli import run
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
-from preprocess.inspect import description
+from preprocess.inspect import facts, lines
 from preprocess.pipeline import encode
 from preprocess.storage import OutputError
 from preprocess.storage.local import LocalStorage
@@ -233,7 +233,7 @@ def test_json_that_is_too_deep_is_no_output_of_ours(data: Path) -> None:
     for name in ("deep.json", "deep_stats.json"):
         (data / name).write_text("[" * 200_000)
     assert not damages(verify(data, deep=True))
-    assert description(data)
+    assert lines(facts(data))
 
 
 def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def test_what_a_killed_repair_left_is_said_and_cleared_away(
     assert {"journal.jsonl", "tokenizer.json"} <= {path.name for path in work.iterdir()}
     said = f"{work}: not finished: a repair; the next one clears it away (verify --repair)"
     (data / "tokenizer.json").write_bytes(before["tokenizer.json"])
-    assert said in description(data)
+    assert said in lines(facts(data))
     assert not damages(verify(data, repair=True))
     assert contents(data) == before
     assert not work.exists()
