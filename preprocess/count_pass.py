@@ -23,7 +23,7 @@ from preprocess.documents import DocumentBatch
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal, JournalError, understanding
 from preprocess.limits import check_has_documents, out_of_time
-from preprocess.memory import MemoryLimit
+from preprocess.memory import bytes_for_tables, check_merging
 from preprocess.progress import OutOfTimeError, Progress, Stage
 from preprocess.report import LeftOut
 from preprocess.reused_memory import ReusedMemory
@@ -56,7 +56,7 @@ def train_tokenizer(
 
     counts = count_pretokens(sources, settings, storage, journal, progress, left_out)
     buffer, _, of_words = counts.arrays()
-    MemoryLimit(settings.memory_limit).refuse_merging(len(buffer), len(of_words))
+    check_merging(settings.memory_limit, len(buffer), len(of_words))
     del buffer, of_words
     n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
     with progress.stage("merging", n_merges, "merges") as stage:
@@ -177,8 +177,7 @@ def count_pretokens(
         return work
 
     dropped = LeftOut(**state.left_out)
-    limit = MemoryLimit(settings.memory_limit)
-    most = limit.for_tables(settings.workers, settings.unit_size)
+    most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
     memory = ReusedMemory(limit=256, largest=1 << 26)
     with _counting_stage(sources, state, progress) as stage:
         units = Pausing(units_after(sources, state.source, state.after))

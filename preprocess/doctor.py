@@ -1,7 +1,7 @@
-"""Whether this machine is fit for a long job: what is installed, what there is, what works.
+"""Check whether a machine is fit for a long job: what is installed, what there is, what works.
 
-Law: everything that is said was tried or measured just now; nothing is left behind. A check that
-fails is a line that says what to do, and does not keep the others from being done.
+Everything that is reported was tried or measured just now; nothing is left behind. A check that
+fails is a line with its remedy, and the other checks go on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bpe.errors import TokenbinError
 from bpe.parallel import available_workers
 from preprocess.outputs import TOKENIZER_FILE
+from preprocess.progress import system_values
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
 from preprocess.storage import OutputError, open_storage
@@ -41,15 +42,15 @@ _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \
 
 
 class NotFitError(TokenbinError):
-    """Something that a job needs is not there."""
+    """Something that a job needs is missing."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        name: What.
+        name: What was checked.
         fit: Whether it is as a job needs it.
         text: What was found, and what to do.
     """
@@ -59,7 +60,7 @@ class Check:
     text: str
 
     def line(self) -> str:
-        """For people."""
+        """Format it in a line."""
         return f"{'ok     ' if self.fit else 'PROBLEM'}  {self.name}: {self.text}"
 
 
@@ -89,7 +90,7 @@ def run_doctor(path: StrPath = "data") -> list[Check]:
 
 
 def as_json(checks: list[Check]) -> dict[str, Any]:
-    """Checks for JSON."""
+    """Convert checks for JSON."""
     return {"fit": all(check.fit for check in checks), "checks": [asdict(c) for c in checks]}
 
 
@@ -104,14 +105,8 @@ def _versions() -> str:
 
 
 def _processor() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass  # Not Linux: the name above is what there is.
+    values = system_values(Path("/proc/cpuinfo"))
+    model = values.get("model name") or platform.processor() or platform.machine()
     return f"{model}, {available_workers()} processors for this process ({platform.system()})"
 
 
@@ -121,7 +116,9 @@ def _memory() -> str:
     if (limit := _memory_limit()) is not None and limit < total:
         total = limit
         said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
-    if (free := _available_memory()) is not None:
+    # What can be had without swapping, memory of cached files included.
+    if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
+        free = int(available.split()[0]) * 1024
         said += f", {free / 1e9:,.1f} GB available on the machine now"
         total = min(total, free)
     if total < _LEAST_MEMORY:
@@ -132,21 +129,10 @@ def _memory() -> str:
     return said
 
 
-def _available_memory() -> int | None:
-    """Bytes that can be had without swapping, what files are cached in included; None: not told."""
-    try:
-        for line in _MEMORY_INFO.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # Not Linux.
-    return None
-
-
 def _memory_limit() -> int | None:
-    """The least limit of the control groups that this process is in, in bytes; None: there is none.
+    """Find the least limit of the control groups of this process, in bytes, if there is one.
 
-    A process that goes past it is killed, whatever the machine has.
+    A process that exceeds it is killed, whatever the machine has.
     """
     limits = []
     try:
@@ -197,7 +183,7 @@ def _directory(path: Path) -> str:
     storage = open_storage(path, "doctor")
     storage.check_writable()
     if path.is_dir():
-        # Taken and given back: whoever is at work there is named.
+        # Locked and unlocked: another process at work there is named.
         with storage:
             pass
     _write_as_a_build_does(_existing(path))
@@ -238,9 +224,7 @@ def _write_as_a_build_does(place: Path) -> None:
 
 
 def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _disk(path: Path) -> str:
@@ -268,35 +252,32 @@ def _disk(path: Path) -> str:
 
 
 def _tokenizer(path: Path) -> str:
-    """A round trip with a tokenizer that is trained for it, and with the one that is there."""
+    """Do a round trip with a tokenizer that is trained for it, and with the one that exists."""
     from bpe import Tokenizer, load_tokenizer, train_bpe
 
-    trained = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
-    back, n_tokens = _round_trip(trained, _TEXT)
+    back, size = _round_trip(train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1), _TEXT)
     if back != _TEXT:
         raise NotFitError(
             "one just trained does not give the text back that it encoded: the installation is"
             " damaged; install tokenbin, numba and llvmlite again"
         )
     there = path / TOKENIZER_FILE
-    said = f"({len(_TEXT.encode()):,} bytes, {n_tokens:,} tokens)"
     if not there.exists():
-        return f"one just trained gives every byte back {said}"
+        return f"one just trained gives every byte back {size}"
     tokenizer = load_tokenizer(there)
-    back, n_tokens = _round_trip(tokenizer, _TEXT)
-    said = f"({len(_TEXT.encode()):,} bytes, {n_tokens:,} tokens)"
+    back, size = _round_trip(tokenizer, _TEXT)
     if back == _TEXT:
-        return f"{there} gives every byte back {said}"
+        return f"{there} gives every byte back {size}"
     # Normal forms and a space in front change a text once; what they have made they leave alone.
     if isinstance(tokenizer, Tokenizer) and (not back or _round_trip(tokenizer, back)[0] != back):
         raise NotFitError(
             f"{there}: does not give back what it encoded, not even its own text; save it again"
             " from where it came from, or train one"
         )
-    return f"{there} changes text before it encodes it {said}"
+    return f"{there} changes text before it encodes it {size}"
 
 
-def _round_trip(tokenizer: AnyTokenizer, text: str) -> tuple[str, int]:
-    """(the text of the tokens of a text, how many they are)."""
+def _round_trip(tokenizer: AnyTokenizer, text: str) -> tuple[str, str]:
+    """Encode and decode a text; return what it became, and its size in words."""
     ids = tokenizer.encode_ordinary(text)
-    return tokenizer.decode(ids), len(ids)
+    return tokenizer.decode(ids), f"({len(text.encode()):,} bytes, {len(ids):,} tokens)"

@@ -1,17 +1,16 @@
-"""What a run may take of the memory: `--memory-limit`.
+"""Keep a run within `--memory-limit`; a result never depends on it.
 
-Law: a result never depends on it. A limit bounds anonymous memory (RssAnon), which is what the run
-itself takes; pages of files that the system keeps are not part of it. If not all workers fit, units
-are of 256 KiB at most, then workers are taken away until the others fit, and the units of the
-last one made smaller; counts of pre-tokens go to files when their tables take a quarter of what is
-left. Merging cannot be done in parts: what it needs is known when all is counted, and is refused
-then; the counts are kept, so a run with a greater limit goes on there. Documents that may be cut
-nowhere (see the patterns) are read whole, whatever the limit.
+The limit bounds anonymous memory (RssAnon), which leaves out pages of files that the system caches.
+If not all workers fit, units are reduced to 256 KiB, then workers are removed until the others fit,
+then the units of the last one are reduced. Counts of pre-tokens go to files when their tables take
+a quarter of what is left. Merging cannot be divided: if it does not fit it is refused, but counts
+are kept, so that a run with a greater limit resumes there. Documents that may be cut nowhere (see
+the patterns) are read whole, whatever the limit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from bpe.errors import TokenbinError
@@ -39,39 +38,29 @@ class MemoryLimitError(TokenbinError):
     """Something needs more memory than the run may take; what was done is kept."""
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
-    """How much a run may take.
+def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:
+    """Return how many bytes tables of counts may take before they go to files."""
+    if limit is None:
+        return float("inf")
+    # Counting needs no words of encoders.
+    return max(limit - _BASE - workers * _OF_UNIT_BYTE * unit_size, 0) / _TABLES_SHARE
 
-    Attributes:
-        n_bytes: In all; None: as much as there is.
+
+def check_merging(limit: int | None, n_bytes: int, n_words: int) -> None:
+    """Check that merging so many pre-tokens of so many bytes fits.
+
+    Raises:
+        MemoryLimitError: It takes more than the limit.
     """
+    from bpe.train import memory_of_merging
 
-    n_bytes: int | None = None
-
-    def for_tables(self, workers: int, unit_size: int) -> float:
-        """What tables of counts may take before they go to files."""
-        if self.n_bytes is None:
-            return float("inf")
-        # Counting needs no words of encoders.
-        rest = self.n_bytes - _BASE - workers * _OF_UNIT_BYTE * unit_size
-        return max(rest, 0) / _TABLES_SHARE
-
-    def refuse_merging(self, n_bytes: int, n_words: int) -> None:
-        """Refuse to merge so many pre-tokens of so many bytes.
-
-        Raises:
-            MemoryLimitError: That takes more than the limit.
-        """
-        from bpe.train import memory_of_merging
-
-        needed = _BASE + memory_of_merging(n_bytes, n_words)
-        if self.n_bytes is not None and needed > self.n_bytes:
-            raise MemoryLimitError(
-                f"merging {n_words:,} different pre-tokens takes about {_mb(needed)}, and"
-                f" --memory-limit is {_mb(self.n_bytes)}; what was counted is kept: run the same"
-                f" command with --memory-limit {_mb(needed)} or without it, or train on a sample"
-            )
+    needed = _BASE + memory_of_merging(n_bytes, n_words)
+    if limit is not None and needed > limit:
+        raise MemoryLimitError(
+            f"merging {n_words:,} different pre-tokens takes about {_mb(needed)}, and"
+            f" --memory-limit is {_mb(limit)}; what was counted is kept: run the same"
+            f" command with --memory-limit {_mb(needed)} or without it, or train on a sample"
+        )
 
 
 def fit_to_memory(settings: Settings) -> Settings:

@@ -1,10 +1,9 @@
-"""What a run says about itself while it works, and what it remembers for its statistics.
+"""Progress of a run: stages, bars and lines while it works, times and memory for its statistics.
 
-Law: nothing here changes a result. On a terminal there is a bar for whatever takes more than a
-second; elsewhere one plain line every 30 seconds; none of it if the user asked for quiet. The log
-file gets every line. Everything goes through the loggers "bpe" and "preprocess", so a program that
-calls `build` decides for itself where it ends up. With `--verbose` bars and lines also say what the
-run takes of the machine since that was last said.
+On a terminal there is a bar for whatever takes more than a second; elsewhere one line every 30
+seconds; neither if the user asked for quiet. The log file gets every line. With `--verbose` bars
+and lines also report the use of memory, processors and disk since the last report. Everything goes
+through the loggers "bpe" and "preprocess", so a program that calls `build` decides where it goes.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from bpe.errors import TokenbinError
@@ -26,9 +26,9 @@ logger = logging.getLogger("preprocess")
 
 SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
-# How often a bar says what the run takes of the machine.
+# How often a bar reports the use of the machine.
 _SECONDS_BETWEEN_LOOKS = 1.0
-# The system takes a good part of a millisecond to say how much memory there is in use.
+# The system takes a good part of a millisecond to report the memory in use.
 _SECONDS_BETWEEN_NOTES = 0.05
 
 Show = Literal["bars", "lines", "nothing"]
@@ -36,16 +36,16 @@ Show = Literal["bars", "lines", "nothing"]
 
 @dataclass
 class Stage:
-    """A part of a run that is timed and shown: "train: encode", so many of `total` done.
+    """A part of a run that is timed and shown, as "encoding train".
 
     Attributes:
         name: What is going on, in two or three words.
         total: How much there is to do.
         unit: "B" for bytes of sources, else a noun.
-        done: How much of it is done.
-        seconds: How long it took; while it goes on, as far as it was last looked at.
-        done_before: How much of it earlier runs did, of `done`.
-        seconds_before: How long they took, of `seconds`.
+        done: How much of it is done, `done_before` included.
+        seconds: How long it took until the last look, `seconds_before` included.
+        done_before: How much of it earlier runs did.
+        seconds_before: How long they took.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Stage:
     _shown: Callable[[int], None] = field(default=lambda done: None, repr=False)
 
     def facts(self) -> dict[str, Any]:
-        """For stats.json and the journal."""
+        """Describe it for stats.json and the journal."""
         return {"name": self.name, "seconds": self.seconds, "done": self.done, "unit": self.unit}
 
     def advance(self, amount: int) -> None:
-        """Say that so much more is done."""
+        """Report that so much more is done."""
         self.done += amount
         self._shown(self.done)
 
@@ -78,13 +78,12 @@ class Progress:
         show: Bars (for a terminal), lines, or nothing.
         stream: Where bars go.
         clock: Seconds, from any start.
-        verbose: Whether bars and lines say what the run takes of the machine.
+        verbose: Whether bars and lines report the use of the machine.
 
     Attributes:
         stages: Those that were begun.
-        peak_memory: Greatest anonymous resident memory seen, in bytes: what the run itself needed.
-            Pages of mapped files do not count. Where the system does not tell, the greatest
-            resident memory.
+        peak_memory: Greatest anonymous resident memory seen, in bytes, which leaves out pages of
+            mapped files. Where the system does not tell, the greatest resident memory.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ def line_of(stage: Stage, seconds: float) -> str:
 
 
 class _Taken:
-    """What a run takes of the machine, since that was last said.
+    """Describe the use of the machine since the last description.
 
     Attributes:
         seconds: When that was.
@@ -237,30 +236,16 @@ class _Taken:
         self._used = used_resources()
 
     def said(self, now: float) -> str:
-        """The memory at this time, and the rates since the last."""
+        """Return the memory in use and the rates since then."""
         passed, used = max(now - self.seconds, 1e-9), used_resources()
         rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
         self.seconds, self._used = now, used
-        return taken(anonymous_memory(), rates)
-
-
-def taken(memory: int, rates: Mapping[str, float]) -> str:
-    """What a run takes of the machine, in words.
-
-    Args:
-        memory: Bytes.
-        rates: What `used_resources` tells, for each second.
-
-    >>> taken(400_000_000, {"cpu_seconds": 1.94, "disk_write_bytes": 56e6})
-    'memory 400 MB, 1.9 processors, disk write 56.0 MB/s'
-    """
-    said = [f"memory {memory / 1e6:,.0f} MB", f"{rates['cpu_seconds']:.1f} processors"]
-    said += [
-        f"disk {what} {rates[name] / 1e6:,.1f} MB/s"
-        for what in ("read", "write")
-        if (name := f"disk_{what}_bytes") in rates
-    ]
-    return ", ".join(said)
+        said = [f"memory {anonymous_memory() / 1e6:,.0f} MB"]
+        said.append(f"{rates['cpu_seconds']:.1f} processors")
+        for what in ("read", "write"):
+            if f"disk_{what}_bytes" in rates:
+                said.append(f"disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s")
+        return ", ".join(said)
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -269,7 +254,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Format a time.
 
     >>> [duration(seconds) for seconds in (0.3, 59, 61, 7300)]
     ['0.3 s', '59 s', '1 min 1 s', '2 h 1 min']
@@ -284,31 +269,38 @@ def duration(seconds: float) -> str:
 
 
 def used_resources() -> dict[str, float]:
-    """What this process used so far: seconds of processors, bytes from and to the disk.
+    """Measure what this process used so far.
 
-    Bytes are those that reached the disk, as far as the system tells.
+    Returns:
+        "cpu_seconds"; where the system tells, "disk_read_bytes" and "disk_write_bytes", which are
+        those that reached the disk.
     """
     times = os.times()
     used: dict[str, float] = {"cpu_seconds": times.user + times.system}
-    try:
-        with open("/proc/self/io", "rb") as counters:
-            for line in counters:
-                name, _, n_bytes = line.decode().partition(":")
-                if name in ("read_bytes", "write_bytes"):
-                    used[f"disk_{name}"] = int(n_bytes)
-    except OSError:
-        pass  # Not Linux, or not told.
+    counters = system_values(Path("/proc/self/io"))
+    for name in ("read_bytes", "write_bytes"):
+        if name in counters:
+            used[f"disk_{name}"] = int(counters[name])
     return used
 
 
 def anonymous_memory() -> int:
-    """Anonymous resident memory in bytes; the peak of all resident memory if that is not told."""
-    try:
-        with open("/proc/self/status", "rb") as status:
-            for line in status:
-                if line.startswith(b"RssAnon:"):
-                    return int(line.split()[1]) * 1024
-    except FileNotFoundError:
-        pass
+    """Measure anonymous resident memory in bytes; where that is not told, the peak of all."""
+    if anonymous := system_values(Path("/proc/self/status")).get("RssAnon"):
+        return int(anonymous.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def system_values(path: Path) -> dict[str, str]:
+    """Read a file of lines "NAME: VALUE" of Linux; of equal names the first counts.
+
+    Returns:
+        Name -> value; empty if this is not Linux, or the file may not be read.
+    """
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in reversed(lines))
+    return {name.strip(): value.strip() for name, _, value in pairs}

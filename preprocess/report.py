@@ -1,18 +1,17 @@
-"""What a run did: counts of documents, bytes and tokens, rates, and the lines that end it.
+"""Report what a run did: counts of documents, bytes and tokens, rates, and the closing lines.
 
-Law: nothing here goes into a token file or a manifest. It is about the run: how long, how fast, how
-much was left out.
+Nothing here goes into a token file or a manifest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from preprocess.documents import DocumentBatch
-from preprocess.progress import Progress, Stage, duration, used_resources
+from preprocess.progress import Progress, duration, used_resources
 from preprocess.sources import Source
 
 if TYPE_CHECKING:
@@ -28,13 +27,13 @@ class Counts:
     tokens: int = 0
 
     def add(self, documents: int, n_bytes: int, tokens: int = 0) -> None:
-        """Count more."""
+        """Add to the counts."""
         self.documents += documents
         self.bytes += n_bytes
         self.tokens += tokens
 
     def with_ratios(self) -> dict[str, Any]:
-        """For stats.json."""
+        """Convert them for stats.json."""
         return asdict(self) | {
             "bytes_per_token": _ratio(self.bytes, self.tokens),
             "tokens_per_document": _ratio(self.tokens, self.documents),
@@ -43,20 +42,20 @@ class Counts:
 
 @dataclass
 class LeftOut:
-    """What did not become documents as it stood in the sources."""
+    """Counts of what was not taken from the sources as it was."""
 
     empty_documents: int = 0
     skipped_documents: int = 0
     replaced_sequences: int = 0
 
     def add(self, batch: DocumentBatch) -> None:
-        """Count what a batch says."""
+        """Add the counts of a batch."""
         self.empty_documents += batch.n_empty
         self.skipped_documents += batch.n_skipped
         self.replaced_sequences += batch.n_replaced
 
     def take_over(self, other: LeftOut) -> None:
-        """Count what another has counted, too."""
+        """Add other counts."""
         self.empty_documents += other.empty_documents
         self.skipped_documents += other.skipped_documents
         self.replaced_sequences += other.replaced_sequences
@@ -67,8 +66,8 @@ class Report:
     """Filled by the passes over the text.
 
     Attributes:
-        outputs: Name of an output -> what is in it.
-        sources: One entry for each source that was encoded, in order.
+        outputs: Counts of each output, by name.
+        sources: Each source that was encoded with its counts, in order.
         left_out: What was dropped, skipped and replaced.
         look_alikes: Special token -> how often documents spell it.
     """
@@ -79,16 +78,16 @@ class Report:
     look_alikes: Counter[str] = field(default_factory=Counter)
 
     def total(self) -> Counts:
-        """All sources together."""
+        """Sum the counts of all sources."""
         total = Counts()
         for _, counts in self.sources:
             total.add(counts.documents, counts.bytes, counts.tokens)
         return total
 
     def stats(self, progress: Progress, seconds: float) -> dict[str, Any]:
-        """What stats.json says of the run, except its settings."""
+        """Describe the run for stats.json, except its settings."""
         total = self.total()
-        encoding = sum(stage.seconds for stage in _encoding(progress.stages))
+        encoding = _encoding_seconds(progress)
         return {
             "files": len(self.sources),
             **total.with_ratios(),
@@ -106,7 +105,7 @@ class Report:
         }
 
     def lines(self, progress: Progress, seconds: float) -> list[str]:
-        """The closing lines."""
+        """Return the closing lines."""
         lines = [f"{name}: {in_words(counts)}" for name, counts in self.outputs.items()]
         lines += left_out_lines(self.left_out)
         lines += [
@@ -115,7 +114,7 @@ class Report:
             if count
         ]
         total = self.total()
-        encoding = sum(stage.seconds for stage in _encoding(progress.stages))
+        encoding = _encoding_seconds(progress)
         if encoding:
             lines.append(
                 f"encoding: {_count(len(self.sources), 'file')},"
@@ -127,7 +126,7 @@ class Report:
 
 
 def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str, Any]:
-    """What stats.json says of every kind of run."""
+    """Describe a run of any kind for stats.json."""
     return {
         "seconds": seconds,
         "peak_memory_bytes": progress.peak_memory,
@@ -137,12 +136,12 @@ def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str
     }
 
 
-def _encoding(stages: Iterable[Stage]) -> Iterable[Stage]:
-    return (stage for stage in stages if stage.name.startswith("encoding"))
+def _encoding_seconds(progress: Progress) -> float:
+    return sum(stage.seconds for stage in progress.stages if stage.name.startswith("encoding"))
 
 
 def in_words(counts: Counts) -> str:
-    """Documents, tokens and their ratios."""
+    """Describe documents, tokens and their ratios."""
     return (
         f"{_count(counts.documents, 'document')}, {_count(counts.tokens, 'token')},"
         f" {_ratio(counts.bytes, counts.tokens):.2f} bytes per token,"
@@ -151,21 +150,17 @@ def in_words(counts: Counts) -> str:
 
 
 def left_out_lines(left_out: LeftOut) -> list[str]:
-    """One line for each kind of text that was not taken as it stood."""
-    lines = []
-    if left_out.empty_documents:
-        lines.append(f"dropped: {_count(left_out.empty_documents, 'empty document')}")
-    if left_out.skipped_documents:
-        skipped = _count(left_out.skipped_documents, "document")
-        lines.append(f"left out, for not being UTF-8: {skipped}")
-    if left_out.replaced_sequences:
-        replaced = _count(left_out.replaced_sequences, "sequence")
-        lines.append(f"replaced by U+FFFD, for not being UTF-8: {replaced}")
-    return lines
+    """Describe in a line each kind of text that was not taken as it was."""
+    kinds = [
+        ("dropped", left_out.empty_documents, "empty document"),
+        ("left out, for not being UTF-8", left_out.skipped_documents, "document"),
+        ("replaced by U+FFFD, for not being UTF-8", left_out.replaced_sequences, "sequence"),
+    ]
+    return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
 
 def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
-    """Its size and special tokens."""
+    """Describe the size and special tokens of a tokenizer."""
     special = list(tokenizer.special_tokens)
     kind = getattr(tokenizer, "merges", None)
     made = tokenizer.pattern if kind is None else f"{len(kind):,} merges"
@@ -173,14 +168,14 @@ def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
 
 
 def time_line(progress: Progress, seconds: float) -> str:
-    """How long everything took, and how much memory."""
+    """Report the time of all stages and the memory."""
     stages = ", ".join(f"{stage.name} {duration(stage.seconds)}" for stage in progress.stages)
     peak = f"peak memory {progress.peak_memory / 1e6:,.0f} MB"
     return f"time: {duration(seconds)} ({stages}), {peak}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as columns: to the right, but for the last, which is left as it is."""
+    """Align rows of text as columns: to the right, except the last."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([*(cell.rjust(w) for cell, w in zip(row[:-1], widths, strict=False)), row[-1]])

@@ -21,7 +21,7 @@ from bpe import PretokenCounts
 from bpe.count import CountsFileError, FrozenCounts
 from preprocess import build, count_pass, journal, memory, pipeline, spill
 from preprocess.journal import JournalError
-from preprocess.memory import MemoryLimit, MemoryLimitError, fit_to_memory
+from preprocess.memory import MemoryLimitError, fit_to_memory
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.storage.local import LocalStorage
@@ -42,7 +42,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def full_after(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    monkeypatch.setattr(MemoryLimit, "for_tables", lambda self, workers, unit_size: n_bytes)
+    monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: n_bytes)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
