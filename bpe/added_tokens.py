@@ -22,7 +22,7 @@ import numpy as np
 
 from bpe.normalize import normalized
 from bpe.special_tokens import SpecialTokenMatcher
-from bpe.unicode_classes import LETTER, MARK, WHITE_SPACE, category_runs, class_table
+from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,13 +43,7 @@ _EncodeDocuments = Callable[
 @functools.cache
 def _word_characters() -> NDArray[np.bool_]:
     r"""bool[0x110000]: what `\w` means to Rust's `regex`."""
-    members: NDArray[np.bool_] = np.not_equal(class_table() & (LETTER | MARK), 0)
-    for first, last, category in category_runs():
-        if category in ("Nd", "Nl", "Pc"):
-            members[first : last + 1] = True
-    for first, last in _OTHER_WORD_CHARACTERS:
-        members[first : last + 1] = True
-    return members
+    return members_of(*runs_of("L", "M", "Nd", "Nl", "Pc"), *_OTHER_WORD_CHARACTERS)
 
 
 def _character_before(data: bytes, place: int) -> str:

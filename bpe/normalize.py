@@ -61,13 +61,8 @@ def _in_form(text: str, form: Form) -> str:
 def _inert() -> re.Pattern[str]:
     from bpe.unicode_classes import category_runs
 
-    unassigned, next_code_point = [], 0
-    for first, last, _ in category_runs():
-        if next_code_point < first:
-            unassigned.append((next_code_point, first - 1))
-        next_code_point = last + 1
-    if next_code_point <= 0x10FFFF:
-        unassigned.append((next_code_point, 0x10FFFF))
+    edges = [-1, *(edge for first, last, _ in category_runs() for edge in (first, last)), 0x110000]
+    unassigned = [(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if a + 1 < b]
     newer = [[int(end, 16) for end in run.split("-")] for run in _NEWER.split()]
     runs = [*unassigned, *((run[0], run[-1]) for run in newer)]
     return re.compile("([" + "".join(rf"\U{a:08x}-\U{b:08x}" for a, b in runs) + "]+)")

@@ -28,10 +28,14 @@ import functools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+import msgspec
 
 from bpe.errors import PatternError
+
+if TYPE_CHECKING:
+    from bpe.regex_split import RegexSplitter
 
 # --- patterns that have a scanner ----------------------------------------------------------------
 
@@ -39,10 +43,6 @@ _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _CASED_WORD = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SMALL_WORD = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _WHITE_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_CL100K_TIKTOKEN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
-    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
 
 # Name -> the pattern as its authors published it.
 PATTERNS: Final[dict[str, str]] = {
@@ -51,7 +51,10 @@ PATTERNS: Final[dict[str, str]] = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     # tiktoken 0.14, cl100k_base (GPT-4).  White space at the end of the text is one piece, which
     # no other spelling of it says.
-    "cl100k": _CL100K_TIKTOKEN,
+    "cl100k": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
     # tiktoken 0.14, o200k_base and o200k_harmony (GPT-4o, gpt-oss); Hugging Face has the same text.
     "o200k": (
         rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED_WORD}*{_SMALL_WORD}+{_CONTRACTIONS}?"
@@ -86,13 +89,10 @@ _TIKTOKEN: Final[dict[str, str]] = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
 }
 
-# Other exact texts that split every string as the named pattern does -> its name.
-_HUGGINGFACE_SPELLINGS: Final[dict[str, str]] = {
-    **{text: name for name, text in _HUGGINGFACE.items()},
-}
-_TIKTOKEN_SPELLINGS: Final[dict[str, str]] = {
-    **{text: name for name, text in PATTERNS.items()},
-    **{text: name for name, text in _TIKTOKEN.items()},
+# Exact texts that split every string as the named pattern does -> its name.
+_HUGGINGFACE_SPELLINGS: Final = {text: name for name, text in _HUGGINGFACE.items()}
+_TIKTOKEN_SPELLINGS: Final = {
+    **{text: name for listed in (PATTERNS, _TIKTOKEN) for name, text in listed.items()},
     # As tiktoken wrote gpt2 before it took possessive quantifiers.
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
 }
@@ -101,49 +101,60 @@ _TIKTOKEN_SPELLINGS: Final[dict[str, str]] = {
 
 TIKTOKEN: Final = "tiktoken:"
 STEPS: Final = "steps:"
-BEHAVIORS: Final = ("Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext")
+# What Hugging Face's `Split` does with a match, but for "Removed", which loses it.
+Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
 
 
-@dataclass(frozen=True)
-class Scanner:
-    """A pattern that has a scanner.
-
-    Attributes:
-        name: A key of `PATTERNS`.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Digits:
+class Digits(msgspec.Struct, frozen=True, tag=True):
     """Numbers stand apart from all else, as in Hugging Face's `Digits`.
 
     Attributes:
-        individual: Each number stands alone, else each run of numbers.
+        individual_digits: Each number stands alone, else each run of numbers.
     """
 
-    individual: bool
+    individual_digits: bool = False
 
 
-@dataclass(frozen=True)
-class Split:
-    """A regex that `bpe.regex_split` runs.
+class Split(msgspec.Struct, frozen=True, tag=True):
+    """A regex that `bpe.regex_split` runs, as in Hugging Face's `Split`.
 
     Attributes:
-        regex: Its text.
-        dialect: Whose engine it was written for: "huggingface" or "tiktoken".
-        behavior: One of `BEHAVIORS`: what becomes of a match.
+        pattern: "Regex" or "String" -> its text.
+        behavior: What becomes of a match.
         invert: The matches are the pieces and what is between them the delimiters.
     """
 
-    regex: str
-    dialect: str = "huggingface"
-    behavior: str = "Isolated"
+    pattern: Annotated[
+        dict[Literal["Regex", "String"], Annotated[str, msgspec.Meta(min_length=1)]],
+        msgspec.Meta(min_length=1, max_length=1),
+    ]
+    behavior: Behavior
     invert: bool = False
 
+    def splitter(self, dialect: str = "huggingface") -> RegexSplitter:
+        """Return what splits by it.
 
-Step = Scanner | Digits | Split
+        Args:
+            dialect: Whose engine the regex was written for: "huggingface" or "tiktoken".
+
+        Raises:
+            PatternError: The regex cannot be run exactly.
+        """
+        ((kind, text),) = self.pattern.items()
+        # What means something in a regex, and nothing else: `\<` would mean something again.
+        regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
+        return _splitter(regex, dialect, self.behavior, self.invert)
+
+
+@functools.lru_cache(maxsize=8)  # each has a table of a megabyte
+def _splitter(regex: str, dialect: str, behavior: str, invert: bool) -> RegexSplitter:
+    from bpe.regex_split import RegexSplitter
+
+    return RegexSplitter(regex, dialect, behavior, invert)
+
+
+# The name of a pattern that has a scanner stands for itself.
+Step = str | Digits | Split
 
 
 def pattern_name(pattern: str) -> str:
@@ -155,19 +166,12 @@ def pattern_name(pattern: str) -> str:
     if pattern in PATTERNS:
         return pattern
     if pattern.startswith(STEPS):
-        try:
-            listed = json.loads(pattern.removeprefix(STEPS))
-        except (ValueError, RecursionError) as error:
-            raise PatternError(
-                f"the steps of the pattern {_shown(pattern)} are not JSON ({error}): "
-                "expected a list as in a tokenizer.json"
-            ) from error
-        return from_huggingface(listed)
+        return _name_of(_listed_in(pattern))
     if pattern.startswith(TIKTOKEN):
         text = pattern.removeprefix(TIKTOKEN)
         if text in _TIKTOKEN_SPELLINGS:
             return _TIKTOKEN_SPELLINGS[text]
-        _refuse_if_unknown(Split(text, "tiktoken"))
+        _isolated(text).splitter("tiktoken")
         return pattern
     for spellings in (_HUGGINGFACE_SPELLINGS, _TIKTOKEN_SPELLINGS):
         if pattern in spellings:
@@ -177,19 +181,12 @@ def pattern_name(pattern: str) -> str:
         raise PatternError(
             f"unknown split pattern {pattern!r}: expected one of the names {known}, or a regex"
         )
-    _refuse_if_unknown(Split(pattern))
+    # A regex is read when it is met first, so that nobody learns after hours that it cannot be run.
+    _isolated(pattern).splitter()
     return pattern
 
 
-@functools.lru_cache(maxsize=64)
-def _refuse_if_unknown(step: Split) -> None:
-    # A regex is read when it is met first, so that nobody learns after hours that it cannot be run.
-    from bpe.regex_split import RegexSplitter
-
-    RegexSplitter(step.regex, step.dialect, step.behavior, step.invert)
-
-
-def steps(pattern: str) -> tuple[Step, ...]:
+def steps(pattern: str) -> list[Step]:
     """Return the steps of a pattern; the pieces of one are the texts of the next.
 
     Raises:
@@ -197,24 +194,25 @@ def steps(pattern: str) -> tuple[Step, ...]:
     """
     pattern = pattern_name(pattern)
     if pattern in PATTERNS:
-        return (Scanner(pattern),)
-    if pattern.startswith(TIKTOKEN):
-        return (Split(pattern.removeprefix(TIKTOKEN), "tiktoken"),)
+        return [pattern]
     if pattern.startswith(STEPS):
-        return tuple(map(_step, json.loads(pattern.removeprefix(STEPS))))
-    return (Split(pattern),)
+        return _listed_in(pattern)
+    return [_isolated(pattern.removeprefix(TIKTOKEN))]
 
 
-def _step(listed: str | dict[str, Any]) -> Step:
-    """The step that an entry of a list that `from_huggingface` made stands for."""
-    if isinstance(listed, str):
-        return Scanner(listed)
-    if listed["type"] == "Digits":
-        return Digits(listed["individual_digits"])
-    ((kind, text),) = listed["pattern"].items()
-    # What means something in a regex, and nothing else: `\<` would mean something again.
-    regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
-    return Split(regex, "huggingface", listed["behavior"], listed["invert"])
+def _isolated(regex: str) -> Split:
+    return Split({"Regex": regex}, "Isolated")
+
+
+def _listed_in(pattern: str) -> list[Step]:
+    try:
+        listed = msgspec.json.decode(pattern.removeprefix(STEPS))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PatternError(
+            f"the steps of the pattern {_shown(pattern)} are not JSON ({error}): "
+            "expected a list as in a tokenizer.json"
+        ) from error
+    return _typed(listed)
 
 
 # --- other libraries -----------------------------------------------------------------------------
@@ -230,66 +228,47 @@ def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
     Raises:
         PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
     """
-    if not isinstance(listed, list | tuple) or not listed:
-        raise PatternError(f"{_shown(listed)} is no list of steps: expected at least one step")
+    return _name_of(_typed(listed))
+
+
+def _typed(listed: object) -> list[Step]:
+    try:
+        typed: list[Step] = msgspec.convert(
+            listed, Annotated[list[Step], msgspec.Meta(min_length=1)]
+        )
+    except msgspec.ValidationError as error:
+        raise PatternError(
+            f"the steps {_shown(listed)} are not implemented: {error}: expected a list of Digits,"
+            " of Split with a Regex or a String and a behavior that loses no text"
+            f" ({', '.join(get_args(Behavior))}), and of names of patterns"
+        ) from error
+    return typed
+
+
+def _name_of(listed: list[Step]) -> str:
     canonical = [_canonical(step) for step in listed]
-    if len(canonical) == 1:
-        (only,) = canonical
-        if isinstance(only, str):
-            return only
-        if only["type"] == "Split" and only["behavior"] == "Isolated" and not only["invert"]:
-            regex = only["pattern"].get("Regex", "")
-            # A text that would be taken for something else is told apart by its step.
-            if not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS)):
-                return str(regex)
-    return STEPS + json.dumps(canonical, ensure_ascii=False, separators=(",", ":"))
+    only = canonical[0] if len(canonical) == 1 else None
+    if isinstance(only, str):
+        return only
+    regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
+    # A text that would be taken for something else is told apart by its step.
+    is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
+    if is_text and only == _isolated(regex):
+        return regex
+    return STEPS + msgspec.json.encode(canonical).decode()
 
 
-def _canonical(step: object) -> str | dict[str, Any]:
-    if isinstance(step, str):
-        if step not in PATTERNS:
-            raise PatternError(
-                f"the step {step!r} is no pattern: expected one of {', '.join(PATTERNS)}"
-            )
-        return step
-    kind = step.get("type") if isinstance(step, dict) else None
-    if not isinstance(step, dict) or kind not in ("Split", "Digits"):
+def _canonical(step: Step) -> Step:
+    if isinstance(step, str) and step not in PATTERNS:
         raise PatternError(
-            f"the step {_shown(kind or step)} is not implemented: expected Split or Digits"
+            f"the step {step!r} is no pattern: expected one of {', '.join(PATTERNS)}"
         )
-    if kind == "Digits":
-        individual = step.get("individual_digits", False)
-        if not isinstance(individual, bool):
-            raise PatternError(
-                f"individual_digits of the step Digits is {_shown(individual)}: "
-                "expected true or false"
-            )
-        return {"type": "Digits", "individual_digits": individual}
-    pattern, behavior, invert = step.get("pattern"), step.get("behavior"), step.get("invert", False)
-    if (
-        not isinstance(pattern, dict)
-        or len(pattern) != 1
-        or not isinstance(pattern.get("Regex", pattern.get("String")), str)
-        or not next(iter(pattern.values()))
-    ):
-        raise PatternError(
-            f"the pattern of a step Split is {_shown(pattern)}: expected a Regex or a String"
-        )
-    if behavior not in BEHAVIORS:
-        raise PatternError(
-            f"the behavior of a step Split is {_shown(behavior)}: "
-            f"only {', '.join(BEHAVIORS)} are implemented, which lose no text"
-        )
-    if not isinstance(invert, bool):
-        raise PatternError(f"invert of a step Split is {_shown(invert)}: expected true or false")
-    name = _HUGGINGFACE_SPELLINGS.get(pattern.get("Regex", ""))
-    if name is not None and behavior == "Isolated" and not invert:
-        return name
-    canonical = {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
-    made = _step(canonical)
-    assert isinstance(made, Split)
-    _refuse_if_unknown(made)
-    return canonical
+    if isinstance(step, Split):
+        name = _HUGGINGFACE_SPELLINGS.get(step.pattern.get("Regex", ""))
+        if name is not None and step == _isolated(_HUGGINGFACE[name]):
+            return name
+        step.splitter()
+    return step
 
 
 def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
@@ -309,14 +288,8 @@ def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
             f"the pattern {_shown(pattern)} was written for tiktoken: it cannot be said to mean "
             "the same in a tokenizer.json; write it for Hugging Face, without the prefix"
         )
-    if pattern.startswith(STEPS):
-        listed: list[str | dict[str, Any]] = json.loads(pattern.removeprefix(STEPS))
-        return [_split(_HUGGINGFACE[step]) if isinstance(step, str) else step for step in listed]
-    return [_split(_HUGGINGFACE.get(pattern, pattern))]
-
-
-def _split(regex: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    named = (_isolated(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
+    return [msgspec.to_builtins(step) for step in named]
 
 
 def to_tiktoken(pattern: str) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bpe.kernels import search, split, split_cl100k, utf8
 from bpe.kernels.jit import pack
-from bpe.patterns import PATTERNS, Digits, Scanner, Step, pattern_name, steps
+from bpe.patterns import PATTERNS, TIKTOKEN, Digits, Step, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
 Bytes = NDArray[np.uint8]
@@ -26,8 +26,8 @@ Number = TypeVar("Number", bound=np.generic)
 _O200K = split_cl100k.CASED | split_cl100k.SUFFIXES | split_cl100k.SLASHES
 
 # Name of a pattern -> the flags with which `split_cl100k` is its scanner; gpt2 has one of its own.
-# A pattern of the same family needs a line here, one in `bpe.patterns` and one in `bpe.reference`;
-# the tests then hold it equal to both engines (docs/patterns.md).
+# A pattern of the same family needs a line here and one in `bpe.patterns`; the tests then hold it
+# equal to both engines (docs/patterns.md).
 _FLAGS = {
     "cl100k": split_cl100k.WHOLE_END,
     "o200k": _O200K,
@@ -99,7 +99,8 @@ class Pretokenizer:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern_name(pattern)
-        self._refine = [_splitter(step) for step in steps(self.pattern)]
+        dialect = "tiktoken" if self.pattern.startswith(TIKTOKEN) else "huggingface"
+        self._refine = [_splitter(step, dialect) for step in steps(self.pattern)]
 
     def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The set of places where a pre-token begins.
@@ -152,18 +153,16 @@ class Pretokenizer:
 _Refine = Callable[[Bytes, NDArray[np.int64], bool, NDArray[np.uint64]], None]
 
 
-def _splitter(step: Step) -> _Refine:
+def _splitter(step: Step, dialect: str) -> _Refine:
     """Return what splits documents, or the pieces of a bit set that is marked already, in place."""
-    if isinstance(step, Scanner):
-        return functools.partial(_scan, step.name)
-    from bpe import regex_split
-
+    if isinstance(step, str):
+        return functools.partial(_scan, step)
     if isinstance(step, Digits):
-        refine = regex_split.DigitsSplitter(step.individual).refine
+        from bpe.regex_split import DigitsSplitter
+
+        refine = DigitsSplitter(step.individual_digits).refine
     else:
-        refine = regex_split.RegexSplitter(
-            step.regex, step.dialect, step.behavior, step.invert
-        ).refine
+        refine = step.splitter(dialect).refine
 
     def marked(
         buffer: Bytes, offsets: NDArray[np.int64], is_marked: bool, starts: NDArray[np.uint64]

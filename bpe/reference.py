@@ -23,13 +23,12 @@ from itertools import pairwise
 from typing import Final
 
 from bpe.errors import TrainingError
-from bpe.unicode_classes import LETTER, LOWER, MARK, NUMBER, UPPER, WHITE_SPACE, class_table
+from bpe.patterns import PATTERNS
+from bpe.unicode_classes import WHITE_SPACES, runs_of
 
 Pair = tuple[bytes, bytes]
 
 TIE_BREAKS: Final = ("greatest-bytes", "huggingface")
-
-CONTRACTIONS: Final = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
 
 
 def _byte_level_alphabet() -> str:
@@ -46,148 +45,36 @@ BYTE_LEVEL_ALPHABET: Final = _byte_level_alphabet()
 
 
 def split(text: str, pattern: str = "gpt2") -> list[str]:
-    """Cut text into pre-tokens as a pattern of `bpe.patterns` does; joined they are the text.
+    """Cut text into pre-tokens by a pattern; joined they are the text.
 
     Args:
         text: Any text.
-        pattern: The name of a pattern that has a scanner.
+        pattern: A key of `bpe.patterns.PATTERNS`.
     """
-    end_of_pretoken = _ENDS[pattern]
-    pretokens = []
-    start = 0
-    while start < len(text):
-        stop = end_of_pretoken(text, start)
-        pretokens.append(text[start:stop])
-        start = stop
-    return pretokens
+    return _compiled(pattern).findall(text)
 
 
-def _end_gpt2(text: str, start: int) -> int:
-    """Where the pre-token ends that begins at `start`: the first of these that fits.
-
-    1. An apostrophe with `s`, `t`, `re`, `ve`, `m`, `ll` or `d` (small letters only);
-    2. letters, or numbers, or characters that are none of letter, number and white space; one
-       U+0020 before them joins in;
-    3. white space.  It leaves its last character to what follows, unless that was all there was, or
-       nothing follows.
-    """
-    for contraction in CONTRACTIONS:
-        if text.startswith(contraction, start):
-            return start + len(contraction)
-    first = start + 1 if text[start] == " " else start
-    if first < len(text) and _kind(text[first]) != WHITE_SPACE:
-        return _end_of_run(text, first, _kind(text[first]))
-    return _end_of_white_space(text, start)
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a published pattern with its classes as ranges of the pinned Unicode table."""
+    return re.compile(re.sub(r"\[[^]]*]|\\p\{\w+}|\\[sS]|\$", _in_ranges, PATTERNS[pattern]))
 
 
-def _end_cl100k(
-    text: str, start: int, *, digits: int = 3, cased: bool = False, whole_end: bool = False
-) -> int:
-    """Where the pre-token ends that begins at `start`: the first of these that fits.
-
-    1. A contraction, as in gpt2 but in capitals as well, and with U+017F for an s (not o200k);
-    2. letters; one character before them joins in, unless it is a letter, a number or the end of a
-       line.  In o200k: first `_end_of_small_word`, then `_end_of_capitals`, and a contraction
-       after either;
-    3. up to `digits` numbers;
-    4. characters that are none of letter, number and white space; one U+0020 before them joins in,
-       and so do ends of lines after them (in o200k: and slashes);
-    5. white space to the end of the text (`whole_end`: tiktoken's cl100k);
-    6. white space up to its last end of a line;
-    7. white space, as in gpt2.
-    """
-    if not cased and (stop := _end_of_contraction(text, start)) > start:
-        return stop
-    joins = text[start] not in "\r\n" and _kind(text[start]) not in (LETTER, NUMBER)
-    words = (_end_of_small_word, _end_of_capitals) if cased else (_end_of_letters,)
-    for end_of_word in words:
-        for first in (start + 1, start) if joins else (start,):
-            stop = end_of_word(text, first)
-            if stop > first:
-                return _end_of_contraction(text, stop) if cased else stop
-    if _kind(text[start]) == NUMBER:
-        return min(_end_of_run(text, start, NUMBER), start + digits)
-    first = start + 1 if text[start] == " " else start
-    stop = _end_of_run(text, first, 0)
-    if stop > first:
-        while stop < len(text) and text[stop] in ("\r\n/" if cased else "\r\n"):
-            stop += 1
-        return stop
-    stop = _end_of_run(text, start, WHITE_SPACE)
-    if whole_end and stop == len(text):
-        return stop
-    for last in range(stop - 1, start - 1, -1):
-        if text[last] in "\r\n":
-            return last + 1
-    return _end_of_white_space(text, start)
+def _in_ranges(found: re.Match[str]) -> str:
+    r"""Spell a set, `\p{category}`, `\s`, `\S` or `$` as `re` reads it in every version."""
+    written = found.group()
+    if written == "$":
+        # The end of the text; to `re`, `$` matches before a newline there, too.
+        return r"\Z"
+    if written == r"\S":
+        return f"[^{WHITE_SPACES}]"
+    if written[0] != "[":
+        written = f"[{written}]"
+    return re.sub(r"\\p\{(\w+)}", _category, written.replace(r"\s", WHITE_SPACES))
 
 
-def _end_of_contraction(text: str, start: int) -> int:
-    for contraction in CONTRACTIONS:
-        stop = start + len(contraction)
-        if text[start:stop].lower().replace("\u017f", "s") == contraction:
-            return stop
-    return start
-
-
-def _end_of_letters(text: str, start: int) -> int:
-    return _end_of_run(text, start, LETTER)
-
-
-def _end_of_small_word(text: str, start: int) -> int:
-    """Where capitals and then at least one small letter end; `start` if there are none.
-
-    Letters without case and marks count as both.  The capitals are as many as can be, but give
-    characters back so that one is left for the small letters.
-    """
-    for small_start in range(_end_of_cased(text, start, LOWER), start - 1, -1):
-        stop = _end_of_cased(text, small_start, UPPER)
-        if stop > small_start:
-            return stop
-    return start
-
-
-def _end_of_capitals(text: str, start: int) -> int:
-    """Where capitals end and then small letters, if there are any; `start` if none begin here."""
-    capitals_end = _end_of_cased(text, start, LOWER)
-    return _end_of_cased(text, capitals_end, UPPER) if capitals_end > start else start
-
-
-def _end_of_cased(text: str, start: int, unwanted: int) -> int:
-    stop = start
-    while stop < len(text) and _is_letter_or_mark(text[stop], unwanted):
-        stop += 1
-    return stop
-
-
-def _is_letter_or_mark(character: str, unwanted: int) -> bool:
-    flags = int(class_table()[ord(character)])
-    return bool(flags & (LETTER | MARK)) and not flags & unwanted
-
-
-def _end_of_white_space(text: str, start: int) -> int:
-    stop = _end_of_run(text, start, WHITE_SPACE)
-    return stop if stop == len(text) or stop == start + 1 else stop - 1
-
-
-def _end_of_run(text: str, start: int, kind: int) -> int:
-    stop = start
-    while stop < len(text) and _kind(text[stop]) == kind:
-        stop += 1
-    return stop
-
-
-def _kind(character: str) -> int:
-    return int(class_table()[ord(character)]) & (LETTER | NUMBER | WHITE_SPACE)
-
-
-_ENDS: Final[dict[str, Callable[[str, int], int]]] = {
-    "gpt2": _end_gpt2,
-    "cl100k": functools.partial(_end_cl100k, whole_end=True),
-    "o200k": functools.partial(_end_cl100k, cased=True),
-    "llama3": _end_cl100k,
-    "qwen2": functools.partial(_end_cl100k, digits=1),
-}
+def _category(found: re.Match[str]) -> str:
+    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs_of(found[1]))
 
 
 def split_special(text: str, special_tokens: Collection[str]) -> Iterator[tuple[str, bool]]:

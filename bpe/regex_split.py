@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -27,10 +27,16 @@ import regex as engine
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, PatternError
-from bpe.unicode_classes import NUMBER, WHITE_SPACE, category_runs, class_table
+from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
 
 DIALECTS: Final = ("huggingface", "tiktoken")
-BEHAVIORS: Final = ("Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext")
+# What becomes of a match -> which neighbours are one piece: whether each of the two is a match.
+BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
+    "Isolated": (),
+    "Contiguous": ((False, False), (True, True)),
+    "MergedWithPrevious": ((False, True),),
+    "MergedWithNext": ((True, False),),
+}
 _LONGEST = 10_000  # characters of a regex
 # Seconds after which a match is given up; what is honest takes a second for 100 MB.
 _PATIENCE = 10.0
@@ -45,45 +51,68 @@ Set = NDArray[np.bool_]
 # --- what a regex says ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Character:
-    """One character of a set: the number of the set in `_Parser.sets`."""
-
-    number: int
+# In `_Node.written`, character `_FIRST_SET + n` stands for one character of set n.
+_FIRST_SET = 0xE000
 
 
 @dataclass(frozen=True)
-class _Text:
-    """What is written as it is: an anchor."""
+class _Node:
+    """A part of a regex.
+
+    Attributes:
+        written: It as the `regex` package reads it; sets are single characters (`_FIRST_SET`).
+        length: How many characters it takes, None if that is not fixed.
+        size: How many characters it has when its repetitions are written out.
+        can_be_empty: It can match no character.
+        is_assertion: It is an anchor or a lookaround.
+        begins: The numbers of the sets that it can begin with.
+        ends: The numbers of the sets that it can end with.
+    """
 
     written: str
+    length: int | None = 0
+    size: int = 1
+    can_be_empty: bool = True
+    is_assertion: bool = False
+    begins: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class _Sequence:
-    parts: tuple[_Node, ...]
+def _in_a_row(parts: list[_Node]) -> _Node:
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [part.length for part in parts if part.length is not None]
+    return _Node(
+        "".join(part.written for part in parts),
+        sum(lengths) if len(lengths) == len(parts) else None,
+        sum(part.size for part in parts),
+        all(part.can_be_empty for part in parts),
+        begins=frozenset().union(*(part.begins for part in _edge(parts))),
+        ends=frozenset().union(*(part.ends for part in _edge(parts[::-1]))),
+    )
 
 
-@dataclass(frozen=True)
-class _Choice:
-    options: tuple[_Node, ...]
+def _edge(parts: list[_Node]) -> Iterator[_Node]:
+    """Yield the first parts, up to one that cannot be empty."""
+    for part in parts:
+        yield part
+        if not part.can_be_empty:
+            return
 
 
-@dataclass(frozen=True)
-class _Group:
-    opening: str  # "(?:", "(?=", ...
-    inside: _Node
+def _one_of(options: list[_Node]) -> _Node:
+    if len(options) == 1:
+        return options[0]
+    lengths = {option.length for option in options}
+    return _Node(
+        "|".join(option.written for option in options),
+        lengths.pop() if len(lengths) == 1 else None,
+        sum(option.size for option in options),
+        any(option.can_be_empty for option in options),
+        begins=frozenset().union(*(option.begins for option in options)),
+        ends=frozenset().union(*(option.ends for option in options)),
+    )
 
-
-@dataclass(frozen=True)
-class _Repeat:
-    inside: _Node
-    least: int
-    most: int | None
-    manner: str  # "", "?" lazy, "+" possessive
-
-
-_Node = _Character | _Text | _Sequence | _Choice | _Group | _Repeat
 
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b"}
 _LONG_NAMES: Final = {
@@ -101,11 +130,7 @@ _FOLDED_TOGETHER: Final = (
 @functools.cache
 def _category(name: str) -> Set:
     """The code points of a General_Category of one or two letters; none if there is none."""
-    members = np.zeros(_N_CODE_POINTS, np.bool_)
-    for first, last, category in category_runs():
-        if category.startswith(name):
-            members[first : last + 1] = True
-    return members
+    return members_of(*runs_of(name))
 
 
 def _white_space() -> Set:
@@ -148,14 +173,16 @@ class _Parser:
             return True
         return False
 
-    def _set(self, members: Set) -> _Character:
+    def _set(self, members: Set) -> _Node:
         key = np.packbits(members).tobytes()
         if key not in self._numbers:
             self._numbers[key] = len(self.sets)
             self.sets.append(members)
             if len(self.sets) > 500:
                 raise self.refuse("more than 500 sets of characters")
-        return _Character(self._numbers[key])
+        number = self._numbers[key]
+        here = frozenset([number])
+        return _Node(chr(_FIRST_SET + number), 1, can_be_empty=False, begins=here, ends=here)
 
     def _choice(self) -> _Node:
         self.depth += 1
@@ -167,7 +194,7 @@ class _Parser:
             options.append(self._sequence())
         self.ignores_case = ignored_case
         self.depth -= 1
-        return options[0] if len(options) == 1 else _Choice(tuple(options))
+        return _one_of(options)
 
     def _sequence(self) -> _Node:
         parts: list[_Node] = []
@@ -177,29 +204,15 @@ class _Parser:
             if part is None:
                 continue
             if parts and self.ignores_case and self.dialect == "huggingface":
-                ends, begins = self._edge(parts[-1], -1), self._edge(part, 0)
                 for first, second in _FOLDED_TOGETHER:
-                    if ends[ord(first)] and begins[ord(second)]:
+                    if self._has(parts[-1].ends, first) and self._has(part.begins, second):
                         raise self.refuse(f"{first + second!r} where case is ignored", before)
             parts.append(self._repeated(part))
-        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
+        return _in_a_row(parts)
 
-    def _edge(self, node: _Node, side: int) -> Set:
-        """The characters that a node can begin (side 0) or end (side -1) with."""
-        if isinstance(node, _Character):
-            return self.sets[node.number]
-        members = np.zeros(_N_CODE_POINTS, np.bool_)
-        if isinstance(node, _Group | _Repeat):
-            members = members | self._edge(node.inside, side)
-        elif isinstance(node, _Choice):
-            for option in node.options:
-                members |= self._edge(option, side)
-        elif isinstance(node, _Sequence):
-            for part in node.parts[:: 1 if side == 0 else -1]:
-                members |= self._edge(part, side)
-                if not _can_be_empty(part):
-                    break
-        return members
+    def _has(self, numbers: frozenset[int], character: str) -> bool:
+        """Return whether one of some sets has a character."""
+        return any(self.sets[number][ord(character)] for number in numbers)
 
     def _repeated(self, part: _Node) -> _Node:
         n_repeated = 0
@@ -229,9 +242,7 @@ class _Parser:
                 raise self.refuse("a '{' that begins no repetition")
             else:
                 return part
-            if isinstance(part, _Text) or (
-                isinstance(part, _Group) and part.opening not in ("(?:", "(?>")
-            ):
+            if part.is_assertion:
                 raise self.refuse("a repetition of what has no length", at)
             interval = self.text[at] == "{"
             manner = ""
@@ -243,8 +254,14 @@ class _Parser:
             elif self._next() == "+" and not (interval and self.dialect == "huggingface"):
                 self.place += 1
                 manner = "+"
-            part = _Repeat(part, least, most, manner)
-            if _size(part) > _LONGEST:
+            part = replace(
+                part,
+                written=f"(?:{part.written}){{{least},{'' if most is None else most}}}{manner}",
+                length=part.length * least if part.length is not None and least == most else None,
+                size=part.size * max(1, least, most or 0),
+                can_be_empty=part.can_be_empty or least == 0,
+            )
+            if part.size > _LONGEST:
                 raise self.refuse(f"repetitions of more than {_LONGEST:,} characters", at)
             # Whatever comes now repeats the repetition: Oniguruma's `{1,3}+` does.
             if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
@@ -268,7 +285,9 @@ class _Parser:
         if character == "\\":
             if self.text[self.place + 1 : self.place + 2] in ("A", "z"):
                 self.place += 2
-                return _Text(r"\A" if self.text[self.place - 1] == "A" else r"\Z")
+                return _Node(
+                    r"\A" if self.text[self.place - 1] == "A" else r"\Z", is_assertion=True
+                )
             escaped = self._escape()
             return self._set(escaped if isinstance(escaped, np.ndarray) else self._folded(escaped))
         self.place += 1
@@ -276,13 +295,12 @@ class _Parser:
 
     def _anchor(self, character: str) -> _Node:
         if self.dialect == "tiktoken":
-            return _Text(r"\A" if character == "^" else r"\Z")
+            return _Node(r"\A" if character == "^" else r"\Z", is_assertion=True)
         # Ends of lines to Oniguruma, where ^ is not behind the last of all.
-        line_end = self._set(_one("\n"))
-        if character == "$":
-            return _Choice((_Group("(?=", line_end), _Text(r"\Z")))
-        behind = _Sequence((_Group("(?<=", line_end), _Group("(?!", _Text(r"\Z"))))
-        return _Choice((_Text(r"\A"), behind))
+        line_end = self._set(_one("\n")).written
+        return _Node(
+            f"(?:(?={line_end})|\\Z)" if character == "$" else f"(?:\\A|(?<={line_end})(?!\\Z))"
+        )
 
     def _folded(self, character: str) -> Set:
         members = _one(character)
@@ -325,9 +343,12 @@ class _Parser:
         self.ignores_case = ignored_case
         if not self._takes(")"):
             raise self.refuse("a '(' without its ')'", at)
-        if opening in ("(?<=", "(?<!") and _length(inside) is None:
+        if opening in ("(?<=", "(?<!") and inside.length is None:
             raise self.refuse("a lookbehind whose length is not fixed", at)
-        return _Group(opening, inside)
+        node = replace(inside, written=f"{opening}{inside.written})", size=1 + inside.size)
+        if opening in ("(?:", "(?>"):
+            return replace(node, is_assertion=False)
+        return replace(node, length=0, can_be_empty=True, is_assertion=True)
 
     def _escape(self) -> str | Set:
         """The character or the set of an escape; the place is at its backslash."""
@@ -450,59 +471,15 @@ def _one(character: str) -> Set:
     return members
 
 
-def _length(node: _Node) -> int | None:
-    """How many characters a node takes, None if that is not fixed."""
-    if isinstance(node, _Character):
-        return 1
-    if isinstance(node, _Text):
-        return 0
-    if isinstance(node, _Group):
-        return _length(node.inside) if node.opening in ("(?:", "(?>") else 0
-    if isinstance(node, _Sequence):
-        lengths = [_length(part) for part in node.parts]
-        return None if None in lengths else sum(length or 0 for length in lengths)
-    if isinstance(node, _Choice):
-        choices = {_length(option) for option in node.options}
-        return choices.pop() if len(choices) == 1 else None
-    inside = _length(node.inside)
-    return inside * node.least if inside is not None and node.least == node.most else None
-
-
-def _size(node: _Node) -> int:
-    """How large a node is when its repetitions are written out."""
-    if isinstance(node, _Group):
-        return 1 + _size(node.inside)
-    if isinstance(node, _Sequence):
-        return sum(map(_size, node.parts))
-    if isinstance(node, _Choice):
-        return sum(map(_size, node.options))
-    if isinstance(node, _Repeat):
-        return _size(node.inside) * max(1, node.least, node.most or 0)
-    return 1
-
-
-def _can_be_empty(node: _Node) -> bool:
-    if isinstance(node, _Character):
-        return False
-    if isinstance(node, _Text):
-        return True
-    if isinstance(node, _Group):
-        return node.opening not in ("(?:", "(?>") or _can_be_empty(node.inside)
-    if isinstance(node, _Sequence):
-        return all(map(_can_be_empty, node.parts))
-    if isinstance(node, _Choice):
-        return any(map(_can_be_empty, node.options))
-    return node.least == 0 or _can_be_empty(node.inside)
-
-
 # --- the small alphabet --------------------------------------------------------------------------
 
 
-def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[list[int]]]:
+def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
     """Number the code points so that those which no set tells apart share a number.
 
     Returns:
-        uint16[0x110000], the number of each code point; the numbers that each set has.
+        uint16[0x110000], the number of each code point; the numbers that each set has, as the
+            members of a set of a regex.
     """
     # Between two places where some set begins or ends, all code points are alike.
     changes = np.zeros(_N_CODE_POINTS, np.bool_)
@@ -515,31 +492,8 @@ def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[list[int]]]:
     lengths = np.diff(firsts, append=_N_CODE_POINTS)
     return (
         np.repeat(letters.ravel().astype(np.uint16), lengths),
-        [np.flatnonzero(kind).tolist() for kind in kinds],
+        ["".join(rf"\u{number:04x}" for number in np.flatnonzero(kind)) for kind in kinds],
     )
-
-
-def _written(node: _Node, numbers: list[list[int]]) -> str:
-    """The node as the `regex` package reads it, over the small alphabet."""
-    if isinstance(node, _Character):
-        # An empty set matches nothing.
-        members = "".join(rf"\u{number:04x}" for number in numbers[node.number])
-        return f"[{members}]" if members else "(?!)"
-    if isinstance(node, _Text):
-        return node.written
-    if isinstance(node, _Group):
-        return f"{node.opening}{_written(node.inside, numbers)})"
-    if isinstance(node, _Sequence):
-        return "".join(
-            f"(?:{_written(part, numbers)})"
-            if isinstance(part, _Choice)
-            else _written(part, numbers)
-            for part in node.parts
-        )
-    if isinstance(node, _Choice):
-        return "|".join(_written(option, numbers) for option in node.options)
-    most = "" if node.most is None else node.most
-    return f"(?:{_written(node.inside, numbers)}){{{node.least},{most}}}{node.manner}"
 
 
 # --- splitting -----------------------------------------------------------------------------------
@@ -577,16 +531,21 @@ class RegexSplitter:
             )
         parser = _Parser(regex, dialect)
         tree = parser.parse()
-        if _can_be_empty(tree):
+        if tree.can_be_empty:
             raise PatternError(
                 f"the split pattern {regex[:100]!r} can match nothing at all: expected one that"
                 " takes a character at least; write '+' for '*'"
             )
-        letters, numbers = _alphabet(parser.sets)
+        letters, sets = _alphabet(parser.sets)
         self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
-        self._find = engine.compile(_written(tree, numbers), engine.V0).finditer
+        # An empty set matches nothing.
+        written = {
+            _FIRST_SET + number: f"[{members}]" if members else "(?!)"
+            for number, members in enumerate(sets)
+        }
+        self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
         self._dialect = dialect
-        self._behavior = behavior
+        self._joined = BEHAVIORS[behavior]
         self._invert = invert
 
     def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
@@ -625,52 +584,27 @@ class RegexSplitter:
 
     def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
         """Where pieces of one text begin, counted in characters; `begin` is added."""
-        pieces: list[tuple[int, int, bool]] = []
+        pieces: list[tuple[int, bool]] = []  # where each begins, whether it is a match
         place = 0
         for found in self._matches(text, first + int(places[begin])):
             start, stop = found.span()
             if place < start:
-                pieces.append((place, start, self._invert))
-            pieces.append((start, stop, not self._invert))
+                pieces.append((place, self._invert))
+            pieces.append((start, not self._invert))
             place = stop
         if place < len(text):
-            pieces.append((place, len(text), self._invert))
-        if self._dialect == "tiktoken":
-            for start, _, is_match in pieces:
-                if not is_match:
-                    raise EncodingError(
-                        f"byte {first + int(places[begin + start])} of the text is in no match of"
-                        " the split pattern: tiktoken would lose it; give a pattern that takes"
-                        " every character"
-                    )
-        return (begin + start for start in _beginnings(pieces, self._behavior))
-
-
-def _beginnings(pieces: list[tuple[int, int, bool]], behavior: str) -> list[int]:
-    """Where pieces begin when matches are treated as Hugging Face's `Split` treats them."""
-    if behavior == "Isolated":
-        return [start for start, _, _ in pieces]
-    kept: list[int] = []
-    if behavior == "MergedWithNext":
-        # Looked at from the end: a match joins what follows, if that is no match.
-        joined = False
-        follower: bool | None = None
-        for start, _, is_match in reversed(pieces):
-            joined = is_match and follower is False
-            if joined:
-                kept[-1] = start
-            else:
-                kept.append(start)
-            follower = is_match
-        return kept
-    before: bool | None = None
-    for start, _, is_match in pieces:
-        wanted = before if behavior == "Contiguous" else (True if before is False else None)
-        joined = before is not None and is_match == wanted
-        if not joined:
-            kept.append(start)
-        before = is_match
-    return kept
+            pieces.append((place, self._invert))
+        before: bool | None = None
+        for start, is_match in pieces:
+            if self._dialect == "tiktoken" and not is_match:
+                raise EncodingError(
+                    f"byte {first + int(places[begin + start])} of the text is in no match of"
+                    " the split pattern: tiktoken would lose it; give a pattern that takes"
+                    " every character"
+                )
+            if (before, is_match) not in self._joined:
+                yield begin + start
+            before = is_match
 
 
 # Numbers to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` asks, and to no others.
@@ -679,10 +613,7 @@ _NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
 
 @functools.cache
 def _numbers() -> Set:
-    members: Set = np.not_equal(class_table() & NUMBER, 0)
-    for first, last in _NEWER_NUMBERS:
-        members[first : last + 1] = True
-    return members
+    return members_of(*runs_of("N"), *_NEWER_NUMBERS)
 
 
 class DigitsSplitter:

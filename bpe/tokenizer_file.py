@@ -42,8 +42,6 @@ from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
 from bpe.vocabulary import (
     AddedToken,
     Vocabulary,
-    all_from_byte_level,
-    all_to_byte_level,
     from_byte_level,
     to_byte_level,
 )
@@ -79,19 +77,6 @@ class TokenizerParts:
 
 # --- tokenizer.json ------------------------------------------------------------------------------
 
-_TOP_LEVEL_KEYS = (
-    "version",
-    "truncation",
-    "padding",
-    "added_tokens",
-    "normalizer",
-    "pre_tokenizer",
-    "post_processor",
-    "decoder",
-    "model",
-)
-
-
 # Lists and objects inside one another; those in use have ten.
 _DEEPEST = 100
 
@@ -110,7 +95,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary = parts.vocabulary
     vocabulary.check_merges_say_all()
     tokens = vocabulary.tokens
-    spelled = all_to_byte_level(tokens.values())
+    spelled = {token: to_byte_level(token) for token in tokens.values()}
     keys = dict(zip(tokens, spelled.values(), strict=True))
     inside = {
         token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside
@@ -136,7 +121,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
         "truncation": None,
         "padding": None,
         "added_tokens": Lines([_added_token(token) for token in vocabulary.added_tokens]),
-        **{name: settings[name] for name in _KEPT},
+        **{name: settings[name] for name in _STEPS},
         "model": {
             "type": "BPE",
             **settings["model"],
@@ -163,7 +148,30 @@ def _in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
     return tokens.intersection(chain(parts, starmap(operator.add, merges)))
 
 
-_KEPT = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+# Sections that have steps -> the key of those of a sequence, the kinds that are implemented.  What
+# a post_processor adds around a text is not added here, and offsets do not matter.
+_STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "normalizer": ("normalizers", NORMAL_FORMS),
+    "pre_tokenizer": ("pretokenizers", ("Split", "Digits", "ByteLevel")),
+    "post_processor": (
+        "processors",
+        ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"),
+    ),
+    "decoder": ("decoders", ("ByteLevel",)),
+}
+_TOP_LEVEL_KEYS = ("version", "truncation", "padding", "added_tokens", *_STEPS, "model")
+# Settings of `model` -> what is implemented, the default first.  unk_token and fuse_unk say nothing
+# where every byte has a token.
+_ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
+    "dropout": (None, 0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "byte_fallback": (False,),
+    "ignore_merges": (False, True),
+    "unicode_version": (None, UNICODE_VERSION),
+    "tie_break": (None, *TIE_BREAKS),
+    "ranked_by": (None, "merges", "bytes"),
+}
 _KEPT_OF_MODEL = {
     "dropout": None,
     "unk_token": None,
@@ -423,32 +431,32 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     _expect(path, "version", top.get("version"), "1.0")
     for setting in ("truncation", "padding"):
         _expect(path, setting, top.get(setting), None)
-    _check_post_processor(path, top.get("post_processor"))
-    _check_decoder(path, top.get("decoder"))
-    normal_forms = _normal_forms(path, top.get("normalizer"), "normalizer")
+    _steps(path, "post_processor", top.get("post_processor"))
+    if len(_steps(path, "decoder", top.get("decoder"))) != 1:
+        _unsupported(
+            path,
+            f"decoder is {_dumps(top.get('decoder'))}",
+            "expected one ByteLevel, for this must be a byte-level BPE",
+        )
+    normal_forms = tuple(step["type"] for step in _steps(path, "normalizer", top.get("normalizer")))
     _canonical(path, top.get("pre_tokenizer"))
     pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
 
-    _expect(path, "model.dropout", model.get("dropout"), None, 0)
-    for setting in ("continuing_subword_prefix", "end_of_word_suffix"):
-        _expect(path, f"model.{setting}", model.get(setting), None, "")
-    # unk_token and fuse_unk say nothing where every byte has a token, which is checked below.
-    _expect(path, "model.byte_fallback", model.get("byte_fallback", False), False)
-    whole_first = _expect(
-        path, "model.ignore_merges", model.get("ignore_merges", False), False, True
-    )
-    _expect(path, "model.unicode_version", model.get("unicode_version"), None, UNICODE_VERSION)
+    found = {
+        name: _expect(path, f"model.{name}", model.get(name, accepted[0]), *accepted)
+        for name, accepted in _ACCEPTED_OF_MODEL.items()
+    }
+    whole_first, ranked_by = bool(found["ignore_merges"]), found["ranked_by"]
     said = model.get("pattern")
     if said is not None and to_huggingface(pattern) != _steps_of(path, said):
         _refuse(path, f"model.pattern is {_dumps(said)}", f"expected {pattern!r}, as pre_tokenizer")
     pattern = pattern if said is None else said
-    tie_break = _expect(path, "model.tie_break", model.get("tie_break"), None, *TIE_BREAKS)
-    ranked_by = _expect(path, "model.ranked_by", model.get("ranked_by"), None, "merges", "bytes")
 
     ids = _ids_of_vocab(path, _object(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
     _check_normalized(path, added_tokens, normal_forms)
-    tokens_spelled = all_from_byte_level(ids)
+    byte_level = {text: from_byte_level(text) for text in ids}
+    tokens_spelled = {text: token for text, token in byte_level.items() if token is not None}
     merges = _merges(path, model["merges"], tokens_spelled)
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
     spelled = {text: from_byte_level(text) for text in (token.text for token in added_tokens)}
@@ -456,10 +464,12 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     both = {token for token in possible if len(token) == 1} | _in_merges(possible, merges)
     if whole_first and ranked_by is None:
         both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
-    only_added = {text for text, token in spelled.items() if token not in both}
-    tokens = _ordinary_tokens(path, ids, tokens_spelled, only_added, "model.vocab")
+    for text, token in spelled.items():
+        if token not in both:
+            byte_level.pop(text, None)
+    tokens = _tokens(path, ids, byte_level, "model.vocab")
     try:
-        vocabulary = Vocabulary(tokens, merges, added_tokens, whole_first=bool(whole_first))
+        vocabulary = Vocabulary(tokens, merges, added_tokens, whole_first=whole_first)
         if ranked_by == "bytes":
             ranks = {token: token_id for token_id, token in tokens.items()}
             vocabulary = Vocabulary.from_ranks(ranks, added_tokens)
@@ -468,35 +478,41 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     parts = TokenizerParts(
         vocabulary,
         pattern,
-        tie_break,
+        found["tie_break"],
         normal_forms=normal_forms,
         add_prefix_space=add_prefix_space,
         outside=frozenset(token.text for token in added_tokens if token.text not in ids),
     )
-    settings = {name: top.get(name) for name in _KEPT}
+    settings = {name: top.get(name) for name in _STEPS}
     settings["model"] = {name: model.get(name, default) for name, default in _KEPT_OF_MODEL.items()}
     if settings == default_settings(parts):
         return parts
     return replace(parts, settings=_canonical(path, settings))
 
 
-def _normal_forms(path: Path, value: object, name: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
+def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
+    """Return the steps of a section of tokenizer.json, those of sequences inside it in place.
+
+    Args:
+        path: What errors call the file.
+        section: One of `_STEPS`.
+        value: What the file says there; null has no steps.
+        name: Where it is, if it is inside a sequence.
+    """
+    if value is None and not name:
+        return []
+    name = name or section
+    inner, kinds = _STEPS[section]
     kind = value.get("type") if isinstance(value, dict) else value
-    if isinstance(value, dict) and kind in NORMAL_FORMS:
-        return (str(kind),)
     if isinstance(value, dict) and kind == "Sequence":
-        inner = value.get("normalizers")
-        if isinstance(inner, list):
-            return tuple(
-                form
-                for index, step in enumerate(inner)
-                for form in _normal_forms(path, step, f"{name}.normalizers[{index}]")
-            )
-    _unsupported(
-        path, f"{name} is {_dumps(kind)}", f"only {', '.join(NORMAL_FORMS)} are implemented"
-    )
+        listed = value.get(inner)
+        if not isinstance(listed, list):
+            _refuse(path, f"{name}.{inner} is {_dumps(listed)}", "expected a list")
+        steps = (_steps(path, section, x, f"{name}.{inner}[{i}]") for i, x in enumerate(listed))
+        return list(chain.from_iterable(steps))
+    if not isinstance(value, dict) or kind not in kinds:
+        _unsupported(path, f"{name} is {_dumps(kind)}", f"only {', '.join(kinds)} are implemented")
+    return [value]
 
 
 def _steps_of(path: Path, pattern: object) -> list[dict[str, Any]] | None:
@@ -508,8 +524,8 @@ def _steps_of(path: Path, pattern: object) -> list[dict[str, Any]] | None:
 
 def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
     """The split pattern, and whether a space is put in front."""
-    steps = _flat(path, pre_tokenizer, "pre_tokenizer")
-    kinds = [step.get("type") for step in steps]
+    steps = _steps(path, "pre_tokenizer", pre_tokenizer)
+    kinds = [step["type"] for step in steps]
     if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
         _unsupported(
             path,
@@ -539,51 +555,6 @@ def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
         return from_huggingface(listed), bool(prefix)
     except PatternError as error:
         raise UnsupportedTokenizerError(f"{path}: pre_tokenizer: {error}") from error
-
-
-def _flat(path: Path, value: object, name: str) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer, those of sequences inside it in place."""
-    if not isinstance(value, dict):
-        _unsupported(
-            path, f"{name} is {_dumps(value)}", "expected a ByteLevel, or a Sequence with one"
-        )
-    if value.get("type") != "Sequence":
-        return [value]
-    inner = value.get("pretokenizers")
-    if not isinstance(inner, list):
-        _refuse(path, f"{name}.pretokenizers is {_dumps(inner)}", "expected a list")
-    return [
-        step
-        for index, one in enumerate(inner)
-        for step in _flat(path, one, f"{name}.pretokenizers[{index}]")
-    ]
-
-
-def _check_post_processor(path: Path, value: object, name: str = "post_processor") -> None:
-    # What they add around a text is not added here, and offsets do not matter.
-    kinds = ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
-    kind = value.get("type") if isinstance(value, dict) else value
-    if isinstance(value, dict) and kind == "Sequence" and isinstance(value.get("processors"), list):
-        for index, inner in enumerate(value["processors"]):
-            _check_post_processor(path, inner, f"{name}.processors[{index}]")
-    elif value is not None and (not isinstance(value, dict) or kind not in kinds):
-        _unsupported(path, f"{name} is {_dumps(kind)}", f"expected null or {', '.join(kinds)}")
-
-
-def _check_decoder(path: Path, value: object) -> None:
-    steps: object = [value]
-    if isinstance(value, dict) and value.get("type") == "Sequence":
-        steps = value.get("decoders")
-    if (
-        not isinstance(steps, list)
-        or len(steps) != 1
-        or not isinstance(steps[0], dict)
-        or steps[0].get("type") != "ByteLevel"
-    ):
-        kind = value.get("type") if isinstance(value, dict) else value
-        _unsupported(
-            path, f"decoder is {kind!r}", "expected ByteLevel, for this must be a byte-level BPE"
-        )
 
 
 def _added_tokens(path: Path, listed: object, ids: Mapping[str, int]) -> list[AddedToken]:
@@ -671,21 +642,9 @@ def load_gpt2_files(
     """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     ids = _ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
-    tokens: dict[int, bytes] = {}
-    others: dict[str, int] = {}
-    for key, token_id in ids.items():
-        token = from_byte_level(key)
-        if token is None:
-            others[key] = token_id
-        elif token_id in tokens:
-            _refuse(
-                vocab_path,
-                f"{key!r} has the id {token_id}, "
-                f"which {to_byte_level(tokens[token_id])!r} has already",
-                "expected one id for each token",
-            )
-        else:
-            tokens[token_id] = token
+    spelled = {key: token for key in ids if (token := from_byte_level(key)) is not None}
+    tokens = _tokens(vocab_path, ids, spelled, "it")
+    others = {key: token_id for key, token_id in ids.items() if key not in spelled}
     # Not splitlines(), nor strip(): only the newline ends a line, and a space is what parts a
     # merge.
     lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
@@ -700,8 +659,7 @@ def load_gpt2_files(
     for number, line in enumerate(lines, start=1):
         if number == 1 and not line:
             continue
-        spelled = line.split(" ")
-        pair = [from_byte_level(part) for part in spelled]
+        pair = [from_byte_level(part) for part in line.split(" ")]
         if len(pair) != 2 or not pair[0] or not pair[1]:
             _refuse(
                 merges_path,
@@ -887,69 +845,58 @@ def _refuse_constant(path: Path, constant: str) -> NoReturn:
 
 
 def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
-    if set(map(type, vocab.values())) <= {int}:
-        return dict(vocab)
-    for key, token_id in vocab.items():
-        if not isinstance(token_id, int) or isinstance(token_id, bool):
-            _refuse(path, f"in {name}, {key!r} has the id {_dumps(token_id)}", "expected a number")
+    if not set(map(type, vocab.values())) <= {int}:
+        key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
+        _refuse(path, f"in {name}, {key!r} has the id {_dumps(found)}", "expected a number")
     return dict(vocab)
 
 
-def _ordinary_tokens(
-    path: Path,
-    ids: Mapping[str, int],
-    spelled: Mapping[str, bytes],
-    only_added: Collection[str],
-    name: str,
+def _tokens(
+    path: Path, ids: Mapping[str, int], spelled: Mapping[str, bytes | None], name: str
 ) -> dict[int, bytes]:
-    tokens: dict[int, bytes] = {}
-    for key, token_id in ids.items():
-        if key in only_added:
-            continue
-        token = spelled.get(key)
+    """Return id -> bytes of spelled tokens, None for one that no bytes are spelled as."""
+    tokens = {ids[key]: token for key, token in spelled.items() if token is not None}
+    if len(tokens) == len(spelled):
+        return tokens
+    first: dict[int, str] = {}
+    for key, token in spelled.items():
         if token is None:
             _unsupported(
                 path,
                 f"in {name}, {key!r} is not spelled in GPT-2's byte-level alphabet",
                 "expected a byte-level BPE, or this token among the added_tokens",
             )
-        if token_id in tokens:
+        other = first.setdefault(ids[key], key)
+        if other != key:
             _refuse(
                 path,
-                f"in {name}, {key!r} has the id {token_id}, which "
-                f"{to_byte_level(tokens[token_id])!r} has already",
+                f"in {name}, {key!r} has the id {ids[key]}, which {other!r} has already",
                 "expected one id for each token",
             )
-        tokens[token_id] = token
-    return tokens
+    raise AssertionError("every token has an id of its own")
 
 
 def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
     if not isinstance(value, list):
         _refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
+    # Before tokenizers 0.20 a merge was one text with a space in it.
+    pairs = [entry.split(" ") if isinstance(entry, str) else entry for entry in value]
     # One loop without a question in it, where all is as it should be.
-    if set(map(type, value)) <= {list} and "" not in spelled:
+    if set(map(type, pairs)) <= {list} and "" not in spelled:
         with suppress(KeyError, TypeError, ValueError):
-            return [(spelled[left], spelled[right]) for left, right in value]
+            return [(spelled[left], spelled[right]) for left, right in pairs]
     merges: list[Pair] = []
-    # The same few parts recur in most merges.
-    decode = functools.cache(from_byte_level)
-    for index, entry in enumerate(value):
-        # Before tokenizers 0.20 a merge was one text with a space in it.
-        parts = entry.split(" ") if isinstance(entry, str) else entry
-        left = right = None
-        if (
-            isinstance(parts, list)
-            and len(parts) == 2
-            and isinstance(parts[0], str)
-            and isinstance(parts[1], str)
-        ):
-            left, right = map(decode, parts)
-        if not left or not right:
+    for index, pair in enumerate(pairs):
+        parts = (
+            [from_byte_level(part) for part in pair if isinstance(part, str)]
+            if isinstance(pair, list)
+            else []
+        )
+        if len(parts) != 2 or len(pair) != 2 or not parts[0] or not parts[1]:
             _refuse(
                 path,
-                f"model.merges[{index}] is {_dumps(entry)}",
+                f"model.merges[{index}] is {_dumps(value[index])}",
                 "expected two tokens of the byte-level alphabet",
             )
-        merges.append((left, right))
+        merges.append((parts[0], parts[1]))
     return merges

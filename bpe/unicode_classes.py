@@ -56,6 +56,9 @@ _FLAGS_OF_CATEGORY: Final = {
 # White_Space beyond the separators (Zs, Zl, Zp): PropList.txt lists these six control characters.
 _WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
 
+# The characters of class WHITE_SPACE, as the members of a set of a regex.
+WHITE_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
 
 def category_runs() -> list[tuple[int, int, str]]:
     """Return `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn.
@@ -73,6 +76,24 @@ def category_runs() -> list[tuple[int, int, str]]:
             " the installation is damaged: install tokenbin again"
         )
     return [(int(first, 16), int(last or first, 16), category) for first, last, category in runs]
+
+
+@functools.cache
+def runs_of(*categories: str) -> list[tuple[int, int]]:
+    """Return `(first, last)` of the runs whose General_Category begins with one of some letters."""
+    return [
+        (first, last) for first, last, of_run in category_runs() if of_run.startswith(categories)
+    ]
+
+
+def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return the set of the code points in runs: `bool[0x110000]`."""
+    import numpy as np
+
+    members = np.zeros(0x110000, np.bool_)
+    for first, last in runs:
+        members[first : last + 1] = True
+    return members
 
 
 @functools.cache

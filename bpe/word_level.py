@@ -36,7 +36,7 @@ from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, Vocabulary
 from bpe.files import write_atomically
 from bpe.special_tokens import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
-from bpe.unicode_classes import UNICODE_VERSION
+from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACES
 
 UNKNOWN: Final = "<|unk|>"
 BEGIN: Final = "<|bos|>"
@@ -49,9 +49,7 @@ PATTERN: Final = "word-level"
 _MARKS: Final = ",.:;?_!\"()'"
 # As Hugging Face's engine and Python's read it.
 _PUNCTUATION: Final = rf"--|[{_MARKS}]"
-# White_Space; tests/test_word_level.py holds it equal to the pinned table.
-_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{_WHITE_SPACE}{_MARKS}])+")
+_WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
 _MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
 
 

@@ -10,7 +10,6 @@ import tiktoken_ext.openai_public as openai_public
 from bpe.errors import PatternError, TokenbinError
 from bpe.patterns import (
     PATTERNS,
-    Scanner,
     from_huggingface,
     pattern_name,
     steps,
@@ -29,7 +28,7 @@ def test_a_name_and_its_published_text_give_the_name(name: str) -> None:
     assert pattern_name(PATTERNS[name]) == name
     assert pattern_name("tiktoken:" + PATTERNS[name]) == name
     assert pattern_name("tiktoken:" + to_tiktoken(name)) == name
-    assert steps(name) == (Scanner(name),)
+    assert steps(name) == [name]
 
 
 def test_the_spellings_of_the_installed_tiktoken_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,17 +87,19 @@ def test_steps_survive(listed: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ([], "no list of steps"),
-        ("gpt2", "no list of steps"),
-        ([3], "is not implemented: expected Split or Digits"),
-        ([{"type": "Metaspace"}], "'Metaspace' is not implemented: expected Split or Digits"),
+        ([], "the steps '.*' are not implemented: Expected `array` of length >= 1: expected a"),
+        ("gpt2", "Expected `array`, got `str`: expected a list of Digits, of Split with a Regex"),
+        ([3], r"got `int` - at `\$\[0\]`"),
+        ([{"type": "Metaspace"}], r"Invalid value 'Metaspace' - at `\$\[0\].type`: expected a"),
         (["gpt3"], "the step 'gpt3' is no pattern: expected one of gpt2"),
-        ([{"type": "Digits", "individual_digits": 1}], "individual_digits .* true or false"),
-        ([split("a", pattern={})], "expected a Regex or a String"),
-        ([split("a", pattern={"Regex": 3})], "expected a Regex or a String"),
-        ([split("")], "expected a Regex or a String"),
-        ([split("a", behavior="Removed")], "only Isolated, .* which lose no text"),
-        ([split("a", invert=0)], "invert of a step Split is '0': expected true or false"),
+        ([{"type": "Digits", "individual_digits": 1}], "got `int` - at .*individual_digits"),
+        ([split("a", pattern={})], r"`object` of length >= 1 - at `\$\[0\].pattern`"),
+        ([split("a", pattern={"Regex": "a", "String": "b"})], "`object` of length <= 1"),
+        ([split("a", pattern={"Regex": 3})], r"Expected `str`, got `int` - at `\$\[0\].pattern"),
+        ([split("a", pattern={"Glob": "a"})], "Invalid enum value 'Glob'"),
+        ([split("")], r"`str` of length >= 1 - at `\$\[0\].pattern"),
+        ([split("a", behavior="Removed")], "'Removed' .* that loses no text .Isolated, Contig"),
+        ([split("a", invert=0)], r"Expected `bool`, got `int` - at `\$\[0\].invert`"),
     ],
 )
 def test_a_step_that_is_not_implemented_is_refused_by_name(listed: Any, message: str) -> None:
@@ -107,8 +108,9 @@ def test_a_step_that_is_not_implemented_is_refused_by_name(listed: Any, message:
 
 
 def test_damaged_steps_are_refused() -> None:
-    with pytest.raises(PatternError, match="are not JSON"):
-        pattern_name("steps:[")
+    for damaged in ("steps:[", "steps:" + "[" * 100_000):
+        with pytest.raises(PatternError, match="are not JSON"):
+            pattern_name(damaged)
 
 
 def test_what_the_other_library_cannot_say_is_refused() -> None:

@@ -19,9 +19,8 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
-from bpe.unicode_classes import WHITE_SPACE, class_table
+from bpe.unicode_classes import WHITE_SPACE, WHITE_SPACES, class_table
 from bpe.word_level import (
-    _WHITE_SPACE,
     SPECIAL_TOKENS,
     WordLevelTokenizer,
     create_vocabulary,
@@ -69,7 +68,7 @@ def test_it_splits_at_white_space_and_punctuation(texts: list[str]) -> None:
 
 
 def test_white_space_is_that_of_the_table() -> None:
-    written = {ord(c) for c in _WHITE_SPACE.replace("-", "")} | set(range(0x2000, 0x200B))
+    written = {ord(c) for c in WHITE_SPACES.replace("-", "")} | set(range(0x2000, 0x200B))
     assert written == set(np.flatnonzero(class_table() & WHITE_SPACE).tolist())
 
 
