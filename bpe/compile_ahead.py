@@ -16,7 +16,7 @@ from bpe.count import PretokenCounts, added_up
 from bpe.encode import EncoderTables
 from bpe.kernels import count, encode, jit, learn_merges, merge_tables, search, utf8
 from bpe.kernels.machine_code import kept_code
-from bpe.patterns import Scanner, steps
+from bpe.patterns import steps
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
 from bpe.train import train_from_counts
 from bpe.vocabulary import Vocabulary
@@ -27,7 +27,7 @@ Kernels = dict[Any, float]
 
 def reading_kernels(pattern: str) -> Kernels:
     """Return what training and encoding have in common."""
-    scanners = [step.name for step in steps(pattern) if isinstance(step, Scanner)]
+    scanners = [step for step in steps(pattern) if isinstance(step, str)]
     return {search.find_all: 0.5, utf8.is_utf8: 0.2} | {
         splitting(name)[0]: 1.2 if name == "gpt2" else 4.0 for name in scanners
     }
