@@ -289,7 +289,8 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     Raises:
         OutputError: That failed, there or in the directory of temporary files.
     """
-    with writing(Path(file_name)), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+    where = Path(storage.finished.where(file_name))
+    with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         tokenizer.save(Path(directory, file_name))
         for path in sorted(Path(directory).iterdir()):
             storage.put(path.name, path.read_bytes())
