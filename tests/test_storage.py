@@ -5,6 +5,7 @@ Its files are objects PREFIX:NAME/NUMBER, each put as a whole and never changed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from test_resume import Stopping
 from bpe.locations import LocationError
 from preprocess import build, count_pass, journal
 from preprocess.progress import Progress
-from preprocess.storage import STORAGES, open_storage
+from preprocess.storage import STORAGES, OutputError, open_storage
 from preprocess.verify import verify
 
 
@@ -141,6 +142,12 @@ def test_a_build_on_objects_is_interrupted_resumed_and_verified(
     monkeypatch.undo()
     assert torture.contents(there) == torture.contents(tmp_path / "local")
     assert all(finding.sound for finding in verify(there, deep=True))
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stats.json")
+    with pytest.raises(OutputError, match=r"stats\.json: expected a file, found a pipe; remove it"):
+        open_storage(tmp_path).finished.get("stats.json")
 
 
 def test_a_scheme_without_a_storage_is_refused() -> None:

@@ -117,9 +117,8 @@ class LocalFiles:
         """See `Files`."""
         path = self.directory / name
         try:
-            # Reading a pipe would wait for somebody who writes to it.
-            if path.exists() and not path.is_file():
-                raise OutputError(f"{path}: expected a file, found something else; remove it")
+            if path.is_fifo():  # reading it would wait for somebody who writes to it
+                raise OutputError(f"{path}: expected a file, found a pipe; remove it")
             return path.read_bytes()
         except FileNotFoundError:
             return None
