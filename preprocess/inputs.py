@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from preprocess.settings.options import options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
@@ -27,7 +30,30 @@ from preprocess.sources import Source
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-Record = dict[str, Any]
+
+class SourceRecord(Struct, frozen=True, array_like=True):
+    """Name, size in bytes, stamp and location of a source."""
+
+    name: str
+    n_bytes: int
+    stamp: Any
+    location: str
+
+
+class Record(Struct, frozen=True):
+    """What a run is made from.
+
+    Attributes:
+        command: "build", "train" or "encode".
+        settings: The options that change the result, as they take effect.
+        sources: What is read -> its sources, in order.
+        tokenizer: The fingerprint of the one that is given; None: one is trained.
+    """
+
+    command: str
+    settings: dict[str, Any]
+    sources: dict[str, list[SourceRecord]]
+    tokenizer: str | None
 
 
 def made_from(
@@ -59,15 +85,11 @@ def made_from(
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
-    return {
-        "command": command,
-        "settings": effective,
-        "sources": {
-            name: [[each.name, each.n_bytes, each.stamp, each.location] for each in of]
-            for name, of in sources.items()
-        },
-        "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
+    read = {
+        name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
+        for name, of in sources.items()
     }
+    return Record(command, effective, read, None if tokenizer is None else tokenizer.fingerprint)
 
 
 def end_of_text_token(
@@ -79,59 +101,57 @@ def end_of_text_token(
 
 
 def differences(before: Record, now: Record) -> list[str]:
-    """What is not as it was, a few words for each difference.
-
-    Raises:
-        KeyError, TypeError, ValueError: `before` is no record.
-    """
+    """What is not as it was, a few words for each difference."""
     found = []
-    if before["command"] != now["command"]:
-        found.append(f"the command was {before['command']} and is {now['command']}")
-    if before["tokenizer"] != now["tokenizer"]:
-        found.append(f"{_tokenizer(before['tokenizer'])} and {_tokenizer(now['tokenizer'])} now")
+    if before.command != now.command:
+        found.append(f"the command was {before.command} and is {now.command}")
+    if before.tokenizer != now.tokenizer:
+        found.append(f"{_tokenizer(before.tokenizer)} and {_tokenizer(now.tokenizer)} now")
     else:
-        old, new = before["settings"], now["settings"]
+        old, new = before.settings, now.settings
         found += [
             f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
             for name in sorted({*old, *new})
             if old.get(name) != new.get(name)
         ]
-    for name in dict.fromkeys((*before["sources"], *now["sources"])):
-        old, new = before["sources"].get(name, []), now["sources"].get(name, [])
-        found += [f"{name}: {text}" for text in _of_sources(old, new)]
+    for name in dict.fromkeys((*before.sources, *now.sources)):
+        texts = _of_sources(before.sources.get(name, []), now.sources.get(name, []))
+        found += [f"{name}: {text}" for text in texts]
     return found
 
 
 def of_content_alone(record: Record) -> Record:
     """A record that says nothing of when files were written to and where they lie."""
-    sources = {name: [[*each[:2], "", ""] for each in of] for name, of in record["sources"].items()}
-    return record | {"sources": sources}
+    sources = {
+        name: [SourceRecord(each.name, each.n_bytes, "", "") for each in of]
+        for name, of in record.sources.items()
+    }
+    return replace(record, sources=sources)
 
 
 def _tokenizer(fingerprint: str | None) -> str:
     return f"the tokenizer {fingerprint[:16]}..." if fingerprint else "a tokenizer to be trained"
 
 
-def _of_sources(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
-    names = [name for name, *_ in before], [name for name, *_ in now]
+def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str]:
+    names = [each.name for each in before], [each.name for each in now]
     if names[0] != names[1]:
         gone = [name for name in names[0] if name not in names[1]]
-        new = [name for name in names[1] if name not in names[0]]
-        texts = [f"{name} is gone" for name in gone] + [f"{name} is new" for name in new]
+        added = [name for name in names[1] if name not in names[0]]
+        texts = [f"{name} is gone" for name in gone] + [f"{name} is new" for name in added]
         return _few(texts) or ["the same files are given in another order or number"]
     texts = []
-    for (name, old_bytes, old_stamp, was), (_, n_bytes, stamp, is_now) in zip(
-        before, now, strict=True
-    ):
-        if n_bytes != old_bytes:
-            change = "grew" if n_bytes > old_bytes else "shrank"
-            texts.append(f"{name} {change} from {old_bytes:,} to {n_bytes:,} bytes")
-        elif stamp != old_stamp:
+    for old, new in zip(before, now, strict=True):
+        if new.n_bytes != old.n_bytes:
+            change = "grew" if new.n_bytes > old.n_bytes else "shrank"
+            texts.append(f"{new.name} {change} from {old.n_bytes:,} to {new.n_bytes:,} bytes")
+        elif new.stamp != old.stamp:
             texts.append(
-                f"{name} was written to or touched (as many bytes, but {old_stamp} became {stamp})"
+                f"{new.name} was written to or touched (as many bytes, but {old.stamp} became"
+                f" {new.stamp})"
             )
-        elif was != is_now:
-            texts.append(f"{name} was {was} and is {is_now}")
+        elif new.location != old.location:
+            texts.append(f"{new.name} was {old.location} and is {new.location}")
     return _few(texts)
 
 

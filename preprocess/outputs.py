@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import xxhash
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, data_names, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.inputs import Record, differences, of_content_alone
-from preprocess.journal import FORMAT_VERSION, Journal, JournalError, understanding
+from preprocess.journal import FORMAT_VERSION, Journal, JournalError
 from preprocess.progress import logger
 from preprocess.report import LeftOut
 from preprocess.storage import (
@@ -50,6 +51,22 @@ STATS_FORMAT = "tokenbin-stats"
 
 # Refusals of the text itself: the same command would only come to them again.
 _OF_THE_TEXT = (CorpusError, TrainingError)
+
+
+class Stats(Struct, kw_only=True):
+    """What later runs read of a stats.json; keys of versions before may be missing.
+
+    Attributes:
+        made_from: What the outputs are made from.
+        manifests: Name of a manifest -> its xxh3_128.
+        settings: All settings of the run.
+        fingerprint: That of a tokenizer that was trained alone.
+    """
+
+    made_from: Record | None = None
+    manifests: dict[str, str | None] = {}
+    settings: dict[str, Any] | None = None
+    fingerprint: str | None = None
 
 
 class Begun(Struct, tag_field="kind", tag="begun"):
@@ -149,8 +166,7 @@ class Outputs:
                 f"{work}: an unfinished run of another version of tokenbin; finish it with that"
                 " one, or start anew (--overwrite)"
             )
-        with understanding():
-            changed = differences(begun.made_from, self._made_from)
+        changed = differences(begun.made_from, self._made_from)
         # A run that was to overwrite is resumed with --overwrite; others start anew with it.
         anew = self.overwrite and (bool(changed) or not begun.overwrite)
         if changed and not anew:
@@ -208,7 +224,7 @@ class Outputs:
         manifests = {each: _digest(self.storage.get(each)) for each in self._manifests}
         content = {
             "format": STATS_FORMAT,
-            "made_from": self._made_from,
+            "made_from": msgspec.to_builtins(self._made_from),
             "manifests": manifests,
             **stats,
         }
@@ -318,35 +334,29 @@ def finished_before(
         stats_file: The name of what says what they were made from.
         made_from: What would be made now.
     """
-    stats = stats_in(files, stats_file)
-    if stats is None:
+    stats = read_stats(files, stats_file)
+    if stats is None or stats.made_from is None:
         return None
-    try:
-        for name in map(manifest_name, token_files):
-            content = files.get(name)
-            if content is None or stats["manifests"][name] != _digest(content):
-                return None
-        return differences(stats["made_from"], made_from)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # It was written before outputs said what they were made from.
+    for name in map(manifest_name, token_files):
+        content = files.get(name)
+        if content is None or stats.manifests.get(name) != _digest(content):
+            return None
+    return differences(stats.made_from, made_from)
 
 
 def trained_before(files: Files, name: str, stats_file: str) -> bool:
     """Return True if a tokenizer.json is the one that the stats tell of, to the byte."""
-    stats = stats_in(files, stats_file)
+    stats = read_stats(files, stats_file)
     fingerprint = hashlib.sha256(files.get(name) or b"").hexdigest()
-    return stats is not None and stats.get("fingerprint") == fingerprint
+    return stats is not None and stats.fingerprint == fingerprint
 
 
 def may_have_the_same_text(files: Files, stats_file: str, made_from: Record) -> bool:
     """Return True if outputs were made from the same, but for times and places of files."""
-    stats = stats_in(files, stats_file)
-    try:
-        return stats is not None and not differences(
-            of_content_alone(stats["made_from"]), of_content_alone(made_from)
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    stats = read_stats(files, stats_file)
+    if stats is None or stats.made_from is None:
         return False
+    return not differences(of_content_alone(stats.made_from), of_content_alone(made_from))
 
 
 def refuse_outputs_in_the_way(
@@ -415,6 +425,14 @@ def refuse_to_overwrite(
 def stats_in(files: Files, name: str) -> dict[str, Any] | None:
     """The content of a stats.json of ours; None if there is none."""
     return object_in(files, name, STATS_FORMAT)
+
+
+def read_stats(files: Files, name: str) -> Stats | None:
+    """What later runs read of a stats.json; None if there is none that they can read."""
+    try:
+        return msgspec.convert(stats_in(files, name), Stats | None)
+    except msgspec.ValidationError:
+        return None
 
 
 def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:

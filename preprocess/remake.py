@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -25,7 +25,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.encode_pass import Part, SpecialIds, encoded_again
-from preprocess.outputs import TOKENIZER_FILE, names_of_tokenizer, put_tokenizer, stats_in
+from preprocess.outputs import TOKENIZER_FILE, Stats, names_of_tokenizer, put_tokenizer, read_stats
 from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
 from preprocess.progress import Progress
 from preprocess.settings.options import SettingsError, convert
@@ -123,30 +123,29 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
     )
 
 
-def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any]]:
+def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
     """The settings that a token file was made with, and the stats.json that tells of it.
 
     Where a command wrote over the file of another, both tell of it; the manifest says which is
     right, and without one nobody can.
     """
-    found: dict[str, tuple[BuildSettings | EncodeSettings, dict[str, Any]]] = {}
+    found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
     unread = []
     files = open_storage(bin_path.parent).finished
     for file_name in files.names():
         if not file_name.endswith("stats.json"):
             continue
-        stats = stats_in(files, file_name) or {}
-        settings, record = stats.get("settings"), stats.get("made_from")
-        command = record.get("command") if isinstance(record, dict) else None
+        stats = read_stats(files, file_name)
+        if stats is None or stats.made_from is None or stats.settings is None:
+            unread.append(file_name)
+            continue
         try:
-            if not isinstance(settings, dict):
-                unread.append(file_name)
-            elif command == "encode":
-                made = convert(settings, EncodeSettings)
+            if stats.made_from.command == "encode":
+                made = convert(stats.settings, EncodeSettings)
                 if made.name == bin_path.stem:
                     found[file_name] = made, stats
-            elif command == "build":
-                built = convert(settings, BuildSettings)
+            elif stats.made_from.command == "build":
+                built = convert(stats.settings, BuildSettings)
                 # A run without validation leaves a val.bin of another one alone.
                 names = ("train", "val") if built.val or built.validation_fraction else ("train",)
                 if bin_path.stem in map(built.named, names):
@@ -154,9 +153,10 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
         except SettingsError:
             unread.append(file_name)
     if len(found) > 1:
-        content = files.get(manifest_name(bin_path.stem)) or b""
+        name = manifest_name(bin_path.stem)
+        content = files.get(name) or b""
         digest = xxhash.xxh3_128_hexdigest(content)
-        right = [made for made in found.values() if _digest_in(made[1], bin_path) == digest]
+        right = [made for made in found.values() if made[1].manifests.get(name) == digest]
         if not right:
             raise RemakeError(
                 f"{' and '.join(found)} both tell how it was made, and which came last is not known"
@@ -166,12 +166,6 @@ def _made(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, dict[str, Any
         return only
     more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
     raise RemakeError(f"no stats.json beside it says how it was made{more}")
-
-
-def _digest_in(stats: Mapping[str, Any], bin_path: Path) -> Any:
-    """The digest of the manifest of a token file in stats.json, if that has it."""
-    manifests = stats.get("manifests")
-    return manifests.get(manifest_name(bin_path.stem)) if isinstance(manifests, dict) else None
 
 
 def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
@@ -186,7 +180,7 @@ def remake_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress)
     """
     settings, stats = _made(bin_path)
     name = manifest_name(bin_path.stem)
-    digest = _digest_in(stats, bin_path)
+    digest = stats.manifests.get(name)
     with _working(bin_path) as storage:
         encoded_anew(settings, tokenizer, bin_path.stem, storage, progress)
         if xxhash.xxh3_128_hexdigest(storage.get(name) or b"") != digest:

@@ -31,7 +31,7 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.inspect import manifests_in, tokenizer_of
-from preprocess.outputs import TOKENIZER_FILE, stats_in
+from preprocess.outputs import TOKENIZER_FILE, read_stats
 from preprocess.progress import Progress, Stage
 from preprocess.remake import (
     Origin,
@@ -139,9 +139,9 @@ def _token_files_in(directory: Path) -> list[Path]:
     )
     names = of_bin & of_docs
     for name in there:
-        told = (stats_in(files, name) or {}).get("manifests") if "stats.json" in name else None
-        if isinstance(told, dict):
-            names |= told.keys() & {*of_bin, *of_docs, *there}
+        stats = read_stats(files, name) if name.endswith("stats.json") else None
+        if stats is not None:
+            names |= stats.manifests.keys() & {*of_bin, *of_docs, *there}
     return sorted({*manifests_in(directory), *(directory / name for name in names)})
 
 
@@ -424,15 +424,21 @@ def _sources_at(manifest: Manifest, what: str, first: int, last: int) -> list[st
 
 
 def _of_ends(file: TokenFile) -> Finding:
-    """Document ends rise, stand behind end-of-text ids, and the last is the number of tokens."""
-    manifest = file.manifest
-    path = file.path if manifest.shards else file.path.with_suffix(".docs")
+    """Document ends rise, stand on end-of-text ids, and the last is the number of tokens."""
+    path = file.path if file.manifest.shards else file.path.with_suffix(DOCUMENT_ENDS.suffix)
+    text = _wrong_end(file)
+    return Finding(
+        path, not text, text or f"all {file.n_documents:,} documents end on end-of-text ids"
+    )
+
+
+def _wrong_end(file: TokenFile) -> str:
+    """Describe the first document that begins or ends where it should not; "" if none does."""
+    end_id, begin_id = file.manifest.end_of_text_id, file.manifest.begin_of_text_id
     n, before = file.n_documents, 0
     last = int(file.document_ends[-1]) if n else 0
     if last < len(file):
-        return Finding(
-            path, False, f"the last document ends at {last:,}, and there are {len(file):,} tokens"
-        )
+        return f"the last document ends at {last:,}, and there are {len(file):,} tokens"
     for start in range(0, n, _DOCUMENTS_AT_A_TIME):
         ends = file.document_ends[start : start + _DOCUMENTS_AT_A_TIME]
         starts = np.append(np.uint64(before), ends[:-1])
@@ -440,26 +446,19 @@ def _of_ends(file: TokenFile) -> Finding:
         if len(wrong):
             place = int(wrong[0])
             what = "not past its start" if ends[place] <= starts[place] else "past the last token"
-            text = f"document {start + place:,} ends at {ends[place]:,}, which is {what}"
-            return Finding(path, False, text)
-        wrong = np.flatnonzero(file.tokens[ends.astype(np.int64) - 1] != manifest.end_of_text_id)
+            return f"document {start + place:,} ends at {ends[place]:,}, which is {what}"
+        wrong = np.flatnonzero(file.tokens[ends.astype(np.int64) - 1] != end_id)
         if len(wrong):
             place = int(wrong[0])
-            return Finding(
-                path,
-                False,
-                f"document {start + place:,} ends at {ends[place]:,} without the end-of-text id"
-                f" {manifest.end_of_text_id}",
-            )
-        begin = manifest.begin_of_text_id
-        if begin is not None:
-            wrong = np.flatnonzero(file.tokens[starts.astype(np.int64)] != begin)
+            where = f"document {start + place:,} ends at {ends[place]:,}"
+            return f"{where} without the end-of-text id {end_id}"
+        if begin_id is not None:
+            wrong = np.flatnonzero(file.tokens[starts.astype(np.int64)] != begin_id)
             if len(wrong):
-                place = start + int(wrong[0])
-                text = f"document {place:,} does not begin with the begin-of-text id {begin}"
-                return Finding(path, False, text)
+                where = f"document {start + int(wrong[0]):,}"
+                return f"{where} does not begin with the begin-of-text id {begin_id}"
         before = int(ends[-1])
-    return Finding(path, True, f"all {n:,} documents end on end-of-text ids")
+    return ""
 
 
 def _of_sources(file: TokenFile, origin: Origin | None, why_not: str, deep: bool) -> Finding:
@@ -559,35 +558,31 @@ def _of_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
 
     What a tokenizer does not give back as it was need not encode to the same ids either.
     """
-    manifest = file.manifest
-    exact = gives_text_back(tokenizer)
-    names = {token_id: token for token, token_id in tokenizer.special_tokens.items()}
-    if manifest.end_of_text_id not in names:
-        return Finding(
-            file.path,
-            False,
-            f"the end-of-text id {manifest.end_of_text_id} is no special token of the tokenizer",
-        )
+    exact, end_id = gives_text_back(tokenizer), file.manifest.end_of_text_id
+    if end_id not in tokenizer.special_tokens.values():
+        text = f"the end-of-text id {end_id} is no special token of the tokenizer"
+        return Finding(file.path, False, text)
     ends = file.document_ends.astype(np.int64)
     starts = np.append(0, ends[:-1])
     chosen = np.unique(np.linspace(0, len(ends) - 1, _SAMPLE_DOCUMENTS).astype(np.int64))
     n_tokens = n_documents = 0
-    begins = manifest.begin_of_text_id is not None
+    begins = file.manifest.begin_of_text_id is not None
     for document in chosen.tolist() if len(ends) else []:
         ids = file[int(starts[document]) + begins : int(ends[document]) - 1]
         n_tokens += len(ids)
         if n_tokens > _SAMPLE_TOKENS:
             break
+        wrong = ""
         try:
-            text = tokenizer.decode_bytes(ids).decode()
+            decoded = tokenizer.decode_bytes(ids).decode()
+            if exact and tokenizer.encode_ordinary(decoded) != ids.tolist():
+                wrong = "does not encode to its own ids again"
         except UnicodeDecodeError as error:
-            return Finding(file.path, False, f"document {document:,} is not UTF-8: {error.reason}")
+            wrong = f"is not UTF-8: {error.reason}"
         except EncodingError as error:
-            return Finding(file.path, False, f"document {document:,} does not decode: {error}")
-        if exact and tokenizer.encode_ordinary(text) != ids.tolist():
-            return Finding(
-                file.path, False, f"document {document:,} does not encode to its own ids again"
-            )
+            wrong = f"does not decode: {error}"
+        if wrong:
+            return Finding(file.path, False, f"document {document:,} {wrong}")
         n_documents += 1
     again = (
         "and encode to the same ids again"
