@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import faults
 import numpy as np
 import pytest
 import written
@@ -25,7 +26,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.inspect import facts, lines
 from preprocess.pipeline import encode
-from preprocess.storage import OutputError
+from preprocess.storage import OutputError, local
 from preprocess.storage.local import LocalStorage
 from preprocess.verify import Finding, verify
 
@@ -306,6 +307,30 @@ def test_damaged_blocks_are_made_again(copy: Path, large: Path, name: str, how: 
     assert not damages(findings)
     assert path.read_bytes() == (large / name).read_bytes()
     assert not damages(verify(copy))
+
+
+@pytest.mark.parametrize("how", ["flip", "extend", "remove"])
+def test_every_write_of_a_repair_fails_in_turn(
+    data: Path, built: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clear error, and the next repair ends in the same bytes."""
+    path, sound = data / "train.docs", (built / "train.docs").read_bytes()
+    for number in range(1, 100):
+        path.write_bytes(sound[:-1] + b"\x07" + (b"more" if how == "extend" else b""))
+        if how == "remove":
+            path.unlink()
+        system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
+        with monkeypatch.context() as patch:
+            patch.setattr(local, "os", system)
+            try:
+                assert not damages(verify(data, repair=True))
+            except OutputError as error:
+                assert "could not be written" in str(error)
+        if len(system.calls) < number:
+            break
+        assert not damages(verify(data, repair=True))
+        assert path.read_bytes() == sound
+    assert number > 5
 
 
 def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
