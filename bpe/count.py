@@ -123,7 +123,7 @@ class PretokenCounts:
                     np.full(len(pretokens), -n, np.int64),
                 )
 
-    def merge(self, other: PretokenCounts) -> None:
+    def merge(self, other: PretokenCounts | FrozenCounts) -> None:
         """Add the counts of another; it must have the same pattern and special tokens.
 
         Raises:
@@ -189,19 +189,8 @@ class PretokenCounts:
             CountsFileError: the arrays contradict one another.
         """
         made = cls(pattern, special_tokens)
-        made.add_words(buffer, offsets, counts)
+        made.merge(FrozenCounts(pattern, special_tokens, buffer, offsets, counts))
         return made
-
-    def add_words(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> None:
-        """Add what `arrays` returned, or several such one behind the other.
-
-        Raises:
-            CountsFileError: the arrays contradict one another.
-        """
-        _refuse_unsound(buffer, offsets, counts)
-        self._add_words(buffer, offsets, counts)
 
     @property
     def n_bytes(self) -> int:
@@ -294,13 +283,13 @@ def _refuse_unsound(
 
 
 class FrozenCounts:
-    """Counts that nothing is added to any more: arrays alone, in less than half the memory.
+    """Counts that nothing is added to any more: arrays alone, which pickle, in half the memory.
 
     Args:
         pattern: name of the split pattern.
         special_tokens: as those of `PretokenCounts`.
-        buffer, offsets, counts: as `PretokenCounts.arrays` returns them, each pre-token once:
-            training relies on that.
+        buffer, offsets, counts: as `PretokenCounts.arrays` returns them, or several such one behind
+            the other; training relies on it that each pre-token is there once.
 
     Raises:
         CountsFileError: the arrays contradict one another.
@@ -367,7 +356,7 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
     return FrozenCounts(pattern, special_tokens, *arrays)
 
 
-def _refuse_unlike(counts: PretokenCounts, other: PretokenCounts) -> None:
+def _refuse_unlike(counts: PretokenCounts, other: PretokenCounts | FrozenCounts) -> None:
     """Raise ValueError if what two have counted cannot be added up."""
     mine, its = (
         (counts.pattern, set(counts.special_tokens)),

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.count import CountsFileError, FrozenCounts, PretokenCounts
 from preprocess.journal import JournalError
 from preprocess.storage import Storage
+
+if TYPE_CHECKING:
+    from bpe.count import FrozenCounts, PretokenCounts
 
 N_PARTS = 32
 Words = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
@@ -71,13 +74,38 @@ def written(pieces: Sequence[Words]) -> bytes:
     )
 
 
-def read(content: bytes, n_words: int) -> Words:
-    """The opposite of `written`."""
-    head = 8 * n_words
-    offsets = np.zeros(n_words + 1, np.int64)
-    np.cumsum(np.frombuffer(content[:head], "<i8"), out=offsets[1:])
-    counts = np.frombuffer(content[head : 2 * head], "<i8").astype(np.int64)
-    return np.frombuffer(content, np.uint8, offset=2 * head), offsets, counts
+def counts_in(
+    content: bytes | None, n_words: int, digest: str, file: str, like: tuple[str, Sequence[str]]
+) -> FrozenCounts:
+    """Read what `written` gave; a pre-token may be there several times.
+
+    Args:
+        content: What the file has; None: there is none.
+        n_words: How many pre-tokens were written.
+        digest: The xxh3_128 of what was written.
+        file: For messages.
+        like: The split pattern and the special tokens.
+
+    Raises:
+        JournalError: The content is not what was written.
+    """
+    from bpe.count import CountsFileError, FrozenCounts
+
+    if content is None or xxhash.xxh3_128_hexdigest(content) != digest:
+        raise JournalError(
+            f"{file}: the counts that were written there are damaged or gone; start anew"
+            " (--overwrite)"
+        )
+    try:
+        head = 8 * n_words
+        offsets = np.zeros(n_words + 1, np.int64)
+        np.cumsum(np.frombuffer(content[:head], "<i8"), out=offsets[1:])
+        counts = np.frombuffer(content[head : 2 * head], "<i8").astype(np.int64)
+        return FrozenCounts(
+            *like, np.frombuffer(content, np.uint8, offset=2 * head), offsets, counts
+        )
+    except (CountsFileError, ValueError) as error:
+        raise JournalError(f"{file}: {error}; start anew (--overwrite)") from error
 
 
 def _by_part(
@@ -100,37 +128,32 @@ def _by_part(
     return found
 
 
-def merged(
-    storage: Storage, runs: Sequence[Run], pattern: str, special_tokens: Sequence[str]
-) -> FrozenCounts:
-    """The counts of all runs together.
+def merged(storage: Storage, runs: Sequence[Run], like: tuple[str, Sequence[str]]) -> FrozenCounts:
+    """Merge the counts of all runs.
+
+    Args:
+        storage: Where they lie.
+        runs: What the journal says of them.
+        like: The split pattern and the special tokens.
 
     Raises:
         JournalError: A run is not what was written.
     """
+    from bpe.count import FrozenCounts, PretokenCounts
+
     start = dict.fromkeys((run.file for run in runs), 0)
     buffers, sizes, counts = [], [], []
     for number in range(N_PARTS):
-        table = PretokenCounts(pattern, special_tokens)
+        table = PretokenCounts(*like)
         for run in runs:
             n_words, n_bytes, digest = run.parts[number]
             place = start[run.file]
             start[run.file] += 16 * n_words + n_bytes
             content = storage.read(run.file, place, start[run.file])
-            if xxhash.xxh3_128_hexdigest(content) != digest:
-                raise JournalError(
-                    f"{run.file}: the counts that were written there are damaged; start anew"
-                    " (--overwrite)"
-                )
-            try:
-                table.add_words(*read(content, n_words))
-            except CountsFileError as error:
-                raise JournalError(f"{run.file}: {error}; start anew (--overwrite)") from error
+            table.merge(counts_in(content, n_words, digest, run.file, like))
         buffer, offsets, of_words = table.arrays()
         buffers.append(buffer)
         sizes.append(np.diff(offsets))
         counts.append(of_words)
     places = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(sizes))])
-    return FrozenCounts(
-        pattern, special_tokens, np.concatenate(buffers), places, np.concatenate(counts)
-    )
+    return FrozenCounts(*like, np.concatenate(buffers), places, np.concatenate(counts))

@@ -74,7 +74,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
     write, written = spill.write_run, []
 
     def cut_off(*arguments: Any) -> Any:
-        if len(written) == n_runs or arguments[2:] == ("gpt2", (END,)):
+        if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
             raise faults.CutOff
         written.append(arguments[1])
         return write(*arguments)
@@ -104,7 +104,9 @@ def test_a_damaged_run_is_refused(
 
     full_after(monkeypatch, 0)
     monkeypatch.setattr(spill, "merged", damaged)
-    with pytest.raises(JournalError, match=r"run-.*counts that were written there are damaged"):
+    with pytest.raises(
+        JournalError, match=r"run-.*counts that were written there are damaged or gone"
+    ):
         build(out=tmp_path / "out", **options)
 
 
@@ -123,7 +125,7 @@ def test_runs_hold_what_one_table_would_hold(
             counts.add(buffer, offsets)
             whole.add(buffer, offsets)
             runs.append(spill.write_run(storage, f"run-{number}", [counts, counts]))
-        found = spill.merged(storage, runs, "gpt2", ())
+        found = spill.merged(storage, runs, ("gpt2", ()))
         buffer, places, of_words = found.arrays()
         words = [bytes(buffer[i:j]) for i, j in pairwise(places)]
         assert sorted(zip(words, (of_words // 2).tolist(), strict=True)) == list(whole.items())
