@@ -257,9 +257,7 @@ class CountPass:
         self._storage, self._journal, self._progress = storage, journal, progress
         self._like = settings.pattern, tuple(settings.all_special_tokens)
         self._tables = Tables(*self._like)
-        self._most = bytes_for_tables(
-            settings.memory_limit, settings.workers, settings.unit_size
-        )
+        self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         self._at = Counted()
         self._runs: list[spill.Run] = []
         for self._at in journal.of(Counted):

@@ -11,7 +11,7 @@ them, separators, is not copied away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -53,8 +53,42 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Byte ranges of documents, each with a value, such as the bytes to train on.
+
+    Attributes:
+        bounds: int64[2 * n], ascending: range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a
+            batch; it is not empty and lies in one document.
+        values: array[n], the value of each.
+    """
+
+    bounds: Offsets
+    values: NDArray[Any]
+
+    def document_of(self, bounds: Offsets) -> NDArray[np.intp]:
+        """int64[n], the number of the document that each range lies in.
+
+        Args:
+            bounds: Of the documents, as `DocumentBatch.bounds`.
+        """
+        return np.searchsorted(bounds[1::2], self.bounds[::2], side="right")
+
+    def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
+        """The ranges of the documents that are chosen, which lie elsewhere now.
+
+        Args:
+            document: int64[n], as `document_of`.
+            chosen: bool[n_documents].
+            shift: int64[n_documents], by how many bytes each document has moved.
+        """
+        kept = chosen[document]
+        bounds = self.bounds.reshape(-1, 2)[kept] + shift[document[kept], np.newaxis]
+        return Spans(bounds.ravel(), self.values[kept])
+
+
+@dataclass(frozen=True)
 class DocumentBatch:
-    """Documents side by side, none of them empty, all of them UTF-8.
+    """Documents side by side, none of them empty, all of them UTF-8, once they are prepared.
 
     Attributes:
         buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
@@ -69,6 +103,9 @@ class DocumentBatch:
         n_replaced: Sequences that were not UTF-8 and became U+FFFD.
         content: The bytes of the source that were read for them. They stay in this process: in
             another one, `WorkUnit.content` reads them again.
+        fields: Name -> array[n_documents, ...], a value for each document; a document that comes in
+            parts has it in each of them.
+        spans: Byte ranges of the documents; None: the source has none.
     """
 
     buffer: Bytes
@@ -80,6 +117,8 @@ class DocumentBatch:
     n_skipped: int = 0
     n_replaced: int = 0
     content: Bytes | None = field(default=None, repr=False)
+    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    spans: Spans | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"content": None}
@@ -105,14 +144,25 @@ class DocumentBatch:
     def without_text(self) -> DocumentBatch:
         """What the batch says of its documents, without their text: they have no bytes."""
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
-        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None)
+        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None)
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """The documents that a mask `bool[n_documents]` chooses."""
-        starts_mid_document = self.starts_mid_document and bool(chosen[:1].any())
-        ends_mid_document = self.ends_mid_document and bool(chosen[-1:].any())
-        buffer, bounds = _trimmed(self.buffer, self.bounds.reshape(-1, 2)[chosen].ravel())
-        return DocumentBatch(buffer, bounds, starts_mid_document, ends_mid_document)
+        """The documents that a mask `bool[n_documents]` chooses, with their fields and spans."""
+        bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
+        first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
+        bounds -= first
+        spans = self.spans
+        if spans is not None:
+            document = spans.document_of(self.bounds)
+            spans = spans.moved(document, chosen, np.full(len(self), -first))
+        return DocumentBatch(
+            self.buffer[first:end],
+            bounds,
+            starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
+            ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
+            fields={name: values[chosen] for name, values in self.fields.items()},
+            spans=spans,
+        )
 
     def joined(self) -> tuple[Bytes, Offsets]:
         """Its text without what stands between the documents; copied only if something does.
@@ -134,15 +184,6 @@ def replace_invalid(data: bytes) -> tuple[bytes, int]:
     replaced = data.decode("utf-8", "replace").encode()
     mark = "\ufffd".encode()
     return replaced, replaced.count(mark) - data.count(mark)
-
-
-def _trimmed(buffer: Bytes, bounds: Offsets) -> tuple[Bytes, Offsets]:
-    """Without what stands before the first document and behind the last; `bounds` is written to."""
-    if not len(bounds):
-        return buffer[:0], bounds
-    first, end = bounds[0], bounds[-1]
-    bounds -= first
-    return buffer[first:end], bounds
 
 
 class InValidation:
@@ -178,26 +219,18 @@ class InValidation:
 
 
 def prepare(
-    buffer: Bytes,
-    starts: Offsets,
-    ends: Offsets,
+    batch: DocumentBatch,
     reading: Reading,
     where: Callable[[int], str],
-    *,
-    starts_mid_document: bool = False,
-    ends_mid_document: bool = False,
     in_validation: bool | None = None,
 ) -> DocumentBatch:
-    """Make a batch of documents that lie in a buffer: check, drop, replace, decide.
+    """Prepare documents as they lie in a source: check, drop, replace, decide.
 
     Args:
-        buffer: uint8[n_bytes]; what lies between the documents is UTF-8 by itself.
-        starts: int64[d], ascending.
-        ends: int64[d]: document i is `buffer[starts[i] : ends[i]]`.
+        batch: The documents; some may be empty or not UTF-8. What lies between them is UTF-8 by
+            itself.
         reading: The user's choices.
         where: Says where position i of the buffer is in the source, for error messages.
-        starts_mid_document: Document 0 began in an earlier batch.
-        ends_mid_document: The last document goes on in the next batch.
         in_validation: The decision for all of these documents, where it was made before.
 
     Raises:
@@ -205,62 +238,66 @@ def prepare(
     """
     from bpe.pretokenize import invalid_utf8, is_utf8
 
-    content, not_empty = buffer, ends > starts
-    bounds = np.empty(2 * int(not_empty.sum()), np.int64)
-    bounds[::2], bounds[1::2] = starts[not_empty], ends[not_empty]
-    n_empty = len(starts) - len(bounds) // 2
-    n_skipped = n_replaced = 0
-    if is_utf8(buffer):
-        buffer, bounds = _trimmed(buffer, bounds)
-    elif reading.on_invalid_utf8 == "error":
-        place, what = invalid_utf8(buffer)
-        raise CorpusError(
-            f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
-            " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
+    prepared = batch.select(batch.bounds[1::2] > batch.bounds[::2])
+    n_empty, n_skipped, n_replaced = len(batch) - len(prepared), 0, 0
+    if not is_utf8(batch.buffer):
+        if reading.on_invalid_utf8 == "error":
+            place, what = invalid_utf8(batch.buffer)
+            raise CorpusError(
+                f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
+                " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
+            )
+        prepared, n_skipped, n_replaced = _without_invalid(
+            prepared, reading.on_invalid_utf8 == "skip"
         )
-    else:
-        buffer, bounds, n_skipped, n_replaced = _without_invalid(buffer, bounds, reading)
     decided = None
     if reading.validation_fraction:
         if in_validation is None:
-            decided = InValidation(reading.validation_fraction).of(buffer, bounds)
+            of = InValidation(reading.validation_fraction).of
+            decided = of(prepared.buffer, prepared.bounds)
         else:
-            decided = np.full(len(bounds) // 2, in_validation)
-    return DocumentBatch(
-        buffer,
-        bounds,
-        starts_mid_document,
-        ends_mid_document,
-        decided,
-        n_empty,
-        n_skipped,
-        n_replaced,
-        content,
+            decided = np.full(len(prepared), in_validation)
+    return replace(
+        prepared,
+        in_validation=decided,
+        n_empty=n_empty,
+        n_skipped=n_skipped,
+        n_replaced=n_replaced,
+        content=batch.content,
     )
 
 
-def _without_invalid(
-    buffer: Bytes, bounds: Offsets, reading: Reading
-) -> tuple[Bytes, Offsets, int, int]:
-    """(buffer, bounds, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
+def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
+    """(batch, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
     from bpe.separated import places
 
-    text, ends = bytearray(), np.zeros(len(bounds) // 2 + 1, np.int64)
-    n_documents = n_skipped = n_replaced = 0
-    for start, end in places(bounds):
-        document = buffer[start:end].tobytes()
+    text, starts, n_replaced = bytearray(), [], 0
+    chosen = np.ones(len(batch), np.bool_)
+    for number, (start, end) in enumerate(places(batch.bounds)):
+        document = batch.buffer[start:end].tobytes()
         replaced, n_in_document = replace_invalid(document)
-        if n_in_document and reading.on_invalid_utf8 == "skip":
-            n_skipped += 1
-            continue
-        n_replaced += n_in_document
-        text += replaced
-        n_documents += 1
-        ends[n_documents] = len(text)
-    bounds = np.repeat(ends[: n_documents + 1], 2)[1:-1]
-    replaced_text = np.frombuffer(text, np.uint8)
-    replaced_text.flags.writeable = False
-    return replaced_text, bounds, n_skipped, n_replaced
+        starts.append(len(text))
+        if n_in_document and skip:
+            chosen[number] = False
+        else:
+            n_replaced += n_in_document
+            text += replaced
+    kept, spans = batch.select(chosen), batch.spans
+    if spans is not None:
+        document_of = spans.document_of(batch.bounds)
+        begins = batch.bounds[::2][document_of].repeat(2)
+        sizes = [
+            len(replace_invalid(batch.buffer[begin:place].tobytes())[0])
+            for begin, place in zip(begins, spans.bounds, strict=True)
+        ]
+        shift = np.array(starts, np.int64) - batch.bounds[::2]
+        spans = replace(spans, bounds=begins + sizes).moved(document_of, chosen, shift)
+    offsets = np.append(np.array(starts, np.int64)[chosen], len(text))
+    buffer = np.frombuffer(text, np.uint8)
+    buffer.flags.writeable = False
+    bounds = np.repeat(offsets, 2)[1:-1]
+    n_skipped = len(batch) - len(kept)
+    return replace(kept, buffer=buffer, bounds=bounds, spans=spans), n_skipped, n_replaced
 
 
 class LookAlikes:

@@ -107,11 +107,10 @@ class StandardLibraryUnit:
     def read(self, array: Array = new_array) -> DocumentBatch:
         """Its documents."""
         offsets = _corpus()[1][self.first : self.last + 1]
-        offsets = offsets - offsets[0]
+        bounds = np.repeat(offsets - offsets[0], 2)[1:-1]
+        content = self.content()
         return prepare(
-            self.content(),
-            offsets[:-1],
-            offsets[1:],
+            DocumentBatch(content, bounds, content=content),
             self.reading,
             lambda position: f"{_name()}: byte {position:,} of document {self.first:,} and on",
         )

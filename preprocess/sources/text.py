@@ -75,16 +75,11 @@ class TextUnit(FileUnit):
                 n_skipped=n_skipped,
                 content=content,
             )
-        return prepare(
-            content,
-            starts,
-            ends,
-            self.reading,
-            self.byte,
-            starts_mid_document=self.begins_inside,
-            ends_mid_document=ends_mid_document,
-            in_validation=self.in_validation,
+        bounds = np.stack([starts, ends], axis=1).ravel()
+        batch = DocumentBatch(
+            content, bounds, self.begins_inside, ends_mid_document, content=content
         )
+        return prepare(batch, self.reading, self.byte, self.in_validation)
 
 
 class TextSource(FileSource):

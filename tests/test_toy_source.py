@@ -1,0 +1,205 @@
+"""A format of its own: one file, one line of registry, with fields and spans of its documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torture
+from hypothesis import given
+from hypothesis import strategies as st
+from test_resume import Stopping
+
+from bpe.separated import between
+from bpe.text_file import Cutter, Ends, new_array
+from preprocess import build, count_pass, journal, open_tokens
+from preprocess.dataset import columns
+from preprocess.dataset.columns import COLUMNS, Column
+from preprocess.documents import DocumentBatch, Reading, Spans, prepare
+from preprocess.sources import find_sources, registry
+from preprocess.sources.base import FileSource, FileUnit, Place
+from preprocess.verify import verify
+
+
+@dataclass(frozen=True)
+class LinesUnit(FileUnit):
+    """Documents are lines; capital letters are to be trained on; a field: where the line begins."""
+
+    line: int
+    ends: Ends
+
+    @property
+    def next_line(self) -> int:
+        within = self.content().tobytes().rfind(b"\n") + 1
+        return self.start + within if within else self.line
+
+    @property
+    def after(self) -> Place | None:
+        return None if self.ends is Ends.FILE else [self.stop, self.next_line]
+
+    def read(self, array: Any = new_array) -> DocumentBatch:
+        content = self.content(array)
+        starts, ends = between(content, b"\n")
+        if self.ends is Ends.BETWEEN:
+            starts, ends = starts[:-1], ends[:-1]
+        found = [match.span() for match in re.finditer(rb"[A-Z]+", content)]
+        batch = DocumentBatch(
+            content,
+            np.stack([starts, ends], axis=1).ravel(),
+            starts_mid_document=self.line < self.start,
+            ends_mid_document=self.ends is Ends.INSIDE,
+            content=content,
+            fields={"line": np.concatenate([[self.line], self.start + starts[1:]])},
+            spans=Spans(np.array(found, np.int64).ravel(), np.array([b - a for a, b in found])),
+        )
+        return prepare(batch, self.reading, self.byte)
+
+
+class LinesSource(FileSource):
+    """A file of lines; long ones are cut inside."""
+
+    separator = b"\n"
+
+    def units(self, after: Place | None = None) -> Iterator[LinesUnit]:
+        start, line = after or [0, 0]
+        cutter = Cutter(self.file, b"\n", self.reading.uncut, self.reading.safe_cut)
+        ends = Ends.BETWEEN
+        while ends is not Ends.FILE:
+            stop, ends = cutter.cut(start + self.reading.unit_size)
+            unit = LinesUnit(self.file, self.reading_of_units, start, stop, line, ends)
+            yield unit
+            start, line = stop, unit.next_line
+
+
+def mask_of(encoded: Any) -> Any:
+    """1 for each token that has bytes of a span."""
+    bounds = encoded.batch.spans.bounds
+    change = np.zeros(len(encoded.ids) + 1, np.int64)
+    np.add.at(change, encoded.tokens_at(bounds[::2]), 1)
+    np.add.at(change, encoded.tokens_at(bounds[1::2] - 1) + 1, -1)
+    return np.cumsum(change[:-1]) > 0
+
+
+@pytest.fixture(autouse=True)
+def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = registry.Format("lines", (".lines",), LinesSource)
+    monkeypatch.setattr(registry, "FORMATS", [*registry.FORMATS, form])
+
+
+def test_a_format_is_built_killed_resumed_and_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    mask = Column("mask", "token", np.dtype("u1"), make=mask_of, limit=2, noun="mask")
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, mask))
+    lines = [f"user {i} asks, BOT {i} says {'A LOT ' * (i % 60)}" for i in range(99)]
+    (tmp_path / "chat.lines").write_text("\n".join(lines))
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines))
+    options: dict[str, Any] = {"vocab_size": 270, "unit_size": 200, "workers": 2}
+    lined: dict[str, Any] = options | {"train": tmp_path / "chat.lines", "val_fraction": 0}
+    build(**lined, out=tmp_path / "whole")
+    for stage in ("counting", "encoding train"):
+        with pytest.raises(faults.CutOff):
+            build(**lined, out=tmp_path / "resumed", progress=Stopping(stage, 4))
+    build(**lined, out=tmp_path / "resumed")
+    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
+    monkeypatch.setattr(columns, "COLUMNS", COLUMNS)
+    build(**options, train=tmp_path / "text.txt", val_fraction=0, out=tmp_path / "text")
+    for name in ("train.bin", "train.docs"):
+        assert (tmp_path / "text" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    file = open_tokens(tmp_path / "whole" / "train.bin")
+    chosen = np.flatnonzero(file.column("mask")[:])
+    assert 0 < len(chosen) < len(file)
+
+
+texts = st.text(st.sampled_from("aB C\nDé日\n"), max_size=60)
+
+
+def described(units: Any) -> tuple[list[Any], list[Any]]:
+    """Lines with their field, and spans with their text and value."""
+    documents: list[Any] = []
+    found = []
+    for unit in units:
+        batch = unit.read()
+        for number, (start, end) in enumerate(batch.bounds.reshape(-1, 2)):
+            text, line = batch.buffer[start:end].tobytes(), int(batch.fields["line"][number])
+            if number == 0 and batch.starts_mid_document:
+                assert documents[-1][0] == line
+                documents[-1][1] += text
+            else:
+                documents.append([line, text])
+        for (start, end), value in zip(
+            batch.spans.bounds.reshape(-1, 2), batch.spans.values, strict=True
+        ):
+            document = int(np.searchsorted(batch.bounds[1::2], start, "right"))
+            line = int(batch.fields["line"][document])
+            found.append((line, batch.buffer[start:end].tobytes(), int(value)))
+    return documents, found
+
+
+@given(text=texts, unit_size=st.integers(1, 30), damage=st.booleans())
+def test_fields_and_spans_follow_their_documents_wherever_these_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, text: str, unit_size: int, damage: bool
+) -> None:
+    path = tmp_path_factory.mktemp("x") / "x.lines"
+    data = text.encode().replace("é".encode(), b"\xff" if damage else "é".encode())
+    path.write_bytes(data)
+    reading = Reading(unit_size=unit_size, on_invalid_utf8="replace")
+    with pytest.MonkeyPatch.context() as patch:
+        form = registry.Format("lines", (".lines",), LinesSource)
+        patch.setattr(registry, "FORMATS", [*registry.FORMATS, form])
+        (source,) = find_sources([path], reading)
+    documents, spans = described(source.units())
+    expected, expected_spans, begin = [], [], 0
+    for line in data.split(b"\n"):
+        if line:
+            expected.append([begin, line.replace(b"\xff", "\ufffd".encode())])
+            expected_spans += [(begin, word, len(word)) for word in re.findall(rb"[A-Z]+", line)]
+        begin += len(line) + 1
+    assert documents == expected
+    assert spans == expected_spans
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=20),
+    gap=st.integers(0, 2),
+)
+def test_what_is_selected_keeps_its_fields_and_spans(
+    sizes: list[tuple[int, bool, bool]], gap: int
+) -> None:
+    """A document of n letters has the field n, and perhaps a span of all of it."""
+    text, bounds, spans, values = b"", [], [], []
+    for number, (size, _, has_span) in enumerate(sizes):
+        bounds += [len(text), len(text) + size]
+        if has_span and size:
+            spans += bounds[-2:]
+            values.append(number)
+        text += bytes([65 + number]) * size + b"-" * gap
+    batch = DocumentBatch(
+        np.frombuffer(text, np.uint8),
+        np.array(bounds, np.int64),
+        fields={"number": np.arange(len(sizes))},
+        spans=Spans(np.array(spans, np.int64), np.array(values, np.int64)),
+    )
+    chosen = np.array([each[1] for each in sizes], bool)
+    selected = batch.select(chosen)
+    assert selected.fields["number"].tolist() == np.flatnonzero(chosen).tolist()
+    for number, (start, end) in zip(
+        selected.fields["number"], selected.bounds.reshape(-1, 2), strict=True
+    ):
+        assert selected.buffer[start:end].tobytes() == bytes([65 + number]) * sizes[number][0]
+    assert selected.spans is not None
+    assert selected.spans.values.tolist() == [each for each in values if chosen[each]]
+    for number, (start, end) in zip(
+        selected.spans.values, selected.spans.bounds.reshape(-1, 2), strict=True
+    ):
+        assert selected.buffer[start:end].tobytes() == bytes([65 + number]) * sizes[number][0]
+    assert batch.without_text().spans is None
