@@ -12,6 +12,7 @@ import inspect
 import operator
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Real
@@ -118,8 +119,8 @@ def _read_token(value: Any) -> Any:
 def _read_tokens(value: Any) -> Any:
     """Convert an iterable of special tokens, each of which is there once."""
     tokens = tuple(map(_read_token, _elements(value)))
-    for token in tokens:
-        if tokens.count(token) > 1:
+    for token, n in Counter(tokens).items():
+        if n > 1:
             raise ValueError(f"should name each token once, and {token!r} is there more than once")
     return tokens
 
