@@ -114,6 +114,7 @@ def _one_of(options: list[_Node]) -> _Node:
     )
 
 
+_QUANTIFIERS: Final = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b"}
 _LONG_NAMES: Final = {
     "letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z",
@@ -173,6 +174,13 @@ class _Parser:
             return True
         return False
 
+    def _scan(self, form: str) -> engine.Match[str] | None:
+        """Take what a regex matches here."""
+        found = engine.compile(form).match(self.text, self.place)
+        if found:
+            self.place = found.end()
+        return found
+
     def _set(self, members: Set) -> _Node:
         key = np.packbits(members).tobytes()
         if key not in self._numbers:
@@ -188,11 +196,9 @@ class _Parser:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.refuse(f"more than {_DEEPEST} groups inside one another")
-        ignored_case = self.ignores_case
         options = [self._sequence()]
         while self._takes("|"):
             options.append(self._sequence())
-        self.ignores_case = ignored_case
         self.depth -= 1
         return _one_of(options)
 
@@ -215,33 +221,14 @@ class _Parser:
         return any(self.sets[number][ord(character)] for number in numbers)
 
     def _repeated(self, part: _Node) -> _Node:
-        n_repeated = 0
-        while True:
-            n_repeated += 1
-            if n_repeated > 4:
-                raise self.refuse("more than three repetitions of one another")
+        for _ in range(4):
             at = self.place
-            if self._takes("?"):
-                least, most = 0, 1
-            elif self._takes("*"):
-                least, most = 0, None
-            elif self._takes("+"):
-                least, most = 1, None
-            elif found := engine.compile(r"\{(\d{0,4})(,(\d{0,4}))?\}").match(self.text, at):
-                first, comma, last = found.groups()
-                if not first and not last:
-                    raise self.refuse(f"{found.group()!r}")
-                if not first and self.dialect == "tiktoken":
-                    raise self.refuse(f"{found.group()!r}")
-                least = int(first or 0)
-                most = (int(last) if last else None) if comma else least
-                if most is not None and most < least:
-                    raise self.refuse(f"{found.group()!r}")
-                self.place = found.end()
-            elif self._next() == "{":
-                raise self.refuse("a '{' that begins no repetition")
-            else:
+            found = self._scan(r"[?*+]|\{(\d{0,4})(,(\d{0,4}))?\}")
+            if not found:
+                if self._next() == "{":
+                    raise self.refuse("a '{' that begins no repetition")
                 return part
+            least, most = _QUANTIFIERS.get(found.group()) or self._interval(found)
             if part.is_assertion:
                 raise self.refuse("a repetition of what has no length", at)
             interval = self.text[at] == "{"
@@ -266,41 +253,42 @@ class _Parser:
             # Whatever comes now repeats the repetition: Oniguruma's `{1,3}+` does.
             if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
                 raise self.refuse("a repetition of a repetition")
+        raise self.refuse("more than three repetitions of one another")
+
+    def _interval(self, found: engine.Match[str]) -> tuple[int, int | None]:
+        """The least and the greatest number of `{n}`, `{n,}`, `{,n}` or `{n,m}`."""
+        first, comma, last = found.groups()
+        least = int(first or 0)
+        most = (int(last) if last else None) if comma else least
+        if (
+            not (first or last)
+            or (not first and self.dialect == "tiktoken")
+            or (most is not None and most < least)
+        ):
+            raise self.refuse(f"{found.group()!r}", found.start())
+        return least, most
 
     def _atom(self) -> _Node | None:
         character = self._next()
         if character == "(":
             return self._group()
-        if character == "[":
-            self.place += 1
-            return self._set(self._class())
-        if character == ".":
-            self.place += 1
-            return self._set(~_one("\n"))
-        if character in ("^", "$"):
-            self.place += 1
-            return self._anchor(character)
         if character in ("*", "+", "?", "{"):
             raise self.refuse(f"a {character!r} that repeats nothing")
-        if character == "\\":
-            if self.text[self.place + 1 : self.place + 2] in ("A", "z"):
-                self.place += 2
-                return _Node(
-                    r"\A" if self.text[self.place - 1] == "A" else r"\Z", is_assertion=True
-                )
-            escaped = self._escape()
-            return self._set(escaped if isinstance(escaped, np.ndarray) else self._folded(escaped))
-        self.place += 1
-        return self._set(self._folded(character))
+        if found := self._scan(r"\^|\$|\\A|\\z"):
+            return self._anchor(found.group())
+        if self._takes("["):
+            return self._set(self._class())
+        if self._takes("."):
+            return self._set(~_one("\n"))
+        member = self._member()
+        return self._set(member if isinstance(member, np.ndarray) else self._folded(member))
 
-    def _anchor(self, character: str) -> _Node:
-        if self.dialect == "tiktoken":
-            return _Node(r"\A" if character == "^" else r"\Z", is_assertion=True)
+    def _anchor(self, written: str) -> _Node:
+        if self.dialect == "tiktoken" or written[0] == "\\":
+            return _Node(r"\A" if written in ("^", r"\A") else r"\Z", is_assertion=True)
         # Ends of lines to Oniguruma, where ^ is not behind the last of all.
-        line_end = self._set(_one("\n")).written
-        return _Node(
-            f"(?:(?={line_end})|\\Z)" if character == "$" else f"(?:\\A|(?<={line_end})(?!\\Z))"
-        )
+        end = self._set(_one("\n")).written
+        return _Node(rf"(?:(?={end})|\Z)" if written == "$" else rf"(?:\A|(?<={end})(?!\Z))")
 
     def _folded(self, character: str) -> Set:
         members = _one(character)
@@ -319,26 +307,20 @@ class _Parser:
     def _group(self) -> _Node | None:
         at = self.place
         ignored_case = self.ignores_case
-        self.place += 1
-        opening = "(?:"
-        if self._next() == "?":
-            for opening in ("(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"):
-                if self._takes(opening[1:]):
-                    break
-            else:
-                # Further on, Oniguruma and fancy-regex disagree about where its scope ends.
-                if at == 0 and self._takes("?i)"):
-                    self.ignores_case = True
-                    return None
-                opening = "(?:"
-                if self._takes("?i:"):
-                    self.ignores_case = True
-                elif self._takes("?-i:"):
-                    self.ignores_case = False
-                else:
-                    raise self.refuse(f"the group {self.text[at : at + 5]!r}")
-        elif self._next() == "*":
-            raise self.refuse(f"the verb {self.text[at : at + 5]!r}")
+        # Further on, Oniguruma and fancy-regex disagree about where its scope ends.
+        if at == 0 and self._takes("(?i)"):
+            self.ignores_case = True
+            return None
+        found = self._scan(r"\((?:\?(?:[:=!>]|<[=!]|-?i:))?")
+        assert found
+        opening = found.group()
+        if opening == "(" and self._next() in ("?", "*"):
+            what = "group" if self._next() == "?" else "verb"
+            raise self.refuse(f"the {what} {self.text[at : at + 5]!r}")
+        if opening.endswith("i:"):
+            self.ignores_case = opening == "(?i:"
+        if opening in ("(", "(?i:", "(?-i:"):
+            opening = "(?:"
         inside = self._choice()
         self.ignores_case = ignored_case
         if not self._takes(")"):
@@ -365,8 +347,9 @@ class _Parser:
             return self._property(at, letter == "P")
         if letter in _ESCAPES and not (letter == "e" and self.dialect == "tiktoken"):
             return _ESCAPES[letter]
+        self.place -= 1
         for form in (r"x([0-9A-Fa-f]{2})", r"x\{([0-9A-Fa-f]{1,6})\}", r"u([0-9A-Fa-f]{4})"):
-            if found := engine.compile(form).match(self.text, at + 1):
+            if found := self._scan(form):
                 code_point = int(found.group(1), 16)
                 # Oniguruma's \xHH is a byte, and no text has a surrogate.
                 if (
@@ -375,27 +358,25 @@ class _Parser:
                     or (form.startswith("x(") and code_point > 0x7F)
                 ):
                     break
-                self.place = found.end()
                 return chr(code_point)
+        self.place = at + 2
         if letter.isascii() and not letter.isalnum() and letter not in "<>_`":
             return letter
         raise self.refuse(f"'\\{letter}'", at)
 
     def _property(self, at: int, inverted: bool) -> Set:
-        found = engine.compile(r"\{(\^?)([A-Za-z_&]+)\}|([A-Z])").match(self.text, self.place)
+        found = self._scan(r"\{(\^?)([A-Za-z_&]+)\}|([A-Z])")
         if not found or (found.group(3) and self.dialect == "huggingface"):
             raise self.refuse(f"{self.text[at : at + 8]!r}", at)
-        self.place = found.end()
         name = found.group(3) or found.group(2)
         name = _LONG_NAMES.get(name.lower(), name)
         members = _category(name) if len(name) <= 2 else np.zeros(0, np.bool_)
-        if not members.any() or name.startswith("C"):
-            raise self.refuse(f"the property {found.group()!r}", at)
-        if found.group(1) and self.dialect == "tiktoken":
+        inverts = bool(found.group(1))
+        if not members.any() or name[0] == "C" or (inverts and self.dialect == "tiktoken"):
             raise self.refuse(f"the property {found.group()!r}", at)
         if self.ignores_case and name in ("Lu", "Ll", "Lt"):
             raise self.refuse(f"the property {found.group()!r} where case is ignored", at)
-        return ~members if inverted != bool(found.group(1)) else members
+        return ~members if inverted != inverts else members
 
     def _class(self) -> Set:
         """The set that stands in brackets; the place is behind the first."""
@@ -414,16 +395,13 @@ class _Parser:
                 sofar = members if sofar is None else sofar & members
                 members = np.zeros(_N_CODE_POINTS, np.bool_)
                 continue
-            if self.dialect == "tiktoken" and self.text[self.place : self.place + 2] in (
-                "--",
-                "~~",
-            ):
-                raise self.refuse(f"{self.text[self.place : self.place + 2]!r} in a set")
+            two = self.text[self.place : self.place + 2]
+            if self.dialect == "tiktoken" and two in ("--", "~~"):
+                raise self.refuse(f"{two!r} in a set")
             empty = False
-            if self._next() == "[":
-                if self.text.startswith("[:", self.place):
-                    raise self.refuse("a set of the form '[:name:]'")
-                self.place += 1
+            if two == "[:":
+                raise self.refuse("a set of the form '[:name:]'")
+            if self._takes("["):
                 members = members | self._class()
                 continue
             first = self._member()
@@ -441,16 +419,13 @@ class _Parser:
                 if isinstance(end, np.ndarray) or end < first:
                     raise self.refuse("a range that does not ascend")
                 last = end
-            if first == last:
-                members |= self._folded(first)
-            else:
-                if self.ignores_case:
-                    # Letters one by one; a range of others is as it is.
-                    if not last.isascii():
-                        raise self.refuse("a range beyond ASCII where case is ignored")
-                    for code_point in range(ord(first), ord(last) + 1):
-                        members |= self._folded(chr(code_point))
-                members[ord(first) : ord(last) + 1] = True
+            if self.ignores_case:
+                # Letters one by one; a range of others is as it is.
+                if first != last and not last.isascii():
+                    raise self.refuse("a range beyond ASCII where case is ignored")
+                for code_point in range(ord(first), ord(last) + 1):
+                    members |= self._folded(chr(code_point))
+            members[ord(first) : ord(last) + 1] = True
         if empty:
             raise self.refuse("an empty set", at)
         self.depth -= 1
