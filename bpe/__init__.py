@@ -16,17 +16,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from bpe.errors import (
+    EncodingError,
+    PatternError,
+    TokenbinError,
+    TokenizerFileError,
+    TrainingError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+)
+
 if TYPE_CHECKING:
     from bpe.count import PretokenCounts
-    from bpe.errors import (
-        EncodingError,
-        PatternError,
-        TokenbinError,
-        TokenizerFileError,
-        TrainingError,
-        UnsupportedTokenizerError,
-        VocabularyError,
-    )
     from bpe.huggingface import HuggingFaceTokenizer, load_tokenizer
     from bpe.tokenizer import Tokenizer
     from bpe.train import train_bpe, train_from_counts
@@ -57,16 +58,9 @@ __all__ = [
 _MODULE_OF = {
     "UNICODE_VERSION": "bpe.unicode_classes",
     "AddedToken": "bpe.vocabulary",
-    "EncodingError": "bpe.errors",
-    "PatternError": "bpe.errors",
     "PretokenCounts": "bpe.count",
-    "TokenbinError": "bpe.errors",
     "Tokenizer": "bpe.tokenizer",
-    "TokenizerFileError": "bpe.errors",
-    "TrainingError": "bpe.errors",
-    "UnsupportedTokenizerError": "bpe.errors",
     "Vocabulary": "bpe.vocabulary",
-    "VocabularyError": "bpe.errors",
     "HuggingFaceTokenizer": "bpe.huggingface",
     "WordLevelTokenizer": "bpe.word_level",
     "load_tokenizer": "bpe.huggingface",

@@ -67,11 +67,10 @@ def _count(options: _Options, console: _Console) -> int:
     from preprocess.report import in_words, left_out_lines, table
 
     report = count(progress=console.progress, **options)
-    counted = [(source.name, counts) for source, counts in report.sources]
     rows = [["tokens", "documents", "bytes", "file"]]
+    counted = [(source.name, counts) for source, counts in report.sources]
     for name, counts in [*counted, ("total", report.total())]:
-        numbers = (counts.tokens, counts.documents, counts.bytes)
-        rows.append([*(f"{number:,}" for number in numbers), name])
+        rows.append([f"{counts.tokens:,}", f"{counts.documents:,}", f"{counts.bytes:,}", name])
     console.show({}, table(rows))
     console.report([in_words(report.total()), *left_out_lines(report.left_out)])
     return 0
@@ -249,16 +248,6 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(message)
 
 
-class _ShowVersion(argparse.Action):
-    """`--version`; to find it out takes longer than everything else that `--help` does."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"tokenbin {version('tokenbin')}")
-        parser.exit()
-
-
 def _parsed_and_run(arguments: list[str]) -> int:
     if not arguments:
         _parser_of_commands().print_help()
@@ -268,8 +257,13 @@ def _parsed_and_run(arguments: list[str]) -> int:
         name, rest = "build", arguments
     try:
         if name not in COMMANDS:
-            # Shows what is asked for, or says that there is no such command.
+            # Prints the help, or reports that there is no such command.
             _parser_of_commands().parse_args([name])
+            # Finding the version takes longer than everything else that `--help` does.
+            from importlib.metadata import version
+
+            print(f"tokenbin {version('tokenbin')}")
+            return 0
         from preprocess.settings.argparse import add_options, for_argparse
 
         command = COMMANDS[name]
@@ -279,7 +273,7 @@ def _parsed_and_run(arguments: list[str]) -> int:
         add_options(parser, options)
         given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
     except SystemExit:
-        # --help or --version.
+        # --help.
         return 0
     of_console = {key: given.pop(key) for key in command.console.split() if key in given}
     with _console(**of_console) as console:
@@ -295,7 +289,7 @@ def _parser_of_commands() -> _Parser:
         " look at it.",
         epilog="Options without a command mean build. 'tokenbin COMMAND --help' says more.",
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="Show the version.")
+    parser.add_argument("--version", action="store_true", help="Show the version.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.summary)
@@ -316,7 +310,6 @@ class _Console:
     """Where a command reports."""
 
     progress: Progress
-    logger: logging.Logger
     quiet: bool
     as_json: bool
 
@@ -331,10 +324,12 @@ class _Console:
 
     def report(self, lines: Sequence[str]) -> None:
         """Print the closing lines, and put them in the log file."""
+        from preprocess.progress import logger
+
         for line in lines:
             if not self.quiet:
                 print(line)
-            self.logger.info("%s", line, extra={"only_file": True})
+            logger.info("%s", line, extra={"only_file": True})
 
 
 @contextmanager
@@ -367,7 +362,7 @@ def _console(**given: Any) -> Iterator[_Console]:
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
     progress = Progress(show, verbose=settings.verbose)
     try:
-        yield _Console(progress, own, quiet, settings.json)
+        yield _Console(progress, quiet, settings.json)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})

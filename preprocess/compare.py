@@ -1,9 +1,9 @@
-"""Two tokenizers on the same text: how many tokens each makes of it, and how fast.
+"""Compare two tokenizers on the same text: how many tokens each makes of it, and how fast.
 
-Law: both get the same documents by the same reader, unit by unit, in one thread each, and first one
-and then the other begins.  Reading, loading, compiling and the first megabytes, with which caches
-fill, are kept out of the time where there is more text than that.  Memory is that of a unit; only
-tokenizers that let no document be cut need as much as the largest document.
+Both get the same documents from the same reader, unit by unit, in one thread each, and take turns
+to be first. Reading, loading, compiling and the first units, with which caches fill, are left out
+of the time where there is more text than that. Memory is that of a unit; only tokenizers that let
+no document be cut need as much as the largest document.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from preprocess.sources.standard_library import StandardLibrary
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
-# Units of which the time is not taken where there are more.
+# Units that are left out of the time where there are more.
 _WARMING_UP = 4
 
 
 @dataclass
 class _Side:
-    """One of the two."""
+    """One of the two tokenizers, with its tokens so far and its MB/s in each unit."""
 
     name: Path
     tokenizer: AnyTokenizer
@@ -59,7 +59,7 @@ class _Side:
         return ids, ends
 
     def rate(self, sizes: Sequence[int]) -> float:
-        """The median of MB/s; small units say nothing."""
+        """Return the median of MB/s in units that are not small; `sizes` are those of all."""
         rates = [
             rate for rate, size in zip(self.rates, sizes, strict=True) if size >= max(sizes) / 2
         ]
@@ -115,8 +115,7 @@ def compare(
     is_same_so_far = True
     n_all = sum(source.n_bytes for source in sources)
     n_read = 0
-    title = "comparing"
-    with _one_thread(), progress.stage(title, min(settings.max_bytes, n_all)) as stage:
+    with _one_thread(), progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
         for unit in (unit for source in sources for unit in source.units()):
             batch = unit.read()
             n_read += unit.n_bytes
@@ -162,14 +161,14 @@ def _side(name: Path, pattern: str | None) -> _Side:
 
     tokenizer = load_tokenizer(name, pattern=pattern if name.suffix == ".tiktoken" else None)
     encoder = tokenizer.new_encoder()
-    # Whatever is compiled or set up by the first text.
+    # Compile and set up whatever the first text does.
     data = np.frombuffer(b"some text", np.uint8)
     encoder.encode(data, np.array([0, len(data)], np.int64))
     return _Side(name, tokenizer, encoder)
 
 
 def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
-    """Where a document may be cut for both, as `Pretokenizer.safe_cut`."""
+    """Return a function that finds where both allow a cut, as `Pretokenizer.safe_cut`."""
 
     def safe_cut(buffer: Bytes, position: int, stop: int) -> int:
         while position < stop:
@@ -184,7 +183,7 @@ def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep Hugging Face's library, which asks for this each time, from using threads of its own."""
+    """Keep Hugging Face's library, which reads this variable each time, to one thread."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = "false"
@@ -197,25 +196,14 @@ def _one_thread() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _equal(
-    first: tuple[NDArray[np.uint32], NDArray[np.int64]],
-    second: tuple[NDArray[np.uint32], NDArray[np.int64]],
-) -> NDArray[np.bool_]:
-    """Whether each document has the same ids: bool[n_documents]."""
-    (ids, ends), (other_ids, other_ends) = first, second
-    return np.array(
-        [
-            np.array_equal(ids[start:stop], other_ids[other_start:other_stop])
-            for start, stop, other_start, other_stop in zip(
-                ends[:-1], ends[1:], other_ends[:-1], other_ends[1:], strict=True
-            )
-        ],
-        np.bool_,
-    )
+def _equal(*encoded: tuple[NDArray[np.uint32], NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Compare the ids of each document: bool[n_documents]."""
+    documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
+    return np.array([np.array_equal(*each) for each in zip(*documents, strict=True)], np.bool_)
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What `compare` found, in words."""
+    """Put what `compare` returns into lines for people."""
     heads = ["ids", "only here", "tokens", "bytes/token", "tokens/document", "MB/s", "tokenizer"]
     rows = [heads]
     for one in found["tokenizers"]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from preprocess.progress import Progress, Stage, duration
+from preprocess.stopping import repeating
 
 if TYPE_CHECKING:
     from bpe.compile_ahead import Kernels
@@ -99,30 +99,21 @@ class KernelCompiler:
         from bpe.kernels import jit
 
         n_missing = len(ahead.missing(needed))
-        is_over = threading.Event()
-        with (
-            jit.reported_elsewhere(),
-            self.progress.stage(
-                _STAGE,
-                n_missing,
-                "kernels",
-                line=_lines(needed),
-                seconds_between_lines=_SECONDS_BETWEEN_LINES,
-            ) as stage,
-        ):
+        stage = self.progress.stage(
+            _STAGE,
+            n_missing,
+            "kernels",
+            line=_lines(needed),
+            seconds_between_lines=_SECONDS_BETWEEN_LINES,
+        )
+        with jit.reported_elsewhere(), stage as shown:
 
             def look() -> None:
-                while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
-                    stage.advance(n_missing - len(ahead.missing(needed)) - stage.done)
+                shown.advance(n_missing - len(ahead.missing(needed)) - shown.done)
 
-            looking = threading.Thread(target=look, name="tokenbin-compiling")
-            looking.start()
-            try:
+            with repeating(look, _SECONDS_BETWEEN_LOOKS):
                 yield
-            finally:
-                is_over.set()
-                looking.join()
-            stage.advance(n_missing - stage.done)
+            shown.advance(n_missing - shown.done)
 
 
 def _lines(needed: Kernels) -> Callable[[Stage, float], str]:

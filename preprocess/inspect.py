@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _TOKENS_AT_A_TIME = 1 << 20
+# Statistics of a token file, hashes of its documents, and what is the same of comparable files.
+_Judged = tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]
 _OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
 def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
-    """The tokenizer of a token file: the one given, else tokenizer.json beside it.
+    """Load the tokenizer of a token file: the one given, else tokenizer.json beside it.
 
     Raises:
         TokenizerFileError: There is none, or it cannot be read.
@@ -52,9 +54,7 @@ def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
 def decode_range(
     path: StrPath, *, tokenizer: StrPath | None = None, start: int = 0, count: int | None = None
 ) -> Iterator[bytes]:
-    """Decode tokens [start, start + count) of a token file, piece by piece.
-
-    A piece may end inside a character; joined they are what the tokens say.
+    """Decode tokens [start, start + count) of a token file in pieces, cut between any two bytes.
 
     Raises:
         TokenFileError: The token file is not sound, was built with another tokenizer, or is too
@@ -76,8 +76,8 @@ def decode_range(
     if isinstance(used, Tokenizer):
         bounds = [*range(start, stop, _TOKENS_AT_A_TIME), stop]
     else:
-        # What stands between words is theirs to say, so a document is decoded as a whole.
-        # The type is that of the ends, or all of them would be copied to float64.
+        # What is between words depends on them, so a document is decoded as a whole. With another
+        # type than that of the ends, all of them would be copied to float64.
         places = np.array([start, stop], file.document_ends.dtype)
         first, last = np.searchsorted(file.document_ends, places, side="left")
         ends = file.document_ends[first:last].astype(np.int64).tolist()
@@ -135,7 +135,7 @@ def _is_manifest(path: Path) -> bool:
 
 
 def manifests_in(directory: Path) -> list[Path]:
-    """What calls itself a manifest in a directory, sorted by name."""
+    """List the files of a directory that call themselves manifests, sorted by name."""
     files = open_storage(directory).finished
     names = [name for name in files.names() if name.endswith(".json")]
     return [directory / name for name in names if object_in(files, name, FORMAT)]
@@ -167,39 +167,33 @@ def _of_directory(directory: Path) -> dict[str, Any]:
     return found
 
 
-def _of_token_file(
-    file: TokenFile,
-) -> tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]:
-    """(what there is to say, the hashes of documents, what has to be the same to compare them)."""
+def _of_token_file(file: TokenFile) -> _Judged:
     manifest = file.manifest
     alike = (manifest.tokenizer_fingerprint, manifest.end_of_text_id, manifest.begin_of_text_id)
-    missing = {}
-    tokenizer = None
     try:
         tokenizer = tokenizer_of(file.path, None)
         open_tokens(file.path, tokenizer=tokenizer)
     except TokenbinError as error:
-        tokenizer, missing = None, {"no_tokenizer": str(error)}
-    found = quality.facts(file, tokenizer) | missing
+        found = quality.facts(file, None) | {"no_tokenizer": str(error)}
+    else:
+        found = quality.facts(file, tokenizer)
     hashes = quality.document_hashes(file)
     return found | {"copies": quality.copies(hashes)}, hashes, alike
 
 
-def _shared(
-    judged: dict[str, tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]],
-) -> Iterator[dict[str, Any]]:
-    """Of each NAMEval beside a NAMEtrain, how many documents are in both."""
+def _shared(judged: dict[str, _Judged]) -> Iterator[dict[str, Any]]:
+    """Count the documents of each NAMEval that are in NAMEtrain beside it."""
     for name, (of_val, hashes, alike) in judged.items():
         train = f"{name.removesuffix('val')}train"
         if not name.endswith("val") or train not in judged:
             continue
         _, of_train, alike_train = judged[train]
         found = {"val": name, "train": train, "documents": of_val["documents"]}
-        if alike != alike_train:
+        if alike == alike_train:
+            yield found | {"in_train": quality.shared(hashes, of_train)}
+        else:
             why = "they were built with different tokenizers or special tokens"
             yield found | {"not_compared": why}
-        else:
-            yield found | {"in_train": quality.shared(hashes, of_train)}
 
 
 def how_far(location: Path, run: str) -> dict[str, Any]:
@@ -212,7 +206,7 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
     Returns:
         "path" and "text", a line for people. If a stage was begun also "stage", "share" of its
         bytes that is done, "bytes" and "bytes_total", "files" and "files_total", "seconds",
-        "bytes_per_second" and "seconds_left"; the last two are null if nothing is known of them.
+        "bytes_per_second" and "seconds_left"; the last two are null if unknown.
     """
     storage = open_storage(location, run)
     said: dict[str, Any] = {"path": storage.where(), "text": "nothing was done yet"}
@@ -230,7 +224,7 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
 
 def _last_stage(entries: list[Entry]) -> dict[str, Any]:
-    """The stage that the entries of a journal came to."""
+    """Describe the last stage in the entries of a journal."""
     sources = list(entries[0]["made_from"]["sources"].items()) if entries else []
     for entry in reversed(entries):
         if entry["kind"] == "finishing":
@@ -244,9 +238,8 @@ def _last_stage(entries: list[Entry]) -> dict[str, Any]:
         stage = Stage(title, n_bytes, "B", entry["bytes"])
         seconds = float(entry["seconds"])
         rate = stage.done / seconds if seconds > 0 and stage.done else None
-        line = line_of(stage, seconds)
         return {
-            "text": f"{line}; {entry['source']:,} of {len(files):,} files done",
+            "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(files):,} files done",
             "stage": title,
             "share": stage.done / n_bytes if n_bytes else 1.0,
             "bytes": stage.done,

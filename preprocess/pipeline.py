@@ -45,6 +45,7 @@ from preprocess.report import (
     LeftOut,
     Report,
     left_out_lines,
+    listed,
     run_stats,
     time_line,
     tokenizer_in_words,
@@ -474,12 +475,11 @@ def _say_large_shards(manifest: Manifest, file_name: str, settings: ShardSetting
     ]
     if large:
         logger.warning(
-            "%s larger than %s tokens, each with a shard of its own: %s%s; --split-documents"
+            "%s larger than %s tokens, each with a shard of its own: %s; --split-documents"
             " divides them",
             "1 document is" if len(large) == 1 else f"{len(large):,} documents are",
             f"{most:,}",
-            ", ".join(large[:3]),
-            f" and {len(large) - 3:,} more" if len(large) > 3 else "",
+            listed(large),
         )
 
 

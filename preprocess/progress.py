@@ -128,7 +128,7 @@ class Progress:
         done_before: int = 0,
         seconds_before: float = 0.0,
         line: Callable[[Stage, float], str] | None = None,
-        seconds_between_lines: float = SECONDS_BETWEEN_LINES,
+        seconds_between_lines: float | None = None,
     ) -> Iterator[Stage]:
         """Time and show what happens inside the `with`.
 
@@ -138,14 +138,15 @@ class Progress:
             unit: What of.
             done_before: How much of it earlier runs did.
             seconds_before: How long they took.
-            line: Writes the lines of this stage, as `line_of`, which does if it is None.
-            seconds_between_lines: Of this stage; with `line` the first comes at once.
+            line: Writes the lines of this stage; None: `line_of` does.
+            seconds_between_lines: Of this stage; with `line` the first comes at once. None: 30.
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
         started = said = self._clock()
+        pause = seconds_between_lines or SECONDS_BETWEEN_LINES
         if line is not None:
-            said -= seconds_between_lines
+            said -= pause
         in_line, in_bar = _Taken(started), _Taken(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
@@ -160,7 +161,7 @@ class Progress:
                 if done == bar.n and now - started >= _SECONDS_BEFORE_BAR:
                     bar.refresh()  # with the time that has passed
                 bar.update(done - bar.n)
-            if now - said >= seconds_between_lines:
+            if now - said >= pause:
                 said = now
                 # Where there are bars, the line is for the log file alone.
                 only_file = self._show != "lines"
@@ -213,15 +214,10 @@ def line_of(stage: Stage, seconds: float) -> str:
         f"about {duration((stage.total - stage.done) / rate)} left" if rate else "time left unknown"
     )
     share = percent(stage.done / stage.total if stage.total else 1.0)
-    if stage.unit == "B":
-        return (
-            f"{stage.name}: {share}, {stage.done / 1e6:,.1f} of {stage.total / 1e6:,.1f} MB,"
-            f" {rate / 1e6:,.1f} MB/s, {left}"
-        )
-    return (
-        f"{stage.name}: {share}, {stage.done:,} of {stage.total:,} {stage.unit},"
-        f" {rate:,.0f}/s, {left}"
-    )
+    scale, digits, unit = (1e6, 1, " MB") if stage.unit == "B" else (1, 0, "")
+    done, total, speed = (f"{n / scale:,.{digits}f}" for n in (stage.done, stage.total, rate))
+    noun = unit or f" {stage.unit}"
+    return f"{stage.name}: {share}, {done} of {total}{noun}, {speed}{unit}/s, {left}"
 
 
 class _Taken:

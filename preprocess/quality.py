@@ -111,7 +111,8 @@ def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
     for ids, ends in file.shards:
         here = bounds[number : number + len(ends) + 1]
         # What does not fit becomes negative, and so is not after the end before it.
-        here[1:] = ends.astype(np.int64) + start
+        here[1:] = ends
+        here[1:] += start
         bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
         if bad.any():
             place = int(bad.argmax())
@@ -132,16 +133,15 @@ def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
 
 
 def _lengths(lengths: NDArray[np.int64], around: int) -> Facts:
-    """Describe lengths of documents, in tokens; `around` of each are special tokens."""
+    """Describe lengths of documents, in tokens, of which `around` are special; reorders them."""
     if not len(lengths):
         return {"empty_documents": 0, "tokens_per_document": None}
-    percentiles = np.percentile(lengths, _SHARES, method="nearest").tolist()
+    empty, mean = np.count_nonzero(lengths <= around), int(lengths.sum()) / len(lengths)
+    found = np.percentile(lengths, _SHARES, method="nearest", overwrite_input=True).tolist()
+    percentiles = {str(share): length for share, length in zip(_SHARES, found, strict=True)}
     return {
-        "empty_documents": int(np.count_nonzero(lengths <= around)),
-        "tokens_per_document": {
-            "mean": int(lengths.sum()) / len(lengths),
-            "percentiles": {str(share): n for share, n in zip(_SHARES, percentiles, strict=True)},
-        },
+        "empty_documents": int(empty),
+        "tokens_per_document": {"mean": mean, "percentiles": percentiles},
     }
 
 

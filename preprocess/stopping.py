@@ -1,16 +1,15 @@
-"""How a command ends when it does not come to its end: a signal asks it to, or a worker hangs.
+"""End a command that does not end by itself: after a signal, or when a worker hangs.
 
-Law: a signal ends it within about a second, whatever it is doing. The main thread is asked first:
-it raises `Stopped`, and everything is closed in order. It may be far away: inside a kernel that
-works on one huge unit, while kernels are compiled, or waiting for a worker that is. So a thread of
-its own sees every signal as the system delivers it, waits a little, and then ends the process where
-it stands. What the journal has said is on the disk then, and the rest is what a power cut would
-take: see `preprocess.journal`.
+A signal ends the process within about a second. The main thread raises `Stopped` and closes
+everything in order. It may be unable to: in a kernel that works on one huge unit, while kernels are
+compiled, or waiting for a worker. So another thread sees each signal as the system delivers it,
+waits a little, and then exits the process. What is in the journal is on the disk by then; the rest
+is lost as in a power cut: see `preprocess.journal`.
 
-A worker that does not come back from a unit in a time that no text needs (in a kernel, in a
-library, in a read that the disk never answers) cannot be ended by itself, for it is a thread. So
-the process says which text it is and ends where it stands, too. Where `build` was called by another
-program, that is not ours to end, and it is only said.
+A thread cannot be ended alone. So if a worker takes longer for a unit than any text needs (in a
+kernel, in a library, in a read that the disk never answers), the process reports the text and
+exits, too. If another program called `build`, its process is not ours to end: the text is only
+reported.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from types import FrameType
 from typing import NoReturn
 
 SECONDS = 0.8
-# What a unit may take: ten minutes, for kernels may be compiled and the machine may be busy, and a
-# second for so many of its bytes, many times what the slowest tokenizer needs.
+# Seconds that a unit may take, as kernels may be compiled and the machine may be busy; and bytes of
+# it per further second, many times what the slowest tokenizer needs.
 PATIENCE = 600.0
 BYTES_A_SECOND = 10_000
 TICK = 5.0
@@ -39,9 +38,9 @@ _is_command = False
 
 
 class Stopped(BaseException):
-    """A signal asks us to end. As KeyboardInterrupt it is no Exception: nothing takes it for one.
+    """A signal asks the process to end.
 
-    It stands for SIGINT, too, so that both are told of, and kept apart from errors, in one way.
+    It stands for SIGINT too, and like KeyboardInterrupt it is no Exception.
 
     Attributes:
         number: The signal.
@@ -54,15 +53,13 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end what happens inside the `with`, unless they are ignored.
-
-    A worker that hangs ends the process, too.
+    """Let SIGINT, SIGTERM and workers that hang end what happens inside the `with`.
 
     Raises:
-        Stopped: One of them came.
+        Stopped: One of the signals came.
     """
     global _is_command
-    # A process that was started in the background ignores SIGINT, and shall go on doing so.
+    # A process that was started in the background ignores SIGINT, and still does so.
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -92,7 +89,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
-    """End the process if it does not end by itself; runs in a thread of its own."""
+    """Exit the process if it does not end by itself; runs in a thread of its own."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
         while received := signals.read(1):
             number = received[0]
@@ -106,14 +103,14 @@ def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
 
 
 def _end(said: str, error: str, code: int) -> NoReturn:
-    """End the process where it stands."""
+    """Exit the process at once."""
     print(f"tokenbin: {said}\ntokenbin: error: {error}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
 @dataclass(eq=False)
 class _UnderWay:
-    """A unit that somebody works on: which text it is, its bytes, how long that takes so far."""
+    """A unit that a worker has: its text, its bytes, and seconds so far."""
 
     where: str
     n_bytes: int
@@ -122,12 +119,12 @@ class _UnderWay:
 
 
 class Watch:
-    """Notices a unit that does not come to its end.
+    """Notice units that are never finished.
 
-    Time is counted in ticks: while the process is stopped or the machine sleeps, none of it passes.
+    Time is counted in ticks: none passes while the process is stopped or the machine sleeps.
 
     Args:
-        hangs: Is called once for such a unit, with which text it is and for how long.
+        hangs: Called once for each such unit, with its text and the seconds so far.
     """
 
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
@@ -137,12 +134,7 @@ class Watch:
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
-        """Watch over a unit; the work on it is done inside the `with`, on any thread.
-
-        Args:
-            where: Which text it is.
-            n_bytes: How much.
-        """
+        """Watch a unit, text of `n_bytes` at `where`, while it is worked on inside the `with`."""
         unit = _UnderWay(where, n_bytes)
         self._under_way.add(unit)
         try:
@@ -151,7 +143,7 @@ class Watch:
             self._under_way.discard(unit)
 
     def tick(self) -> None:
-        """Say that `TICK` seconds have passed."""
+        """Count `TICK` seconds more."""
         for unit in tuple(self._under_way):
             unit.seconds += TICK
             allowed = PATIENCE + unit.n_bytes / BYTES_A_SECOND
@@ -162,19 +154,27 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """A watch whose time passes while something happens inside the `with`."""
-    watch, over = Watch(_say_or_end), threading.Event()
+    """Return a watch whose time passes inside the `with`."""
+    watch = Watch(_say_or_end)
+    with repeating(watch.tick, TICK):
+        yield watch
 
-    def look() -> None:
-        while not over.wait(TICK):
-            watch.tick()
 
-    thread = threading.Thread(target=look, name="tokenbin-watch", daemon=True)
+@contextmanager
+def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds in another thread inside the `with`."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
-        yield watch
+        yield
     finally:
-        over.set()
+        is_over.set()
         thread.join()
 
 

@@ -143,7 +143,7 @@ def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | JoinedArray
     if isinstance(dataset, TokenFile):
         return dataset.tokens
     if isinstance(dataset, str | os.PathLike):
-        return _opened.get(os.path.abspath(local_path(dataset))).tokens
+        return _opened(os.path.abspath(local_path(dataset))).tokens
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
@@ -159,49 +159,43 @@ def _name(dataset: Dataset) -> str:
     return str(dataset.path if isinstance(dataset, TokenFile) else os.fspath(dataset))
 
 
-class _OpenedFiles:
-    """The last few files that were given by path, open as long as they are still the same files."""
-
-    # A training loop alternates between two; each costs a map and a manifest.
-    LIMIT = 16
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, tuple[tuple[int, ...], TokenFile]] = OrderedDict()
-
-    def get(self, path: str) -> TokenFile:
-        # The manifest is the last file that a builder puts in place, so no older state than the one
-        # seen here is kept: what is replaced meanwhile changes it again.
-        seen = self._identity(path)
-        with self._lock:
-            if seen and path in self._files and self._files[path][0] == seen:
-                self._files.move_to_end(path)
-                return self._files[path][1]
-        file = open_tokens(path)
-        with self._lock:
-            self._files[path] = (seen, file)
-            self._files.move_to_end(path)
-            if len(self._files) > self.LIMIT:
-                self._files.popitem(last=False)
-        return file
-
-    @staticmethod
-    def _identity(path: str) -> tuple[int, ...]:
-        """What changes when the `.bin` or its manifest is replaced; empty if that is missing.
-
-        Shards are never replaced without their manifest.
-        """
-        identity: list[int] = []
-        stem = os.path.splitext(path)[0]
-        for suffix in (".bin", ".json"):
-            try:
-                status = os.stat(stem + suffix)
-            except FileNotFoundError:
-                if suffix == ".json":
-                    return ()
-                continue
-            identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return tuple(identity)
+# A training loop alternates between two; each costs a map and a manifest.
+_FILES_KEPT = 16
+_files: OrderedDict[str, tuple[tuple[int, ...], TokenFile]] = OrderedDict()
+_lock = threading.Lock()
 
 
-_opened = _OpenedFiles()
+def _opened(path: str) -> TokenFile:
+    """Return the token file at a path, opened again if it was replaced."""
+    # A builder renames the manifest last, so a file that is replaced meanwhile differs again.
+    seen = _identity(path)
+    with _lock:
+        if seen and path in _files and _files[path][0] == seen:
+            _files.move_to_end(path)
+            return _files[path][1]
+    file = open_tokens(path)
+    with _lock:
+        _files[path] = (seen, file)
+        _files.move_to_end(path)
+        if len(_files) > _FILES_KEPT:
+            _files.popitem(last=False)
+    return file
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Identify the `.bin` and its manifest, without which shards are never replaced.
+
+    Returns:
+        What changes when one of them is replaced; empty if there is no manifest.
+    """
+    identity: list[int] = []
+    stem = os.path.splitext(path)[0]
+    for suffix in (".bin", ".json"):
+        try:
+            status = os.stat(stem + suffix)
+        except FileNotFoundError:
+            if suffix == ".json":
+                return ()
+            continue
+        identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return tuple(identity)

@@ -7,7 +7,7 @@ only named here.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from preprocess.settings.options import Option
@@ -47,21 +47,17 @@ def _how(option: Option) -> dict[str, Any]:
     return how
 
 
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"should be a whole number; got {text!r}") from None
+def _parse_as(kind: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    def parsed(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"should be {expected}; got {text!r}") from None
+
+    return parsed
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"should be a number; got {text!r}") from None
-
-
-_FROM_TEXT = {int: _whole_number, float: _number}
+_FROM_TEXT = {int: _parse_as(int, "a whole number"), float: _parse_as(float, "a number")}
 
 
 def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
