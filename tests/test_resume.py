@@ -449,7 +449,7 @@ class Noting(Progress):
             "readinto",
             r"byte [\d,]+ and on cannot be read: Too many; see to the disk and run the sa",
         ),
-        ("write", "was changed, replaced or removed while it was being read .*; run the command"),
+        ("write", "was changed, replaced or removed while it was being read; run the command"),
     ],
 )
 def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
