@@ -1033,7 +1033,7 @@ def test_what_threads_share_equals_its_plain_twin() -> None:
     plain_words, plain_counts = words.copy(), counts.copy()
     for i, value in ((0, 7), (0, 8), (1, 9), (2, 2**64 - 1)):
         expected = (
-            machine.claim(plain_words, i, np.uint64(value)),
+            machine.compare_exchange(plain_words, i, np.uint64(value)),
             machine.load_acquire(plain_words, i),
             machine.add_atomically(plain_counts, i & 1, i - 5),
         )
@@ -1065,7 +1065,7 @@ def test_machine_words_equal_their_plain_twins() -> None:
         assert _multiply(word, factor) == machine.multiply(word, factor)
         assert _add(word, factor) == machine.add(word, factor)
         assert _fold(word, factor) == machine.multiply_and_fold(word, factor)
-        assert _ones(word) == machine.ones(word)
+        assert _popcount(word) == machine.popcount(word)
         for bits in (1, 15, 32, 63):
             expected = int(f"{int(word):064b}"[bits:] + f"{int(word):064b}"[:bits], 2)
             assert _rotate(word, np.uint64(bits)) == expected
@@ -1383,8 +1383,8 @@ def _fold(a, b):
 
 
 @kernel
-def _ones(word):
-    return machine.ones(word)
+def _popcount(word):
+    return machine.popcount(word)
 
 
 @kernel
@@ -1399,7 +1399,7 @@ def _take_key(source, i, parts, j, target, k):
 
 @kernel
 def _share(words, counts, i, value):
-    claimed = machine.claim(words, i, value)
+    claimed = machine.compare_exchange(words, i, value)
     found = machine.load_acquire(words, i)
     before = machine.add_atomically(counts, i & 1, i - 5)
     machine.store_release(words, 1, value)

@@ -6,7 +6,7 @@ a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation s
 
     jit           how they are called, and compiled when they are needed
     machine_code  the cache on disk, and how machine code comes into the process
-    compiler      what numba makes of a kernel
+    compiler      what numba and LLVM make of a kernel; `plain_numba`, where that way fails
     machine       single instructions that Python has no word for
     intrinsics    what the compiler makes of those
     split         bytes -> boundaries of pre-tokens

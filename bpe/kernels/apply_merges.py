@@ -19,11 +19,11 @@ import numpy as np
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     ONE_PLACE,
-    in_line,
+    always_inline,
     leading_zeros,
     minimum_of_16,
     minimum_of_others,
-    out_of_line,
+    noinline_cold,
     prefetch,
     trailing_zeros,
 )
@@ -85,7 +85,7 @@ def lay_out_few(tables, scratch, buffer, start, n):
         around them, nothing is merged with a byte of theirs at their rank or a lower one, nor with
         what they become. So they are merged in the end, and nothing else asks when.
     """
-    in_line()
+    always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
     symbols, packed = scratch.symbols, scratch.packed
     here = np.uint64(start)
@@ -116,7 +116,7 @@ def lay_out_few(tables, scratch, buffer, start, n):
 @kernel
 def merge_first(tables, symbols, packed, first, left):
     """Merge the pairs at the places `first` of `left`. Returns the places that are left then."""
-    in_line()
+    always_inline()
     one = np.uint64(1)
     left ^= first << one
     places = first
@@ -150,7 +150,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
     Returns:
         The number of symbols; 0 if there are more than FEW.
     """
-    in_line()
+    always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
     symbols, packed = scratch.symbols, scratch.packed
     byte_pairs, characters = tables.byte_pairs, tables.characters
@@ -212,7 +212,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
 @kernel
 def begins_beyond_ascii(buffer, start, stop):
     """Whether the first character, or the one behind a space, has several bytes."""
-    in_line()
+    always_inline()
     at = np.uint64(start)
     if buffer[at] == 0x20 and start + 1 < stop:
         at += np.uint64(1)
@@ -226,7 +226,7 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     Returns:
         The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
     """
-    in_line()
+    always_inline()
     if begins_beyond_ascii(buffer, start, stop):
         n = lay_out_characters(tables, scratch, buffer, start, stop)
         left = _NONE >> np.uint64(64 - n)
@@ -248,7 +248,7 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
     Returns:
         As `merge_few`.
     """
-    in_line()
+    always_inline()
     one = np.uint64(1)
     symbols, packed = scratch.symbols, scratch.packed
     n_places = (n + 15) & ~15
@@ -596,7 +596,7 @@ def _pop(heap, size):
 @kernel
 def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
     """The ids of one pre-token, merged. Returns the number of ids after it."""
-    in_line()
+    always_inline()
     known = whole_token(tables, buffer, start, stop)
     if known >= 0:
         ids[n_ids] = known
@@ -609,7 +609,7 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
 @kernel
 def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
     """`merge_pretoken` for more than FEW bytes."""
-    out_of_line()
+    noinline_cold()
     n = stop - start
     if n <= 3 * FEW and begins_beyond_ascii(buffer, start, stop):
         n_symbols = lay_out_characters(tables, scratch, buffer, start, stop)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bpe.kernels.encode import GROUP, KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import in_line, prefetch, take_key
+from bpe.kernels.machine import always_inline, prefetch, take_key
 from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -111,7 +111,7 @@ def compute_keys(buffer, tail_start, n_pretokens, scratch, rows):
 @kernel
 def keys_between(source, source_start, first, last, scratch, rows):
     """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
-    in_line()
+    always_inline()
     positions, keys = scratch.positions, scratch.keys
     start = positions[first]
     # Unsigned numbers need no test for places counted from the end.

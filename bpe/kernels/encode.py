@@ -29,14 +29,14 @@ from bpe.kernels.apply_merges import SELDOM_LONGER, merge_pretoken
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add,
-    apart,
+    always_inline,
     copy_16_ids,
-    in_line,
     leading_zeros,
     load_u64,
     multiply,
-    ones,
-    out_of_line,
+    noinline,
+    noinline_cold,
+    popcount,
     prefetch,
     rotate,
     store_four_ids,
@@ -76,10 +76,10 @@ from bpe.kernels.words import (
     hash_bytes,
     is_full,
     long_bucket,
+    publish_counts,
     recall,
     remember,
     row_bucket,
-    say_what_was_added,
     still_free,
 )
 
@@ -209,7 +209,7 @@ def merge_new(tables, words, scratch, buffer, n_short, n_long):
 
     A call for each would take longer than to look it up: it hands over some thirty arrays.
     """
-    out_of_line()
+    noinline_cold()
     keys = scratch.keys
     for number in range(n_short):
         row = np.uint64(scratch.missing[np.uint64(number)])
@@ -237,7 +237,7 @@ def merge_new(tables, words, scratch, buffer, n_short, n_long):
 @kernel
 def find_short(words, scratch, row):
     """The row that one of the others has in `Words.rows`, or a negative number, see `find_row`."""
-    in_line()
+    always_inline()
     low, high = scratch.keys[row], scratch.keys[HIGH + row]
     return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
 
@@ -245,7 +245,7 @@ def find_short(words, scratch, row):
 @kernel
 def find_long(words, scratch, buffer, row):
     """The same of one that is long in `Words.long_rows`."""
-    in_line()
+    always_inline()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
     return find_long_row(words, scratch.keys[row], buffer, start, stop - start)
@@ -257,7 +257,7 @@ def merge_new_short(tables, words, scratch, buffer, row, found):
 
     Returns its row in `Words.rows`, or -1.
     """
-    in_line()
+    always_inline()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
     ids = scratch.new_ids
@@ -285,7 +285,7 @@ def merge_new_long(tables, words, scratch, buffer, row, found):
 
     Returns its row in `Words.long_rows`, or -1.
     """
-    in_line()
+    always_inline()
     i = np.uint64(scratch.group[OTHERS + row])
     start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
     n = merge_pretoken(tables, scratch, buffer, start, stop, scratch.new_ids, 0)
@@ -299,7 +299,7 @@ def merge_new_long(tables, words, scratch, buffer, row, found):
 @kernel
 def encode_unkept(tables, scratch, buffer, number, ids, n_ids):
     """`encode_missing` for one that is too long to be kept, or found no room."""
-    out_of_line()
+    noinline_cold()
     i = np.int64(scratch.group[OTHERS + np.uint64(number)])
     start, stop = scratch.positions[i], scratch.positions[i + 1]
     return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
@@ -311,7 +311,7 @@ def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
 
     Returns the number of ids after it.
     """
-    in_line()
+    always_inline()
     row = np.uint64(number)
     low, high, found = scratch.keys[row], scratch.keys[HIGH + row], scratch.keys[PLACE + row]
     if found == _NONE:
@@ -380,7 +380,7 @@ def take_positions(starts, cursor, positions):
     while k < starts.size and n <= GROUP:
         word = starts[k]
         base = np.int64(k) << 6
-        following = n + ones(word)
+        following = n + popcount(word)
         if has_eight():
             store_positions(word, base, positions, n)
             word = np.uint64(0)
@@ -426,7 +426,7 @@ def take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others
     The others are put on the list. Returns how many are there now. `buffer`, `tail` and
     `tail_start` as for `encode_pretokens`.
     """
-    in_line()
+    always_inline()
     tokens, positions, group = tables.tokens, scratch.positions, scratch.group
     inside = stop
     while inside > first and positions[inside - 1] >= tail_start:
@@ -438,7 +438,7 @@ def take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others
 @kernel
 def tokens_between(tokens, source, source_start, positions, first, stop, group, n_others):
     """`take_tokens` for some; `source[0]` is byte `source_start` of the text."""
-    apart()
+    noinline()
     most = np.uint64(2**TOKEN_BITS - 1)
     # Unsigned numbers need no test for places counted from the end.
     i, n, one = np.uint64(first), np.uint64(n_others), np.uint64(1)
@@ -463,7 +463,7 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
             others |= which_above(lengths, all_eight(np.uint64(TOKEN_BYTES)))
             store_halves(differing, group, i)
             store_chosen(others, i, group, n + OTHERS)
-            n += np.uint64(ones(others))
+            n += np.uint64(popcount(others))
             i += eight
             start = positions[i]
             continue
@@ -500,7 +500,7 @@ def keys_of_others(group, positions, keys, source, source_start, first, stop, fr
 
     `source[0]` is byte `source_start` of the text.
     """
-    apart()
+    noinline()
     # The highest bits of the hash are the row, of four words.
     mask = np.uint64(front.size - 4)
     to_row = np.uint64(63 - leading_zeros(np.uint64(front.size)))
@@ -546,7 +546,7 @@ def look_in_front(front, keys, found, missing, n_others):
 
     Returns how many of those that are not are short, and where in `missing` the long ones end.
     """
-    apart()
+    noinline()
     n_short, n_long, two = np.uint64(0), LONG_ONES, np.uint64(2)
     number = 0
     while has_eight() and number + 8 <= n_others:
@@ -560,8 +560,8 @@ def look_in_front(front, keys, found, missing, n_others):
         short = others & which_differ(wanted, all_eight(LONG))
         store_chosen(short, row, missing, n_short)
         store_chosen(others ^ short, row, missing, n_long)
-        n_short += np.uint64(ones(short))
-        n_long += np.uint64(ones(others ^ short))
+        n_short += np.uint64(popcount(short))
+        n_long += np.uint64(popcount(others ^ short))
         number += 8
     while number < n_others:
         row = np.uint64(number)
@@ -585,7 +585,7 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
 
     Those that are not are found among the words, or merged: `scratch.keys` has their rows.
     """
-    in_line()
+    always_inline()
     group, keys, positions = scratch.group, scratch.keys, scratch.positions
     inside = n_others
     while inside > 0 and (
@@ -634,7 +634,7 @@ def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_o
 @kernel
 def copy_ids(source, first, stop, ids, n_ids):
     """Append `source[first:stop]`; up to COPIED more are written. Returns the number of ids now."""
-    in_line()
+    always_inline()
     copy_16_ids(source, first, ids, n_ids)
     for done in range(COPIED, stop - first, COPIED):
         copy_16_ids(source, first + done, ids, n_ids + done)
@@ -642,7 +642,7 @@ def copy_ids(source, first, stop, ids, n_ids):
 
 
 @kernel
-def put_together(found, group, first, copied, n_others, ids, n_ids):
+def emit_ids(found, group, first, copied, n_others, ids, n_ids):
     """Append the ids of pre-tokens from `copied` on, until one of the others is not in front.
 
     Args:
@@ -652,7 +652,7 @@ def put_together(found, group, first, copied, n_others, ids, n_ids):
         (which of the others that is, or how many there are; up to which pre-token ids are
         appended, the number of ids).
     """
-    apart()
+    noinline()
     number, n = np.uint64(first), np.uint64(n_others)
     while number < n:
         second_ids = found[HIGH + number]
@@ -787,7 +787,7 @@ def encode_pretokens(
         first_id = n_ids
         number, copied = 0, 0
         while True:
-            number, copied, n_ids = put_together(
+            number, copied, n_ids = emit_ids(
                 scratch.found, group, number, copied, n_others, ids, n_ids
             )
             if number == n_others:
@@ -810,7 +810,7 @@ def encode_pretokens(
         if narrow.size:
             narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
         n_ids += n_before
-        say_what_was_added(words)
+        publish_counts(words)
     if cursor[0] == starts.size:
         n_before = n_ids >> 1 if narrow.size else np.int64(0)
         first_id = n_ids - n_before

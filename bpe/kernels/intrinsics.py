@@ -139,8 +139,8 @@ def _store_release(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     return types.void(array, types.int64, types.uint64), generate
 
 
-@instead_of(machine.claim)
-def _claim(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
+@instead_of(machine.compare_exchange)
+def _compare_exchange(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_at(_I64, context, builder, signature, arguments, 0)
         nothing = ir.Constant(_I64, 0)
@@ -294,8 +294,8 @@ def _leading_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@instead_of(machine.ones)
-def _ones(typing_context: Any, word: Any) -> Any:
+@instead_of(machine.popcount)
+def _popcount(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
@@ -341,8 +341,8 @@ def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-@instead_of(machine.out_of_line)
-def _out_of_line(typing_context: Any) -> Any:
+@instead_of(machine.noinline_cold)
+def _noinline_cold(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
         builder.function.attributes.add("cold")
@@ -351,8 +351,8 @@ def _out_of_line(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@instead_of(machine.apart)
-def _apart(typing_context: Any) -> Any:
+@instead_of(machine.noinline)
+def _noinline(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
@@ -360,8 +360,8 @@ def _apart(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@instead_of(machine.in_line)
-def _in_line(typing_context: Any) -> Any:
+@instead_of(machine.always_inline)
+def _always_inline(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.function.attributes.add("alwaysinline")
         return context.get_dummy_value()

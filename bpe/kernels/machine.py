@@ -56,7 +56,7 @@ def store_release(array: Any, i: int, value: int) -> None:
     array[i] = value
 
 
-def claim(array: Any, i: int, value: int) -> bool:
+def compare_exchange(array: Any, i: int, value: int) -> bool:
     """Put `value` at `array[i]`, `uint64`, if 0 is there.
 
     Returns whether it was: of threads that try at the same time for one only.
@@ -146,7 +146,7 @@ def leading_zeros(word: int) -> np.int64:
     return np.int64(64 - int(word).bit_length())
 
 
-def ones(word: int) -> np.int64:
+def popcount(word: int) -> np.int64:
     """How many bits are set, `int64`."""
     return np.int64(int(word).bit_count())
 
@@ -172,18 +172,18 @@ def rotate(word: int, bits: int) -> np.uint64:
     return np.uint64((int(word) << int(bits) | int(word) >> 64 - int(bits)) & _MASK64)
 
 
-def out_of_line() -> None:
+def noinline_cold() -> None:
     """The function that says so is called, never inlined, and seldom.
 
     The registers of the loop around it are not kept free for it.
     """
 
 
-def apart() -> None:
+def noinline() -> None:
     """The function that says so is called, never inlined: its loop has all registers for itself."""
 
 
-def in_line() -> None:
+def always_inline() -> None:
     """The function that says so becomes a part of those that call it.
 
     A call hands over every array of the arguments, of seven words each, on the stack: with ours

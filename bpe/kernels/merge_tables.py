@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import in_line, multiply, prefetch
+from bpe.kernels.machine import always_inline, multiply, prefetch
 from bpe.kernels.words import hash_bytes, same_bytes
 
 ID_BITS = 21
@@ -97,7 +97,7 @@ def filter_bit(hashed, pair_filter):
 @kernel
 def may_be_merged(tables, left, right):
     """1 if a pair is in `Tables.pair_filter`, else 0; fetches what `known_rank` reads."""
-    in_line()
+    always_inline()
     hashed = hash_pair(pair_key(left, right))
     prefetch(tables.pairs, (hashed >> np.uint64(40)) & np.uint64(tables.pairs.size - 1))
     bit = filter_bit(hashed, tables.pair_filter)
@@ -107,7 +107,7 @@ def may_be_merged(tables, left, right):
 @kernel
 def known_rank(tables, left, right):
     """`pair_rank` of a pair that `may_be_merged`."""
-    in_line()
+    always_inline()
     key = pair_key(left, right)
     mask = np.uint64(tables.pairs.size - 1)
     at = (hash_pair(key) >> np.uint64(40)) & mask
@@ -131,7 +131,7 @@ def pair_rank(tables, left, right):
 @kernel
 def merged_id(tables, rank):
     """The id that the merge of a rank makes, uint32."""
-    in_line()
+    always_inline()
     if tables.packing[3] >= 0:
         return rank + np.uint32(tables.packing[3])
     return tables.merged[np.uint64(rank)]
@@ -191,7 +191,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
 @kernel
 def kind_before(byte):
     """Which bit of `Tables.characters` says whether a byte may stand before a character."""
-    in_line()
+    always_inline()
     if byte >= 0x80:
         return np.uint32(3)
     return np.uint32(1) + np.uint32(byte != 0x20)
@@ -200,28 +200,28 @@ def kind_before(byte):
 @kernel
 def kind_behind(byte):
     """The same for what stands behind it, less N_BEFORE."""
-    in_line()
+    always_inline()
     return np.uint32(1) + np.uint32(byte >= 0x80)
 
 
 @kernel
 def continues(byte):
     """Whether UTF-8 has a byte only behind the first of a character."""
-    in_line()
+    always_inline()
     return byte & np.uint64(0xC0) == np.uint64(0x80)
 
 
 @kernel
 def place_of_two(first, second):
     """The place in `Tables.characters` of a character of two bytes."""
-    in_line()
+    always_inline()
     return (first & np.uint64(0x1F)) << np.uint64(6) | (second & np.uint64(0x3F))
 
 
 @kernel
 def place_of_three(first, second, third):
     """The same of three bytes."""
-    in_line()
+    always_inline()
     above = (first & np.uint64(0xF)) << np.uint64(12) | (second & np.uint64(0x3F)) << np.uint64(6)
     return np.uint64(2**11) + (above | (third & np.uint64(0x3F)))
 

@@ -22,7 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import apart, member_mask, ones, out_of_line, range_mask, trailing_zeros
+from bpe.kernels.machine import (
+    member_mask,
+    noinline,
+    noinline_cold,
+    popcount,
+    range_mask,
+    trailing_zeros,
+)
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 _LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
@@ -169,13 +176,13 @@ def page_classifier(cased):
             (leads, letters, numbers, white, marks, uppers, lowers): the first bytes of characters
             that are still to be classified, and the bytes of the others that are of each class.
         """
-        out_of_line()
+        noinline_cold()
         one = np.uint64(1)
         letters = numbers = white = marks = uppers = lowers = np.uint64(0)
         # What reaches into the next block is left to the caller.
         left = leads & ((one << np.uint64(61)) - one)
         leads ^= left
-        while ones(left) >= _MANY_OF_A_PAGE:
+        while popcount(left) >= _MANY_OF_A_PAGE:
             place = base + trailing_zeros(left)
             first = source[place]
             same = range_mask(source, base, first, first) & left
@@ -191,7 +198,7 @@ def page_classifier(cased):
                     same &= range_mask(source, last, third, third)
                     last += 1
                     page = page << np.uint64(6) | np.uint64(third) & np.uint64(63)
-            if ones(same) < _MANY_OF_A_PAGE:
+            if popcount(same) < _MANY_OF_A_PAGE:
                 break
             left ^= same
             page <<= np.uint64(3)
@@ -247,7 +254,7 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
         last: one past the last block to classify, at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
     """
-    apart()
+    noinline()
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
     # Sets of the block that was classified last, and is finished next.
     letters, numbers, spaces, blanks = state[0], state[1], state[2], state[3]
@@ -278,7 +285,7 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 sure = sure_letters(source, base)
                 next_letters |= sure | (sure << one) | (sure << np.uint64(2))
                 leads ^= sure
-                if ones(leads) >= MANY:
+                if popcount(leads) >= MANY:
                     found = _classify_pages(source, base, leads, pages)
                     leads = found[0]
                     next_letters |= found[1]

@@ -42,11 +42,11 @@ import numpy as np
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add,
-    apart,
-    in_line,
+    always_inline,
     leading_zeros,
-    ones,
-    out_of_line,
+    noinline,
+    noinline_cold,
+    popcount,
     range_mask,
     trailing_zeros,
 )
@@ -240,7 +240,7 @@ def white_follows(source, at, classes):
 
     It does in the middle of a character. Looks at four bytes.
     """
-    out_of_line()
+    noinline_cold()
     if source[at] < 0xC2:
         return True
     code_point, _ = character(source, at)
@@ -298,10 +298,10 @@ def mend_many_indents(first, sets, count, starts):
 @kernel
 def mend_indents(first, sets, count, starts):
     """Take back the boundaries before indents that end at a line end, as `_ENDS` tells."""
-    out_of_line()
+    noinline_cold()
     n_ends = 0
     for i in range(1, count + 1):
-        n_ends += ones(sets[_ENDS + i])
+        n_ends += popcount(sets[_ENDS + i])
     if n_ends > _FEW_ENDS:
         mend_many_indents(first, sets, count, starts)
         return
@@ -363,7 +363,7 @@ def _count_to_three(firsts, begins, before):
 @kernel
 def mend_numbers(k, sets, i, starts):
     """Boundaries in runs of numbers in block k, word i of the sets: three go together."""
-    in_line()
+    always_inline()
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[_NUMBERS + i], sets[_RESTS + i]
     inner = numbers & _behind(sets, _NUMBERS, i, 1) & ~sets[_DOCUMENTS + i]
@@ -381,14 +381,14 @@ def mend_numbers(k, sets, i, starts):
     else:
         in_last_piece = ~_below(63 - leading_zeros(last | one))
         last_numbers = sets[_NUMBERS + i - 1] & ~sets[_RESTS + i - 1] & in_last_piece
-        pieces |= _count_to_three(numbers & ~rests, pieces, ones(last_numbers))
+        pieces |= _count_to_three(numbers & ~rests, pieces, popcount(last_numbers))
     starts[k] |= pieces
 
 
 @kernel
 def mend_words(first, sets, count, starts):
     """Boundaries in words that have letters without case, or marks."""
-    out_of_line()
+    noinline_cold()
     one, zero = np.uint64(1), np.uint64(0)
     open_capitals = np.int64(sets[_OPEN_CAPITALS])
     last_caseless = sets[_LETTERS] ^ (sets[_UPPERS] | sets[_LOWERS])
@@ -476,7 +476,7 @@ def scanner(flags):
     @kernel
     def classify_rest(source, base, classes, pages, sets, count):
         """The classes of the characters that are not ASCII."""
-        out_of_line()
+        noinline_cold()
         one, zero = np.uint64(1), np.uint64(0)
         spill_flags, spill = np.int64(sets[_SPILL_FLAGS]), sets[_SPILL]
         caseless = zero
@@ -503,7 +503,7 @@ def scanner(flags):
             sure = sure_letters(source, base)
             letters |= sure | (sure << one) | (sure << np.uint64(2))
             leads ^= sure
-            if ones(leads) >= MANY:
+            if popcount(leads) >= MANY:
                 found = classify_pages(source, base, leads, pages)
                 leads = found[0]
                 letters |= found[1]
@@ -574,7 +574,7 @@ def scanner(flags):
     @kernel
     def settle_marks(sets, i):
         """Which marks of block i are punctuation: all behind it but those behind its first one."""
-        out_of_line()
+        noinline_cold()
         one, zero = np.uint64(1), np.uint64(0)
         others, marks, rests = sets[_OTHERS + i], sets[_MARKS + i], sets[_RESTS + i]
         last_other, last_single = sets[_OTHERS + i - 1], sets[_SINGLE + i - 1]
@@ -621,7 +621,7 @@ def scanner(flags):
     @kernel
     def end_many_words(source, base, sets, begin, count, spent):
         """What `end_words` does, for all contractions of a block at once, from block `begin`."""
-        out_of_line()
+        noinline_cold()
         one, two, top = np.uint64(1), np.uint64(2), np.uint64(63)
         last_letters = sets[_LETTERS + begin - 1]
         for i in range(begin, count + 1):
@@ -654,7 +654,7 @@ def scanner(flags):
         spent = sets[_SPENT]
         for i in range(1, count + 1):
             apostrophes = sets[_PIECES + i] & sets[_QUOTES + i]
-            if ones(apostrophes) > _FEW_APOSTROPHES:
+            if popcount(apostrophes) > _FEW_APOSTROPHES:
                 spent = end_many_words(source, base, sets, i, count, spent)
                 break
             if spent != zero:
@@ -747,7 +747,7 @@ def scanner(flags):
     @kernel
     def mend(source, base, first, sets, count, starts):
         """Boundaries at `_MENDS`, from left to right: wide white space and runs of numbers."""
-        out_of_line()
+        noinline_cold()
         one, zero = np.uint64(1), np.uint64(0)
         for i in range(1, count + 1):
             places = sets[_MENDS + i]
@@ -780,7 +780,7 @@ def scanner(flags):
             last: one past the last block, at most `starts.size`.
             sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
         """
-        apart()
+        noinline()
         one, zero = np.uint64(1), np.uint64(0)
         while first < last:
             count = min(last - first, GROUP)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import in_line, range_mask
+from bpe.kernels.machine import always_inline, range_mask
 
 STATE_WORDS = 7
 # What must be known of the block before: where characters of several bytes begin; of three or four;
@@ -30,7 +30,7 @@ def _behind(state, name, members, n):
 @kernel
 def _wrong(source, base, state):
     """The places in the block `source[base : base + 64]` that are not as they have to be."""
-    in_line()
+    always_inline()
     zero = np.uint64(0)
     several = range_mask(source, base, 0xC0, 0xFF)
     long = range_mask(source, base, 0xE0, 0xFF)

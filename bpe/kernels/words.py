@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add_atomically,
-    claim,
-    in_line,
+    always_inline,
+    compare_exchange,
     leading_zeros,
     load_acquire,
     load_u64,
@@ -133,7 +133,7 @@ def is_full(words):
 
 
 @kernel
-def say_what_was_added(words):
+def publish_counts(words):
     """Add to `used` what this thread has added, if it is much."""
     used, own = words.used, words.own
     if own[ROWS_ADDED] + own[LONG_ADDED] > min(_MANY, used[LONG_LIMIT] // 8):
@@ -160,7 +160,7 @@ def find_row(rows, bucket, low, high):
 
     If there is none: -2 less the place of the first free one that it could have, or -1.
     """
-    in_line()
+    always_inline()
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 16, 4):
             whose = load_acquire(rows, at + 1)
@@ -178,7 +178,7 @@ def still_free(rows, found):
 
     Of -1, for which there was no free place, it says anything: adding it finds none either.
     """
-    in_line()
+    always_inline()
     return load_acquire(rows, -1 - found) == 0
 
 
@@ -193,7 +193,7 @@ def add_row(words, low, high, first_ids, second_ids):
             if whose == high and rows[at] == low:
                 return at
             # If another thread is faster, it may add the same: then there are two, and one is used.
-            if whose == 0 and claim(rows, at + 1, _CLAIMED):
+            if whose == 0 and compare_exchange(rows, at + 1, _CLAIMED):
                 fill_row(words, at, low, high, first_ids, second_ids)
                 return at
         bucket = (bucket + 16) & (rows.size - 1)
@@ -206,9 +206,9 @@ def add_row_at(words, found, low, high, first_ids, second_ids):
 
     To look for that again takes as long as a merge.
     """
-    in_line()
+    always_inline()
     at = -2 - found
-    if at >= 0 and claim(words.rows, at + 1, _CLAIMED):
+    if at >= 0 and compare_exchange(words.rows, at + 1, _CLAIMED):
         fill_row(words, at, low, high, first_ids, second_ids)
         return at
     return add_row(words, low, high, first_ids, second_ids)
@@ -217,7 +217,7 @@ def add_row_at(words, found, low, high, first_ids, second_ids):
 @kernel
 def fill_row(words, at, low, high, first_ids, second_ids):
     """Fill and publish a row that this thread has claimed."""
-    in_line()
+    always_inline()
     rows = words.rows
     rows[at] = low
     rows[at + 2] = first_ids
@@ -245,7 +245,7 @@ def long_bucket(hashed, long_rows):
 @kernel
 def find_long_row(words, hashed, buffer, start, length):
     """Where in `long_rows` a long pre-token has its row; a negative number as of `find_row`."""
-    in_line()
+    always_inline()
     rows = words.long_rows
     bucket = np.int64(long_bucket(hashed, rows))
     for _ in range(MOST_BUCKETS):
@@ -269,7 +269,7 @@ def add_long_row(words, hashed, entry):
     bucket = np.int64(long_bucket(hashed, rows))
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 8, 2):
-            if load_acquire(rows, at + 1) == 0 and claim(rows, at + 1, _CLAIMED):
+            if load_acquire(rows, at + 1) == 0 and compare_exchange(rows, at + 1, _CLAIMED):
                 fill_long_row(words, at, hashed, entry)
                 return at
         bucket = (bucket + 8) & (rows.size - 1)
@@ -279,9 +279,9 @@ def add_long_row(words, hashed, entry):
 @kernel
 def add_long_row_at(words, found, hashed, entry):
     """`add_long_row` of what `find_long_row` did not find, as `add_row_at`."""
-    in_line()
+    always_inline()
     at = -2 - found
-    if at >= 0 and claim(words.long_rows, at + 1, _CLAIMED):
+    if at >= 0 and compare_exchange(words.long_rows, at + 1, _CLAIMED):
         fill_long_row(words, at, hashed, entry)
         return at
     return add_long_row(words, hashed, entry)
@@ -290,7 +290,7 @@ def add_long_row_at(words, found, hashed, entry):
 @kernel
 def fill_long_row(words, at, hashed, entry):
     """Fill and publish a long row that this thread has claimed."""
-    in_line()
+    always_inline()
     words.long_rows[at] = hashed
     store_release(words.long_rows, at + 1, entry)
     words.own[LONG_ADDED] += 1
