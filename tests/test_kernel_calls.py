@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 
 from bpe.kernels import jit, machine_code
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine_code import KernelError, kind_of
+from bpe.kernels.machine_code import KernelError, append
 
 pytestmark = pytest.mark.skipif(
     jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
 )
+
+
+def kind_of(value: Any) -> Any:
+    """Return the kind of an argument."""
+    return append(value, [], [])
 
 
 class Pair(NamedTuple):

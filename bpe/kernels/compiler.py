@@ -128,7 +128,7 @@ def _callee(kernel: Any) -> Any:
 
 
 def numba_type(kind: Any) -> Any:
-    """Return numba's type of an argument; `kind` as of `bpe.kernels.machine_code.kind_of`."""
+    """Return numba's type of an argument; `kind` as of `bpe.kernels.machine_code.append`."""
     if isinstance(kind, str):
         return {"int": types.int64, "uint": types.uint64, "bool": types.boolean}[kind]
     if kind[0] == "tuple":
@@ -143,7 +143,7 @@ def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> Mach
 
     Args:
         kernel: A `bpe.kernels.jit.Kernel`.
-        kinds: Those of its arguments, see `bpe.kernels.machine_code.kind_of`.
+        kinds: Those of its arguments, see `bpe.kernels.machine_code.append`.
         what: Which kernel, for which arguments and which processor.
         entry: Name of the C function.
 

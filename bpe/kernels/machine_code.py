@@ -274,11 +274,6 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
     )
 
 
-def kind_of(value: Any) -> Any:
-    """Return the kind of an argument, see `append`."""
-    return append(value, [], [])
-
-
 def _described(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"a {type(value).__name__} of {value.dtype} with the strides {value.strides}"
