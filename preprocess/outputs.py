@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
 from preprocess.dataset import columns
-from preprocess.dataset.columns import TokenFileError, data_names, manifest_name
+from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.inputs import Record, differences, of_content_alone
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError
@@ -194,7 +194,7 @@ class Outputs:
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
         """Let NAME.json and the files that it vouches for get their names with the others."""
-        self._data += data_names(manifest.stems(name), manifest.columns)
+        self._data += [file.name for file in manifest.files(name)]
         self._manifests.append(manifest_name(name))
 
     def trained(self, file_name: str) -> Tokenizer:
@@ -246,7 +246,7 @@ class Outputs:
             if text is not None:
                 # Whether it is one of ours was asked before any work was done.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
-                there |= {*data_names(manifest.stems(Path(name).stem), manifest.columns)}
+                there |= {file.name for file in manifest.files(Path(name).stem)}
         return there
 
     def commit_again(self) -> None:
@@ -398,7 +398,7 @@ def refuse_to_overwrite(
         TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
     """
     manifest = manifest_name(name)
-    in_the_way = [manifest, *data_names([name], columns.COLUMNS)]
+    in_the_way = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
     if shards:
         suffixes = "|".join(column.name for column in columns.COLUMNS)
         shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")

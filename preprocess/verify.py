@@ -25,7 +25,6 @@ from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
     TokenFileError,
-    data_names,
     manifest_name,
 )
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
@@ -172,8 +171,8 @@ def _of_token_file(
         raise
     except TokenbinError as error:
         return [*mended, _damage(path, error)]
-    names = data_names(manifest.stems(path.stem), manifest.columns)
-    odd = _no_files(bin_path, [path.with_name(name) for name in names], tokenizer_path)
+    data = [path.with_name(file.name) for file in manifest.files(path.stem)]
+    odd = _no_files(bin_path, data, tokenizer_path)
     if odd:
         return [*mended, *odd]
     findings = [*mended, _of_manifest(manifest_path, content)]

@@ -105,9 +105,9 @@ def test_values_that_do_not_fit(
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"name": "../x"}, 'should name files and types such as "mask" of uint8; got .* of'),
-        ({"dtype": "O"}, "should name files and types such as .*; got 'x' of 'O'"),
-        ({"per": "word"}, r'"columns" should be a list of objects with'),
+        ({"name": "../x"}, r'"columns" should be a list such as .*"mask".* and is .*\.\./x'),
+        ({"dtype": "O"}, r'"columns" should be a list such as .*"uint8".* and is .*dtype.: .O'),
+        ({"per": "word"}, r'"columns" should be a list such as .*"token".* and is'),
         ({}, r'"x_digests" should be a list of digests and is missing'),
     ],
 )

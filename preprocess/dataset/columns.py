@@ -8,7 +8,7 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,11 +72,6 @@ class Column:
         """Suffix of the file."""
         return f".{self.name}"
 
-    @property
-    def digests_key(self) -> str:
-        """Key of the digests in a manifest."""
-        return f"{self.name}_digests"
-
     def dtype_for(self, vocab_size: int) -> np.dtype[Any]:
         """Type of the values in the file."""
         return self.dtype or token_dtype(vocab_size)
@@ -109,8 +104,3 @@ def shard_name(name: str, number: int) -> str:
 def manifest_name(name: str) -> str:
     """NAME.json."""
     return f"{name}.json"
-
-
-def data_names(stems: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """The files of all columns of each stem."""
-    return [f"{stem}{column.suffix}" for stem in stems for column in columns]

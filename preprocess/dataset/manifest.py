@@ -89,8 +89,8 @@ class DataFile:
 class ExtraColumn(Struct, frozen=True):
     """A column besides ids and document ends, as a manifest states it."""
 
-    name: Text
-    dtype: Text
+    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
+    dtype: Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
     per: Literal["token", "document"]
 
 
@@ -134,7 +134,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     sources: Annotated[tuple[dict[str, Any], ...], Meta(description="a list of objects")]
     extra_columns: Annotated[
         tuple[ExtraColumn, ...],
-        Meta(description='a list of objects with "name", "dtype" and "per" (token or document)'),
+        Meta(description='a list such as [{"name": "mask", "dtype": "uint8", "per": "token"}]'),
     ] = msgspec.field(default=(), name="columns")
     digests: Digests = {}
     shards: Annotated[tuple[Shard, ...], Meta(description="a list of objects")] = ()
@@ -237,26 +237,22 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
                 f"whose files are {dtype}; build the files again"
             )
-        for extra in self.extra_columns:
-            if not re.fullmatch(r"[a-z][a-z0-9_]*", extra.name) or not re.fullmatch(
-                r"u?int(8|16|32|64)", extra.dtype
-            ):
-                raise TokenFileError(
-                    f'{path}: "columns" should name files and types such as "mask" of uint8; got'
-                    f" {extra.name!r} of {extra.dtype!r}; build the files again"
-                )
         parts = []
         of_parts = data["shards"] if self.shards else [data]
         for number, (part, content) in enumerate(zip(self.parts, of_parts, strict=True)):
             where = f"{path}: shard {number:,}" if self.shards else str(path)
             digests = {}
             for column in self.columns:
-                digests[column.name] = _digests_of(content, column, where)
+                key = f"{column.name}_digests"
+                try:
+                    digests[column.name] = msgspec.convert(content.get(key), tuple[str, ...])
+                except msgspec.ValidationError:
+                    raise _wrong_value(content, key, "a list of digests", where) from None
                 n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
                 blocks, found = -(-n_bytes // BLOCK_BYTES), len(digests[column.name])
                 if found != blocks:
                     raise TokenFileError(
-                        f'{where}: "{column.digests_key}" should have {blocks:,} entries and has '
+                        f'{where}: "{key}" should have {blocks:,} entries and has '
                         f"{found:,}; build the files again"
                     )
             parts.append(Shard(part.n_tokens, part.n_documents, digests))
@@ -278,13 +274,6 @@ def manifest_is_as_written(content: bytes) -> bool:
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
 
 
-def _digests_of(content: Mapping[str, Any], column: Column, where: str) -> tuple[str, ...]:
-    value = content.get(column.digests_key)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _wrong_value(content, column.digests_key, "a list of digests", where)
-    return tuple(value)
-
-
 def _wrong_value(data: Mapping[str, Any], key: str, expected: str, where: str) -> TokenFileError:
     found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
     return TokenFileError(
@@ -302,12 +291,8 @@ def _wrong_key(
     keys += [missing[1]] if missing else []
     struct: type[Struct] = Manifest
     if keys[0] == "shards" and len(keys) > 2:
-        struct, where, data = (
-            Shard,
-            f"{where}: shard {int(keys[1]):,}",
-            data["shards"][int(keys[1])],
-        )
-        keys = keys[2:]
+        number, keys = int(keys[1]), keys[2:]
+        struct, where, data = Shard, f"{where}: shard {number:,}", data["shards"][number]
     fields = {each.encode_name: each.name for each in msgspec.structs.fields(struct)}
     hint = cast(Any, get_type_hints(struct, include_extras=True)[fields[keys[0]]])
     return _wrong_value(data, keys[0], hint.__metadata__[-1].description, where)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -19,7 +20,6 @@ from preprocess.dataset.columns import (
     Column,
     TokenFileError,
     Values,
-    data_names,
     manifest_name,
     shard_name,
     token_dtype,
@@ -212,7 +212,8 @@ class TokenFileWriter:
     def data_names(self) -> list[str]:
         """The files of all columns and shards."""
         finished = [shard_name(self._name, number) for number in range(len(self._shards))]
-        return data_names([*finished, self._stem], self.columns)
+        stems = [*finished, self._stem]
+        return [f"{stem}{column.suffix}" for stem in stems for column in self.columns]
 
     @property
     def n_tokens(self) -> int:
@@ -399,9 +400,12 @@ class TokenFileWriter:
             pattern=pattern,
             unicode_version=unicode_version,
             sources=tuple(map(dict, sources)),
-            extra_columns=tuple(
-                ExtraColumn(column.name, column.dtype_for(self.vocab_size).name, column.per)
-                for column in self.columns[2:]
+            extra_columns=msgspec.convert(
+                [
+                    {"name": each.name, "dtype": str(each.dtype), "per": each.per}
+                    for each in self.columns[2:]
+                ],
+                tuple[ExtraColumn, ...],
             ),
             digests=here.digests if is_whole else {},
             shards=() if is_whole else (*self._shards, here),
