@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SECONDS_BETWEEN_COMMITS = 1.0
 
 Entry = dict[str, Any]

@@ -182,11 +182,6 @@ class Outputs:
         if not self.resumed:
             self.journal.append(Begun(FORMAT_VERSION, self._made_from, self.overwrite))
 
-    @property
-    def finishing(self) -> bool:
-        """Whether all is complete, and only final names are missing, or some of them."""
-        return self.journal.last(Finishing) is not None
-
     def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
         """Write a tokenizer and its configuration."""
         put_tokenizer(self.storage, tokenizer, file_name)
@@ -249,11 +244,12 @@ class Outputs:
                 there |= {file.name for file in manifest.files(Path(name).stem)}
         return there
 
-    def commit_again(self) -> None:
-        """Resume a `commit` that was interrupted."""
+    def commit_again(self) -> bool:
+        """Resume a `commit` that was interrupted; return False if there was none."""
         entry = self.journal.last(Finishing)
-        assert entry is not None
-        self._publish(entry.names, entry.last, entry.gone)
+        if entry is not None:
+            self._publish(entry.names, entry.last, entry.gone)
+        return entry is not None
 
     def _publish(self, names: Sequence[str], last: Sequence[str], gone: Sequence[str]) -> None:
         self.storage.publish(names, last, gone)

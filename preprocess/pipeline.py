@@ -306,8 +306,7 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
     Raises:
         TokenbinError: Something else is in the way.
     """
-    if outputs.finishing:
-        outputs.commit_again()
+    if outputs.commit_again():
         return "was complete, and has its final names now"
     why, files = "", outputs.storage.finished
     if not outputs.resumed and not outputs.overwrite:
@@ -605,8 +604,7 @@ def train(
 
 def _no_training_to_do(outputs: Outputs, name: str, stats_file: str, record: Record) -> str:
     """As `_nothing_to_do`, for a tokenizer alone."""
-    if outputs.finishing:
-        outputs.commit_again()
+    if outputs.commit_again():
         return "was complete, and has its final name now"
     files = outputs.storage.finished
     refuse_outputs_in_the_way(files, [], stats_file, outputs.overwrite)
