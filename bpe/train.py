@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -120,7 +120,7 @@ def _check_arguments(
     if tie_break not in TIE_BREAKS:
         known = ", ".join(map(repr, TIE_BREAKS))
         raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
-    twice = sorted({token for token in special_tokens if special_tokens.count(token) > 1})
+    twice = sorted(token for token, n in Counter(special_tokens).items() if n > 1)
     if twice:
         raise TrainingError(f"special token {twice[0]!r} is given twice; give each one once")
     if "" in special_tokens:
