@@ -48,18 +48,13 @@ def _word_characters() -> NDArray[np.bool_]:
 
 def _character_before(data: bytes, place: int) -> str:
     """The character that ends at a place; '' at the beginning."""
-    start = place - 1
-    while start > 0 and data[start] & 0xC0 == 0x80:
-        start -= 1
-    return data[max(start, 0) : place].decode()
+    # Four bytes hold it, and may begin in the middle of one before it.
+    return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
 
 
 def _character_at(data: bytes, place: int) -> str:
     """The character that begins at a place; '' at the end."""
-    stop = place + 1
-    while stop < len(data) and data[stop] & 0xC0 == 0x80:
-        stop += 1
-    return data[place:stop].decode()
+    return data[place : place + 4].decode(errors="ignore")[:1]
 
 
 def _is_word(character: str) -> bool:

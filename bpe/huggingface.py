@@ -21,6 +21,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,18 @@ class HuggingFaceTokenizer(TextTokenizer):
         path: The tokenizer.json; a tokenizer_config.json beside it names the special tokens.
         reason: Why our own engine does not run it, for the warning.
 
+    Attributes:
+        eos_token: The special token that ends a document, None if there is none.
+        bos_token: The special token that begins a document, None if there is none.
+        pattern: How text is split: "huggingface:" and the kind of the model.
+        fingerprint: The SHA-256 of the text of the file, in hexadecimal.
+        unicode_version: "": which Unicode decides is the library's to know.
+
     Raises:
         TokenizerFileError: The library is missing, or cannot read the file.
     """
+
+    unicode_version = ""
 
     def __init__(self, path: str | os.PathLike[str], reason: str = "") -> None:
         path = Path(path)
@@ -186,10 +196,10 @@ class HuggingFaceTokenizer(TextTokenizer):
             engine.no_truncation()
             engine.no_padding()
         kind = model.get("type") or type(self._engine.model).__name__
-        self._pattern = f"huggingface:{kind}"
-        self._fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
-        if self._fingerprint not in _said_slower:
-            _said_slower.add(self._fingerprint)
+        self.pattern = f"huggingface:{kind}"
+        self.fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
+        if self.fingerprint not in _said_slower:
+            _said_slower.add(self.fingerprint)
             self._say_what_is_different(reason or f"{path} is named for it", top)
         vocab = self._engine.get_vocab(with_added_tokens=True)
         self._spelled = dict(sorted((number, text) for text, number in vocab.items()))
@@ -199,14 +209,14 @@ class HuggingFaceTokenizer(TextTokenizer):
         beside = config_path(path)
         self._config = read_text(beside) if beside.exists() else ""
         config = parse_json(self._config, beside) if self._config else {}
-        self._eos_token = _content(config, "eos_token")
-        if self._eos_token is not None and self._eos_token not in self._special_tokens:
+        self.eos_token = _content(config, "eos_token")
+        if self.eos_token is not None and self.eos_token not in self._special_tokens:
             raise TokenizerFileError(
-                f"{beside}: eos_token is {self._eos_token!r}, which is no special token of {path}:"
+                f"{beside}: eos_token is {self.eos_token!r}, which is no special token of {path}:"
                 f" expected one of {', '.join(map(repr, self._special_tokens)) or '(none)'}"
             )
         bos_token = _content(config, "bos_token")
-        self._bos_token = bos_token if bos_token in self._special_tokens else None
+        self.bos_token = bos_token if bos_token in self._special_tokens else None
 
     def _say_what_is_different(self, reason: str, top: Mapping[str, Any]) -> None:
         _logger.warning(
@@ -215,26 +225,6 @@ class HuggingFaceTokenizer(TextTokenizer):
         for name in ("truncation", "padding"):
             if top.get(name) is not None:
                 _logger.warning("its %s is switched off, for it would change documents", name)
-
-    @property
-    def eos_token(self) -> str | None:
-        """The special token that ends a document, None if there is none."""
-        return self._eos_token
-
-    @property
-    def bos_token(self) -> str | None:
-        """The special token that begins a document, None if there is none."""
-        return self._bos_token
-
-    @property
-    def pattern(self) -> str:
-        """How text is split: "huggingface:" and the kind of the model."""
-        return self._pattern
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the text of the file, in hexadecimal."""
-        return self._fingerprint
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -250,11 +240,6 @@ class HuggingFaceTokenizer(TextTokenizer):
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids; a copy."""
         return dict(self._special_tokens)
-
-    @property
-    def unicode_version(self) -> str:
-        """Which Unicode decides is the library's to know: ""."""
-        return ""
 
     @property
     def _known_ids(self) -> Collection[int]:
@@ -288,7 +273,7 @@ class HuggingFaceTokenizer(TextTokenizer):
 
     def __repr__(self) -> str:
         names = json.dumps(list(self._special_tokens)[:5], ensure_ascii=False)
-        return f"HuggingFaceTokenizer({self._pattern!r}, vocab_size={self.vocab_size}, {names}...)"
+        return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
 
 
 def _content(config: Mapping[str, Any], role: str) -> str | None:
@@ -317,14 +302,12 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """
     model = dict(top["model"])
     vocab, merges = model.get("vocab"), model.get("merges") or []
-    parts = {
-        part for merge in merges for part in (merge.split(" ") if isinstance(merge, str) else merge)
-    }
-    made = {"".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges}
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    ordinary = {*chain.from_iterable(pairs), *map("".join, pairs), model.get("unk_token")}
     special = {
         added["content"]
         for added in top.get("added_tokens") or []
-        if added.get("special") and added["content"] not in parts | made | {model.get("unk_token")}
+        if added.get("special") and added["content"] not in ordinary
     }
     # No document can know these, and so spell them.
     names = {text: f"{secrets.token_hex(16)} {index}" for index, text in enumerate(special)}

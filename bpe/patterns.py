@@ -43,6 +43,10 @@ _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _CASED_WORD = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SMALL_WORD = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _WHITE_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITE_SPACE}"
+)
 
 # Name -> the pattern as its authors published it.
 PATTERNS: Final[dict[str, str]] = {
@@ -62,22 +66,16 @@ PATTERNS: Final[dict[str, str]] = {
         rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_WHITE_SPACE}"
     ),
     # Meta, Llama 3; also what Hugging Face publishes for GPT-4, and tiktoken's first cl100k_base.
-    "llama3": (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
-        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITE_SPACE}"
-    ),
+    "llama3": _LLAMA3,
     # Alibaba, Qwen 2 to 3: llama3 with one digit to the piece.
-    "qwen2": (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITE_SPACE}"
-    ),
+    "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
 
 # Name -> the text with which Hugging Face's engine splits as the pattern does.
 _HUGGINGFACE: Final[dict[str, str]] = {
     **PATTERNS,
     # `$` is the end of a line to Oniguruma, `\z` that of the text.
-    "cl100k": PATTERNS["llama3"].replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+"),
+    "cl100k": _LLAMA3.replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+"),
 }
 
 # Name -> the text with which tiktoken splits fastest, and the same.  In gpt2's, possessive runs

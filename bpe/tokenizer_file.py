@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import json
 import operator
 import os
@@ -42,6 +41,7 @@ from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
 from bpe.vocabulary import (
     AddedToken,
     Vocabulary,
+    all_from_byte_level,
     from_byte_level,
     to_byte_level,
 )
@@ -96,7 +96,6 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary.check_merges_say_all()
     tokens = vocabulary.tokens
     spelled = {token: to_byte_level(token) for token in tokens.values()}
-    keys = dict(zip(tokens, spelled.values(), strict=True))
     inside = {
         token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside
     }
@@ -108,12 +107,12 @@ def tokenizer_json(parts: TokenizerParts) -> str:
                 f" {token!r} in tokenizer.json, where both would be one:"
                 " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
             )
-    # Read by `_ordinary_tokens`.
+    # Read by `parse_tokenizer_json`.
     ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
     both = not vocabulary.ranked_by_bytes and any(
         len(token) > 1 for token in ordinary - _in_merges(ordinary, vocabulary.merges)
     )
-    texts = keys | inside
+    texts = {token_id: spelled[token] for token_id, token in tokens.items()} | inside
     order = sorted(texts)
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
@@ -201,18 +200,9 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
         "trim_offsets": False,
         "use_regex": steps is None,
     }
-    forms: list[dict[str, str]] = [{"type": form} for form in parts.normal_forms]
     return {
-        "normalizer": (
-            {"type": "Sequence", "normalizers": forms}
-            if len(forms) > 1
-            else next(iter(forms), None)
-        ),
-        "pre_tokenizer": (
-            byte_level
-            if steps is None
-            else {"type": "Sequence", "pretokenizers": [*steps, byte_level]}
-        ),
+        "normalizer": _sequence("normalizer", [{"type": form} for form in parts.normal_forms]),
+        "pre_tokenizer": _sequence("pre_tokenizer", [*(steps or ()), byte_level]),
         "post_processor": None,
         "decoder": {
             "type": "ByteLevel",
@@ -224,12 +214,17 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
     }
 
 
+def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the section of tokenizer.json of which `_steps` returns these."""
+    if len(steps) > 1:
+        return {"type": "Sequence", _STEPS[section][0]: steps}
+    return steps[0] if steps else None
+
+
 def tokenizer_config_json(parts: TokenizerParts) -> str:
     """Return the text of tokenizer_config.json, where `transformers` looks for special tokens."""
-    if not parts.config:
-        return layout(_default_config(parts)) + "\n"
     # As it was: one that names no eos_token leaves it open to `transformers`, too.
-    return layout(json.loads(parts.config)) + "\n"
+    return layout(json.loads(parts.config) if parts.config else _default_config(parts)) + "\n"
 
 
 def _default_config(parts: TokenizerParts) -> dict[str, object]:
@@ -354,7 +349,9 @@ def with_config(
     Raises:
         TokenizerFileError: They contradict one another.
     """
-    eos_token = _content(config.get("eos_token"))
+    eos_token = config.get("eos_token")
+    if isinstance(eos_token, dict):
+        eos_token = eos_token.get("content")
     if eos_token is not None and not isinstance(eos_token, str):
         _refuse(beside, f"eos_token is {_dumps(config['eos_token'])}", "expected text or null")
     if eos_token is not None and eos_token not in parts.vocabulary.special_tokens:
@@ -373,29 +370,22 @@ def with_config(
         _refuse(beside, "added_tokens_decoder is no object", "expected an object")
     for number, said in decoder.items():
         token = added.get(number)
+        expected = None if token is None else _added_token(token)
+        names = ("content", *_FLAGS)
         if (
             not isinstance(said, dict)
-            or token is None
-            or _settings_of(said) != _settings_of(_added_token(token))
+            or expected is None
+            or any(said.get(name, False) != expected[name] for name in names)
         ):
             raise UnsupportedTokenizerError(
                 f"{beside}: added_tokens_decoder has {_dumps(said)} for the id {number}, and {path}"
-                f" has {_dumps(_added_token(token)) if token else 'no added token'}: expected the"
+                f" has {_dumps(expected) if expected else 'no added token'}: expected the"
                 " same in both; save the tokenizer anew with transformers, or remove the entry"
             )
     parts = replace(parts, eos_token=eos_token)
     if config == _default_config(parts):
         return parts
     return replace(parts, config=_canonical(beside, config))
-
-
-def _settings_of(added: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(added.get(name, False) for name in ("content", *_FLAGS))
-
-
-def _content(token: object) -> object:
-    """The text of a token in a configuration, which may be an object."""
-    return token.get("content") if isinstance(token, dict) else token
 
 
 def _canonical(path: Path, value: object) -> str:
@@ -455,15 +445,20 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     ids = _ids_of_vocab(path, _object(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
     _check_normalized(path, added_tokens, normal_forms)
-    byte_level = {text: from_byte_level(text) for text in ids}
-    tokens_spelled = {text: token for text, token in byte_level.items() if token is not None}
-    merges = _merges(path, model["merges"], tokens_spelled)
+    byte_level = all_from_byte_level(ids)
+    merges = _merges(path, model["merges"], byte_level)
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
     spelled = {text: from_byte_level(text) for text in (token.text for token in added_tokens)}
     possible = {token for token in spelled.values() if token is not None}
     both = {token for token in possible if len(token) == 1} | _in_merges(possible, merges)
     if whole_first and ranked_by is None:
         both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
+    for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
+        _unsupported(
+            path,
+            f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet",
+            "expected a byte-level BPE, or this token among the added_tokens",
+        )
     for text, token in spelled.items():
         if token not in both:
             byte_level.pop(text, None)
@@ -642,7 +637,7 @@ def load_gpt2_files(
     """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     ids = _ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
-    spelled = {key: token for key in ids if (token := from_byte_level(key)) is not None}
+    spelled = all_from_byte_level(ids)
     tokens = _tokens(vocab_path, ids, spelled, "it")
     others = {key: token_id for key, token_id in ids.items() if key not in spelled}
     # Not splitlines(), nor strip(): only the newline ends a line, and a space is what parts a
@@ -796,8 +791,12 @@ def read_text(path: Path) -> str:
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
     """Return the object that a JSON text holds; an error names the file and the place."""
+
+    def refuse_constant(constant: str) -> NoReturn:
+        _refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
+
     try:
-        value = json.loads(text, parse_constant=functools.partial(_refuse_constant, path))
+        value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         _refuse_depth(path)
     except json.JSONDecodeError as error:
@@ -840,10 +839,6 @@ def _refuse_depth(path: Path) -> NoReturn:
     )
 
 
-def _refuse_constant(path: Path, constant: str) -> NoReturn:
-    _refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
-
-
 def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
     if not set(map(type, vocab.values())) <= {int}:
         key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
@@ -852,51 +847,42 @@ def _ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, 
 
 
 def _tokens(
-    path: Path, ids: Mapping[str, int], spelled: Mapping[str, bytes | None], name: str
+    path: Path, ids: Mapping[str, int], spelled: Mapping[str, bytes], name: str
 ) -> dict[int, bytes]:
-    """Return id -> bytes of spelled tokens, None for one that no bytes are spelled as."""
-    tokens = {ids[key]: token for key, token in spelled.items() if token is not None}
-    if len(tokens) == len(spelled):
-        return tokens
-    first: dict[int, str] = {}
-    for key, token in spelled.items():
-        if token is None:
-            _unsupported(
-                path,
-                f"in {name}, {key!r} is not spelled in GPT-2's byte-level alphabet",
-                "expected a byte-level BPE, or this token among the added_tokens",
-            )
-        other = first.setdefault(ids[key], key)
-        if other != key:
-            _refuse(
-                path,
-                f"in {name}, {key!r} has the id {ids[key]}, which {other!r} has already",
-                "expected one id for each token",
-            )
-    raise AssertionError("every token has an id of its own")
+    """Return id -> bytes of spelled tokens."""
+    tokens = {ids[key]: token for key, token in spelled.items()}
+    if len(tokens) < len(spelled):
+        first: dict[int, str] = {}
+        key = next(key for key in spelled if first.setdefault(ids[key], key) != key)
+        _refuse(
+            path,
+            f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already",
+            "expected one id for each token",
+        )
+    return tokens
 
 
 def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
     if not isinstance(value, list):
         _refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
     # Before tokenizers 0.20 a merge was one text with a space in it.
-    pairs = [entry.split(" ") if isinstance(entry, str) else entry for entry in value]
+    types = set(map(type, value))
+    pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in types else value
     # One loop without a question in it, where all is as it should be.
-    if set(map(type, pairs)) <= {list} and "" not in spelled:
+    if types <= {list, str} and "" not in spelled:
         with suppress(KeyError, TypeError, ValueError):
             return [(spelled[left], spelled[right]) for left, right in pairs]
     merges: list[Pair] = []
     for index, pair in enumerate(pairs):
-        parts = (
-            [from_byte_level(part) for part in pair if isinstance(part, str)]
-            if isinstance(pair, list)
-            else []
-        )
-        if len(parts) != 2 or len(pair) != 2 or not parts[0] or not parts[1]:
+        left = right = None
+        match pair:
+            case [str(first), str(second)]:
+                left, right = from_byte_level(first), from_byte_level(second)
+        if not left or not right:
             _refuse(
                 path,
                 f"model.merges[{index}] is {_dumps(value[index])}",
                 "expected two tokens of the byte-level alphabet",
             )
-        merges.append((parts[0], parts[1]))
+        merges.append((left, right))
     return merges

@@ -36,21 +36,14 @@ LOWER: Final = 32
 # Lines of the table that is shipped.
 _N_RUNS: Final = 3368
 
-_FLAGS_OF_CATEGORY: Final = {
-    "Lu": LETTER | UPPER,
-    "Lt": LETTER | UPPER,
-    "Ll": LETTER | LOWER,
-    "Lm": LETTER,
-    "Lo": LETTER,
-    "Mn": MARK,
-    "Mc": MARK,
-    "Me": MARK,
-    "Nd": NUMBER,
-    "Nl": NUMBER,
-    "No": NUMBER,
-    "Zs": WHITE_SPACE,
-    "Zl": WHITE_SPACE,
-    "Zp": WHITE_SPACE,
+# Flag -> what the General_Category of its code points begins with.
+_CATEGORIES: Final = {
+    LETTER: ("L",),
+    NUMBER: ("N",),
+    WHITE_SPACE: ("Z",),
+    MARK: ("M",),
+    UPPER: ("Lu", "Lt"),
+    LOWER: ("Ll",),
 }
 
 # White_Space beyond the separators (Zs, Zl, Zp): PropList.txt lists these six control characters.
@@ -106,9 +99,13 @@ def class_table() -> NDArray[np.uint8]:
     import numpy as np
 
     table = np.zeros(0x110000, dtype=np.uint8)
-    for first, last, category in category_runs():
-        if flags := _FLAGS_OF_CATEGORY.get(category):
-            table[first : last + 1] = flags
+    runs = category_runs()
+    flags = {
+        category: sum(flag for flag, names in _CATEGORIES.items() if category.startswith(names))
+        for category in {run[2] for run in runs}
+    }
+    for first, last, category in runs:
+        table[first : last + 1] = flags[category]
     table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
     table.flags.writeable = False
     return table

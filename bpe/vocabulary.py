@@ -20,7 +20,7 @@ import codecs
 import functools
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -385,7 +385,7 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
             raise VocabularyError(
                 f"token {token_id!r} is {token!r}: expected one byte or more, as bytes"
             )
-        if not isinstance(token_id, int) or not 0 <= token_id <= _LARGEST_ID:
+        if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
             raise VocabularyError(
                 f"token {token!r} has the id {token_id!r}: "
                 f"expected a whole number from 0 to {_LARGEST_ID}"
@@ -451,11 +451,7 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
             raise VocabularyError(
                 f"{name} {text!r} is not valid Unicode: character {error.start} is a surrogate"
             ) from error
-        if (
-            not isinstance(token_id, int)
-            or isinstance(token_id, bool)
-            or not 0 <= token_id <= _LARGEST_ID
-        ):
+        if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
             raise VocabularyError(
                 f"{name} {text!r} has the id {token_id!r}: "
                 f"expected a whole number from 0 to {_LARGEST_ID}"
@@ -497,6 +493,28 @@ def from_byte_level(spelled: str) -> bytes | None:
     except UnicodeEncodeError:
         return None
     return token
+
+
+def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
+    """Text -> bytes of those texts that are spelled in GPT-2's byte-level alphabet."""
+    import numpy as np
+
+    # A character of that alphabet is two bytes of UTF-16.  NumPy looks up all of them in less time
+    # than a call for each text takes.
+    byte_of = np.full(2**16, -1, np.int16)
+    byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)
+    units = "".join(spelled).encode("utf-16-le", "surrogatepass")
+    found = byte_of[np.frombuffer(units, "<u2")]
+    if found.min(initial=0) < 0:
+        pairs = ((text, from_byte_level(text)) for text in spelled)
+        return {text: token for text, token in pairs if token is not None}
+    data = found.astype(np.uint8).tobytes()
+    tokens: dict[str, bytes] = {}
+    stop = 0
+    for text in spelled:
+        start, stop = stop, stop + len(text)
+        tokens[text] = data[start:stop]
+    return tokens
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:

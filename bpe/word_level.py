@@ -91,6 +91,13 @@ class WordLevelTokenizer(TextTokenizer):
     Args:
         vocabulary: Words in the order of their ids, such as `create_vocabulary` returns.
 
+    Attributes:
+        vocabulary: These words.
+        eos_token: The special token that ends a document.
+        bos_token: The special token that begins a sequence.
+        pattern: How text is split: "word-level".
+        unicode_version: The version of Unicode that says what white space is.
+
     Raises:
         VocabularyError: A word stands there twice, or `split` never gives it.
     """
@@ -120,6 +127,10 @@ class WordLevelTokenizer(TextTokenizer):
             text: len(self.vocabulary) + index for index, text in enumerate(SPECIAL_TOKENS)
         }
 
+    eos_token = END_OF_TEXT
+    bos_token = BEGIN
+    pattern = PATTERN
+    unicode_version = UNICODE_VERSION
     split = staticmethod(split)
     create_vocabulary = staticmethod(create_vocabulary)
 
@@ -146,22 +157,19 @@ class WordLevelTokenizer(TextTokenizer):
         vocab = model.get("vocab")
         if not isinstance(vocab, dict):
             raise TokenizerFileError(f"{path}: model has no 'vocab': expected an object")
-        n_words = len(vocab) - 1
         words = [word for word in vocab if word != UNKNOWN]
         numbers = [number for number in vocab.values() if type(number) is int]
         if sorted(numbers) != list(range(len(vocab))):
             raise UnsupportedTokenizerError(
-                f"{path}: the ids in model.vocab are not the numbers from 0 to {n_words}: expected"
-                " a file that WordLevelTokenizer.save wrote"
+                f"{path}: the ids in model.vocab are not the numbers from 0 to {len(vocab) - 1}:"
+                " expected a file that WordLevelTokenizer.save wrote"
             )
         try:
             tokenizer = cls(sorted(words, key=vocab.__getitem__))
         except VocabularyError as error:
             raise UnsupportedTokenizerError(f"{path}: {error}") from error
-        expected = tokenizer._top_level()
-        found = {name: top.get(name) for name in expected}
-        for name in expected:
-            if name != "model" and found[name] != expected[name]:
+        for name, value in tokenizer._top_level().items():
+            if top.get(name) != value:
                 raise UnsupportedTokenizerError(
                     f"{path}: {name} is not what WordLevelTokenizer.save writes, so this is another"
                     " word-level tokenizer; use bpe.load_tokenizer, which has Hugging Face's"
@@ -262,26 +270,6 @@ class WordLevelTokenizer(TextTokenizer):
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids; a copy."""
         return dict(self._special_ids)
-
-    @property
-    def eos_token(self) -> str:
-        """The special token that ends a document."""
-        return END_OF_TEXT
-
-    @property
-    def bos_token(self) -> str:
-        """The special token that begins a sequence."""
-        return BEGIN
-
-    @property
-    def pattern(self) -> str:
-        """How text is split: "word-level"."""
-        return PATTERN
-
-    @property
-    def unicode_version(self) -> str:
-        """The version of Unicode that says what white space is."""
-        return UNICODE_VERSION
 
     @functools.cached_property
     def fingerprint(self) -> str:
