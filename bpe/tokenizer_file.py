@@ -114,7 +114,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     )
     texts = {token_id: spelled[token] for token_id, token in tokens.items()} | inside
     order = sorted(texts)
-    settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
+    settings = json.loads(parts.settings) if parts.settings else _default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
@@ -187,7 +187,7 @@ def _added_token(token: AddedToken) -> dict[str, object]:
     return {"id": token.id, "content": token.text, **flags}
 
 
-def default_settings(parts: TokenizerParts) -> dict[str, Any]:
+def _default_settings(parts: TokenizerParts) -> dict[str, Any]:
     """Return what tokenizer.json says beside vocabulary and merges, if a file says no other.
 
     Raises:
@@ -221,13 +221,8 @@ def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | Non
     return steps[0] if steps else None
 
 
-def tokenizer_config_json(parts: TokenizerParts) -> str:
-    """Return the text of tokenizer_config.json, where `transformers` looks for special tokens."""
-    # As it was: one that names no eos_token leaves it open to `transformers`, too.
-    return layout(json.loads(parts.config) if parts.config else _default_config(parts)) + "\n"
-
-
 def _default_config(parts: TokenizerParts) -> dict[str, object]:
+    """Return what tokenizer_config.json says, where `transformers` looks for special tokens."""
     eos_token = parts.eos_token
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -297,7 +292,10 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> str:
     path = Path(path)
     text = tokenizer_json(parts)
     # The tokenizer comes last: whoever waits for it finds its configuration.
-    write_atomically(config_path(path), tokenizer_config_json(parts).encode())
+    # A configuration that was read is written as it was: one that names no eos_token leaves it open
+    # to `transformers`, too.
+    config = json.loads(parts.config) if parts.config else _default_config(parts)
+    write_atomically(config_path(path), f"{layout(config)}\n".encode())
     write_atomically(path, text.encode())
     return text
 
@@ -480,7 +478,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     )
     settings = {name: top.get(name) for name in _STEPS}
     settings["model"] = {name: model.get(name, default) for name, default in _KEPT_OF_MODEL.items()}
-    if settings == default_settings(parts):
+    if settings == _default_settings(parts):
         return parts
     return replace(parts, settings=_canonical(path, settings))
 
