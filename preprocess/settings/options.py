@@ -16,14 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Real
-from types import UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
     NamedTuple,
     TypeVar,
-    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -329,8 +327,8 @@ def options_of(settings: type) -> dict[str, Option]:
 
 def _parts(type_: Any) -> tuple[Any, ...]:
     """A type without None, and what annotates it."""
-    if get_origin(type_) in (Union, UnionType):
-        (type_,) = (each for each in get_args(type_) if each is not type(None))
+    if type(None) in get_args(type_):
+        type_, _ = get_args(type_)
     return get_args(type_) if get_origin(type_) is Annotated else (type_,)
 
 
@@ -339,11 +337,12 @@ _WORDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less t
 
 def _bounds(type_: Any) -> str:
     """The constraints of a type, in words that follow what it is."""
-    constraints = [each for each in _parts(type_)[1:] if isinstance(each, Meta)]
-    bounds = [
-        (words, getattr(each, name)) for each in constraints for name, words in _WORDS.items()
+    texts = [
+        f"{words} {getattr(each, name)}"
+        for each in _parts(type_)[1:]
+        for name, words in _WORDS.items()
+        if getattr(each, name, None) is not None
     ]
-    texts = [f"{words} {bound}" for words, bound in bounds if bound is not None]
     return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
 
 
@@ -362,12 +361,9 @@ def convert(values: Mapping[str, Any], settings: type[Settings], where: str = ""
         SettingsError: Options are missing, unknown or of no use (all of them are named, in one
             line), or contradict one another.
     """
-    options = options_of(settings)
-    missing = [
-        each.name for each in options.values() if each.is_required and each.name not in values
-    ]
-    wrong = [f"{where}{name}: is required" for name in missing]
-    read = {}
+    options, read = options_of(settings), {}
+    needed = [each.name for each in options.values() if each.is_required]
+    wrong = [f"{where}{name}: is required" for name in needed if name not in values]
     for name, value in values.items():
         try:
             if name not in options:
