@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from preprocess.progress import Progress, Stage, duration
@@ -49,12 +48,7 @@ class KernelCompiler:
     def __enter__(self) -> KernelCompiler:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._other is not None:
             self._other.kill()
             self._other.wait()

@@ -17,7 +17,6 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -255,12 +254,7 @@ class Outputs:
         self.storage.publish(names, last, gone)
         self.storage.clear()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             self.journal.__exit__(kind, error, traceback)
             if isinstance(error, _OF_THE_TEXT) and not isinstance(error, UnavailableError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from bpe.errors import TokenbinError
@@ -98,12 +97,7 @@ class Storage(Files, Protocol):
             OutputError: The location cannot be written, or somebody else is at work there.
         """
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the lock."""
 
     def check_writable(self) -> None:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from bpe.files import sync_directory, write_all, write_atomically
@@ -166,12 +165,7 @@ class LocalStorage(LocalFiles):
             self._lock = _locked(self._location / LOCK_FILE)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             try:
                 with writing(self._location / LOCK_FILE):
