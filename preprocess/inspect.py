@@ -197,7 +197,7 @@ def _shared(judged: dict[str, _Judged]) -> Iterator[dict[str, Any]]:
 
 
 def how_far(location: Path, run: str) -> dict[str, Any]:
-    """What the journal of an unfinished run says of it, ready for JSON.
+    """Describe an unfinished run by its journal, ready for JSON.
 
     Args:
         location: Where its outputs would be.
