@@ -20,6 +20,8 @@ code which knows nothing of tokenbin can catch them.
 The package `preprocess` adds its own, each in the module that raises it.
 """
 
+import json
+
 
 class TokenbinError(Exception):
     """Base of every exception that tokenbin raises on purpose."""
@@ -59,3 +61,9 @@ class UnavailableError(CorpusError):
 
 class ChangedError(UnavailableError):
     """A source is not what it was when it was found."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its JSON, of at most 100 characters."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return repr(text if len(text) <= 100 else text[:99] + "…")

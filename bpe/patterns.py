@@ -24,18 +24,15 @@ Everywhere in this package a pattern is one string:
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from bpe.errors import PatternError
+from bpe.errors import PatternError, shown
 
 if TYPE_CHECKING:
-    from bpe.regex_split import RegexSplitter
+    # Steps are structs of msgspec, which a pattern that has a scanner does without.
+    from bpe.steps import Split, Step
 
 # --- patterns that have a scanner ----------------------------------------------------------------
 
@@ -99,60 +96,6 @@ _TIKTOKEN_SPELLINGS: Final = {
 
 TIKTOKEN: Final = "tiktoken:"
 STEPS: Final = "steps:"
-# What Hugging Face's `Split` does with a match, but for "Removed", which loses it.
-Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
-
-
-class Digits(msgspec.Struct, frozen=True, tag=True):
-    """Numbers stand apart from all else, as in Hugging Face's `Digits`.
-
-    Attributes:
-        individual_digits: Each number stands alone, else each run of numbers.
-    """
-
-    individual_digits: bool = False
-
-
-class Split(msgspec.Struct, frozen=True, tag=True):
-    """A regex that `bpe.regex_split` runs, as in Hugging Face's `Split`.
-
-    Attributes:
-        pattern: "Regex" or "String" -> its text.
-        behavior: What becomes of a match.
-        invert: The matches are the pieces and what is between them the delimiters.
-    """
-
-    pattern: Annotated[
-        dict[Literal["Regex", "String"], Annotated[str, msgspec.Meta(min_length=1)]],
-        msgspec.Meta(min_length=1, max_length=1),
-    ]
-    behavior: Behavior
-    invert: bool = False
-
-    def splitter(self, dialect: str = "huggingface") -> RegexSplitter:
-        """Return what splits by it.
-
-        Args:
-            dialect: Whose engine the regex was written for: "huggingface" or "tiktoken".
-
-        Raises:
-            PatternError: The regex cannot be run exactly.
-        """
-        ((kind, text),) = self.pattern.items()
-        # What means something in a regex, and nothing else: `\<` would mean something again.
-        regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
-        return _splitter(regex, dialect, self.behavior, self.invert)
-
-
-@functools.lru_cache(maxsize=8)  # each has a table of a megabyte
-def _splitter(regex: str, dialect: str, behavior: str, invert: bool) -> RegexSplitter:
-    from bpe.regex_split import RegexSplitter
-
-    return RegexSplitter(regex, dialect, behavior, invert)
-
-
-# The name of a pattern that has a scanner stands for itself.
-Step = str | Digits | Split
 
 
 def pattern_name(pattern: str) -> str:
@@ -198,19 +141,16 @@ def steps(pattern: str) -> list[Step]:
     return [_isolated(pattern.removeprefix(TIKTOKEN))]
 
 
-def _isolated(regex: str) -> Split:
-    return Split({"Regex": regex}, "Isolated")
-
-
 def _listed_in(pattern: str) -> list[Step]:
-    try:
-        listed = msgspec.json.decode(pattern.removeprefix(STEPS))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise PatternError(
-            f"the steps of the pattern {_shown(pattern)} are not JSON ({error}): "
-            "expected a list as in a tokenizer.json"
-        ) from error
-    return _typed(listed)
+    from bpe.steps import decode_steps
+
+    return decode_steps(pattern.removeprefix(STEPS))
+
+
+def _isolated(regex: str) -> Split:
+    from bpe.steps import Split
+
+    return Split({"Regex": regex}, "Isolated")
 
 
 # --- other libraries -----------------------------------------------------------------------------
@@ -226,21 +166,9 @@ def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
     Raises:
         PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
     """
-    return _name_of(_typed(listed))
+    from bpe.steps import check_steps
 
-
-def _typed(listed: object) -> list[Step]:
-    try:
-        typed: list[Step] = msgspec.convert(
-            listed, Annotated[list[Step], msgspec.Meta(min_length=1)]
-        )
-    except msgspec.ValidationError as error:
-        raise PatternError(
-            f"the steps {_shown(listed)} are not implemented: {error}: expected a list of Digits,"
-            " of Split with a Regex or a String and a behavior that loses no text"
-            f" ({', '.join(get_args(Behavior))}), and of names of patterns"
-        ) from error
-    return typed
+    return _name_of(check_steps(listed))
 
 
 def _name_of(listed: list[Step]) -> str:
@@ -248,19 +176,25 @@ def _name_of(listed: list[Step]) -> str:
     only = canonical[0] if len(canonical) == 1 else None
     if isinstance(only, str):
         return only
+    from bpe.steps import Split, encode_steps
+
     regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
     # A text that would be taken for something else is told apart by its step.
     is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
     if is_text and only == _isolated(regex):
         return regex
-    return STEPS + msgspec.json.encode(canonical).decode()
+    return STEPS + encode_steps(canonical)
 
 
 def _canonical(step: Step) -> Step:
-    if isinstance(step, str) and step not in PATTERNS:
-        raise PatternError(
-            f"the step {step!r} is no pattern: expected one of {', '.join(PATTERNS)}"
-        )
+    if isinstance(step, str):
+        if step not in PATTERNS:
+            raise PatternError(
+                f"the step {step!r} is no pattern: expected one of {', '.join(PATTERNS)}"
+            )
+        return step
+    from bpe.steps import Split
+
     if isinstance(step, Split):
         name = _HUGGINGFACE_SPELLINGS.get(step.pattern.get("Regex", ""))
         if name is not None and step == _isolated(_HUGGINGFACE[name]):
@@ -283,11 +217,13 @@ def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
         return None
     if pattern.startswith(TIKTOKEN):
         raise PatternError(
-            f"the pattern {_shown(pattern)} was written for tiktoken: it cannot be said to mean "
+            f"the pattern {shown(pattern)} was written for tiktoken: it cannot be said to mean "
             "the same in a tokenizer.json; write it for Hugging Face, without the prefix"
         )
     named = (_isolated(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
-    return [msgspec.to_builtins(step) for step in named]
+    from bpe.steps import steps_to_json
+
+    return steps_to_json(named)
 
 
 def to_tiktoken(pattern: str) -> str:
@@ -302,11 +238,6 @@ def to_tiktoken(pattern: str) -> str:
     if pattern.startswith(TIKTOKEN):
         return pattern.removeprefix(TIKTOKEN)
     raise PatternError(
-        f"the pattern {_shown(pattern)} was written for Hugging Face: tiktoken may read it "
+        f"the pattern {shown(pattern)} was written for Hugging Face: tiktoken may read it "
         "otherwise; use the tokenizer through tokenizer.json, or train with 'tiktoken:' before it"
     )
-
-
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-    return repr(text if len(text) <= 100 else text[:99] + "…")

@@ -10,15 +10,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels import search, split, split_cl100k, utf8
 from bpe.kernels.jit import pack
-from bpe.patterns import PATTERNS, TIKTOKEN, Digits, Step, pattern_name, steps
+from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
+
+if TYPE_CHECKING:
+    from bpe.steps import Step
 
 Bytes = NDArray[np.uint8]
 Number = TypeVar("Number", bound=np.generic)
@@ -157,12 +160,7 @@ def _splitter(step: Step, dialect: str) -> _Refine:
     """Return what splits documents, or the pieces of a bit set that is marked already, in place."""
     if isinstance(step, str):
         return functools.partial(_scan, step)
-    if isinstance(step, Digits):
-        from bpe.regex_split import DigitsSplitter
-
-        refine = DigitsSplitter(step.individual_digits).refine
-    else:
-        refine = step.splitter(dialect).refine
+    refine = step.splitter(dialect).refine
 
     def marked(
         buffer: Bytes, offsets: NDArray[np.int64], is_marked: bool, starts: NDArray[np.uint64]

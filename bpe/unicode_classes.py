@@ -104,8 +104,11 @@ def class_table() -> NDArray[np.uint8]:
         category: sum(flag for flag, names in _CATEGORIES.items() if category.startswith(names))
         for category in {run[2] for run in runs}
     }
-    for first, last, category in runs:
-        table[first : last + 1] = flags[category]
+    bounds = np.array([(first, last + 1) for first, last, _ in runs])
+    sizes = np.diff(bounds.ravel(), prepend=0)
+    # Code points between runs are in no class.
+    values = np.array([(0, flags[category]) for _, _, category in runs], np.uint8)
+    table[: bounds[-1, 1]] = np.repeat(values.ravel(), sizes)
     table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
     table.flags.writeable = False
     return table

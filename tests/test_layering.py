@@ -27,6 +27,7 @@ LEVELS = [
     "bpe.kernels.count bpe.kernels.split_cl100k",
     "bpe.kernels",
     "bpe.regex_split",
+    "bpe.steps",
     "bpe.patterns",
     "bpe.reference bpe.pretokenize",
     "bpe.vocabulary bpe.normalize bpe.separated",
