@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bpe.count import PretokenCounts, added_up
 from bpe.encode import EncoderTables
-from bpe.kernels import count, encode, jit, learn_merges, merge_tables, search, utf8
+from bpe.kernels import encode, jit, merge_tables, search, utf8
 from bpe.kernels.machine_code import kept_code
 from bpe.patterns import steps
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
-from bpe.train import train_from_counts
 from bpe.vocabulary import Vocabulary
 
 Kernels = dict[Any, float]
@@ -35,6 +33,8 @@ def reading_kernels(pattern: str) -> Kernels:
 
 def training_kernels(pattern: str) -> Kernels:
     """Return all that training on text calls, but for what large tables and special tokens need."""
+    from bpe.kernels import count, learn_merges
+
     return reading_kernels(pattern) | {
         count.count_pretokens: 1.2,
         count.move_short: 0.1,
@@ -52,6 +52,11 @@ def training_kernels(pattern: str) -> Kernels:
 def encoding_kernels() -> Kernels:
     """Return what encoding calls beside `reading_kernels`."""
     return {merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0}
+
+
+def is_kept() -> bool:
+    """Return True if machine code is kept for other processes."""
+    return kept_code().directory is not None
 
 
 def missing(kernels: Kernels) -> Kernels:
@@ -77,6 +82,10 @@ def compile_reading(pattern: str) -> None:
 
 def compile_training(pattern: str) -> None:
     """Call all of `training_kernels`."""
+    from bpe.count import PretokenCounts, added_up
+    from bpe.kernels import count
+    from bpe.train import train_from_counts
+
     compile_reading(pattern)
     text = np.frombuffer(b"abab ab", np.uint8)
     # Of two that counted, one takes over what both have.

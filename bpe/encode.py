@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, VocabularyError
@@ -50,8 +51,10 @@ _NO_LIMIT = 2**62
 _NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
 _NOT_NARROW = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
-# Bytes of a text that is encoded by two kernel calls with arguments that were packed once.
+# Bytes of a text that is encoded by two kernel calls with arguments that were packed once. Their
+# scratch has room for one pre-token as long as that.
 _SHORT_TEXT = 2048
+assert _SHORT_TEXT <= merging.SELDOM_LONGER
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _BEGINNING = np.array([0, -1, 0, 1], np.int64).data
 # Scratch for ids that is larger than this is not kept for the next call.
@@ -316,10 +319,11 @@ def _fill_tokens(
     # The end of what ends with 0xFF could not be told from what fills it up.
     chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
     begins, lengths = offsets[:-1][chosen], lengths[chosen]
-    places = np.arange(kernels.TOKEN_BYTES)
-    inside = places < lengths[:, None]
-    padded = np.where(inside, data[np.minimum(begins[:, None] + places, len(data) - 1)], 0xFF)
+    inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
+    filled = np.append(data, np.zeros(kernels.TOKEN_BYTES, np.uint8))
+    padded = sliding_window_view(filled, kernels.TOKEN_BYTES)[begins]
     text = read_only(padded[inside])
+    padded[~inside] = 0xFF
     ends = np.cumsum(lengths)
     # Each is a pre-token and a document. What is merged here is not worth keeping.
     room = 8 * _power_of_two_above(len(ends))
@@ -353,8 +357,8 @@ def _fill_tokens(
     first = documents.token_offsets[:-1]
     kept = (np.diff(documents.token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
     hashes = _token_hashes(padded[kept].view(np.uint64)[:, 0])
-    of_tokens, first_of_each = np.unique(hashes & _PLACES, return_index=True)
-    tables.tables.tokens[of_tokens] = (hashes ^ ids[first[kept]])[first_of_each]
+    # Of two with one index NumPy assigns the last.
+    tables.tables.tokens[(hashes & _PLACES)[::-1]] = (hashes ^ ids[first[kept]])[::-1]
 
 
 class Encoder:
@@ -390,7 +394,7 @@ class Encoder:
         self._scratch = group_scratch()
         self._packed_scratch = pack(self._scratch)
         self._ids = np.empty(1024, np.uint32)
-        self._encode_short: Callable[[bytes], list[int]] | None = None
+        self._encode_short: Callable[[bytes], list[int] | None] | None = None
 
     def encode(
         self,
@@ -547,14 +551,18 @@ class Encoder:
         if len(data) <= _SHORT_TEXT and self._pretokenizer.pattern in PATTERNS:
             if self._encode_short is None:
                 self._encode_short = self._short_encoder()
-            return self._encode_short(data)
+            if (found := self._encode_short(data)) is not None:
+                return found
         ids: list[int] = self.encode_view(
             np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
         )[0].tolist()
         return ids
 
-    def _short_encoder(self) -> Callable[[bytes], list[int]]:
-        """Return a function that encodes a short text by kernels whose arguments are packed."""
+    def _short_encoder(self) -> Callable[[bytes], list[int] | None]:
+        """Return a function that encodes a short text by kernels whose arguments are packed.
+
+        It returns None if the tables are full while another thread makes room in them.
+        """
         # What a block reads behind the text are zeros.
         text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
@@ -586,7 +594,7 @@ class Encoder:
             False,
         )
 
-        def encode(data: bytes) -> list[int]:
+        def encode(data: bytes) -> list[int] | None:
             n = len(data)
             text_bytes[: n + len(_ZEROS)] = data + _ZEROS
             text_end[1] = n
@@ -597,6 +605,7 @@ class Encoder:
                 n_ids = merge_text(packed)
                 if place[0] > n >> 6:
                     return found[:n_ids].tolist()
-                words_of_thread.make_room(words)
+                if not words_of_thread.make_room(words):
+                    return None
 
         return encode

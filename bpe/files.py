@@ -40,7 +40,7 @@ def write_atomically(
             os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # the first error is the one to report
             os.unlink(temporary)
         raise
     if durable:

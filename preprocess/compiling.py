@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from preprocess.progress import Progress, Stage, duration
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LINES = 1.5
+# Several times what the other process needs where it shares a processor.
+_SECONDS_TO_WAIT = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.25
 _PROGRAM = (
     "import sys; from bpe.compile_ahead import compile_encoding; compile_encoding(sys.argv[1])"
@@ -49,9 +51,13 @@ class KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end_other()
+
+    def _end_other(self) -> None:
         if self._other is not None:
             self._other.kill()
             self._other.wait()
+            self._other = None
 
     def training(self, pattern: str, encodes: bool) -> None:
         """Compile what training needs.
@@ -63,8 +69,10 @@ class KernelCompiler:
         from bpe import compile_ahead as ahead
 
         needed = ahead.training_kernels(pattern)
-        if encodes and ahead.missing(ahead.encoding_kernels()):
-            self._other = _compiling_process(pattern)
+        # Without a cache, what another process compiles could not be loaded here.
+        if encodes and ahead.is_kept() and ahead.missing(ahead.encoding_kernels()):
+            with suppress(OSError):  # without that process, this one compiles
+                self._other = _compiling_process(pattern)
         if ahead.missing(needed):
             with self._stage(needed):
                 ahead.compile_training(pattern)
@@ -80,8 +88,9 @@ class KernelCompiler:
         if ahead.missing(needed):
             with self._stage(needed):
                 if self._other is not None:
-                    self._other.wait()
-                    self._other = None
+                    with suppress(subprocess.TimeoutExpired):  # then this process compiles
+                        self._other.wait(_SECONDS_TO_WAIT)
+                    self._end_other()
                 if ahead.missing(needed):
                     ahead.compile_reading(tokenizer.pattern)
                     ahead.compile_encoding(tokenizer.pattern)
@@ -136,9 +145,11 @@ def _lines(needed: Kernels) -> Callable[[Stage, float], str]:
 
 
 def _compiling_process(pattern: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    paths = [path or os.getcwd() for path in sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, pattern],
+        # -P: a bpe.py in the current directory is not ours.
+        [sys.executable, "-P", "-c", _PROGRAM, pattern],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

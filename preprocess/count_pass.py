@@ -162,8 +162,10 @@ class Tables:
         try:
             return self._idle.pop()
         except IndexError:
-            self.all.append(PretokenCounts(*self._like))
-            return self.all[-1]
+            # Not `self.all[-1]`: another thread may append in between.
+            table = PretokenCounts(*self._like)
+            self.all.append(table)
+            return table
 
     def merge(self, counts: FrozenCounts) -> None:
         """Add counts that were made elsewhere; no worker of this process may have a table."""

@@ -142,7 +142,11 @@ def build(
     started = time.perf_counter()
     training = options_of(VocabularySettings).values()
     compiler = KernelCompiler(progress)
-    given_options = {each.name for each in training if options[each.name] != each.default}
+    given_options = {
+        each.name
+        for each in training
+        if options[each.name] is not None and getattr(settings, each.name) != each.default
+    }
     plan = _plan(settings, given_options, compiler)
     run_name = settings.named("build")
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import faults
 import numpy as np
 import pytest
 import torture
+import written
 from test_resume import Stopping
 
 from preprocess import build, count_pass, journal, open_tokens
@@ -92,8 +94,6 @@ def test_a_column_that_is_no_longer_computed(
 def test_values_that_do_not_fit(
     values: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import written
-
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
     with (
         pytest.raises(TokenFileError, match=message),
@@ -107,6 +107,7 @@ def test_values_that_do_not_fit(
     [
         ({"name": "../x"}, r'"columns" should be a list such as .*"mask".* and is .*\.\./x'),
         ({"dtype": "O"}, r'"columns" should be a list such as .*"uint8".* and is .*dtype.: .O'),
+        ({"name": "bin"}, r'"columns" should be a list such as .*"mask".* and is .*bin'),
         ({"per": "word"}, r'"columns" should be a list such as .*"token".* and is'),
         ({}, r'"x_digests" should be a list of digests and is missing'),
     ],
@@ -121,3 +122,28 @@ def test_columns_that_a_manifest_states(
     edit(tmp_path / "train.json", columns=[sound | stated])
     with pytest.raises(TokenFileError, match=message):
         open_tokens(tmp_path / "train.bin")
+
+
+@pytest.mark.parametrize(("value", "found"), [(257, "257"), (2, "2"), (-1, "-1")])
+def test_values_outside_of_a_column(
+    value: int, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = columns.Column("x", "token", np.dtype("u1"), limit=2)
+    monkeypatch.setattr(columns, "COLUMNS", (*columns.COLUMNS, flag))
+    with (
+        pytest.raises(TokenFileError, match=f"values of the column x are 0 to 1; found {found}"),
+        written.token_file(tmp_path, "x", vocab_size=300) as writer,
+    ):
+        writer.append(np.array([1, 2, 299]), np.array([3]), x=np.array([0, 1, value]))
+
+
+def test_a_key_of_a_shard_that_is_not_known_is_ignored(tmp_path: Path) -> None:
+    from test_token_file import FIELDS, edit
+
+    with written.token_file(tmp_path, "train", vocab_size=301, shard_tokens=2) as writer:
+        writer.append(np.array([1, 299, 2, 299], np.uint32), np.array([2, 4]))
+        writer.finish(end_of_text_id=299, **FIELDS)
+    path = tmp_path / "train.json"
+    shards = json.loads(path.read_text())["shards"]
+    edit(path, shards=[shard | {"digests": 5} for shard in shards])
+    assert open_tokens(tmp_path / "train.bin").n_tokens == 4

@@ -134,3 +134,33 @@ def test_a_run_that_fails_ends_the_process_that_compiles() -> None:
     assert other.stdin is not None
     other.stdin.close()
     assert other.returncode == -9
+
+
+def test_the_process_that_compiles_runs_no_file_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bpe.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    assert compiling._compiling_process("gpt2").wait() == 0
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_without_another_process_this_one_compiles(
+    is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bpe import compile_ahead
+
+    def fails(pattern: str) -> subprocess.Popen[bytes]:
+        assert is_kept
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(compiling, "_compiling_process", fails)
+    monkeypatch.setattr(compile_ahead, "is_kept", lambda: is_kept)
+    monkeypatch.setattr(compile_ahead, "encoding_kernels", lambda: {"a kernel": 1.0})
+    monkeypatch.setattr(
+        compile_ahead, "missing", lambda kernels: kernels if "a kernel" in kernels else {}
+    )
+    with compiling.KernelCompiler(Progress()) as compiler:
+        compiler.training("gpt2", encodes=True)
+        assert compiler._other is None

@@ -867,6 +867,20 @@ def test_tables_of_short_texts_grow_and_begin_anew(
         assert long_rows > 16
 
 
+def test_a_short_text_does_not_wait_for_tables_that_another_thread_enlarges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_small_tables(
+        monkeypatch, SHORT_FRONT=8, SHORT_ROWS=64, SHORT_LONG_ROWS=16, SHORT_ARENA=128
+    )
+    tables = EncoderTables(Vocabulary.from_merges([]), "gpt2")
+    encoder = Encoder(tables)
+    with tables.short_words._lock:
+        for i in range(200):
+            text = (chr(97 + i % 26) * (2 + i % 28)).encode()
+            assert bytes(encoder.encode_text(text)) == text
+
+
 def test_longest_pretoken() -> None:
     chosen = random.Random(5)
     for _ in range(1000):

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -272,3 +274,18 @@ def test_train_and_encode_have_the_limit_too(options: dict[str, Any], tmp_path: 
     own = {"paths": options["train"], "tokenizer": out, "memory_limit": "1GB"}
     result = pipeline.encode(out=tmp_path / "x.bin", **own)
     assert result.stats["settings"]["memory_limit"] == 10**9
+
+
+def test_no_two_workers_have_one_table() -> None:
+    together = threading.Barrier(2, timeout=60)
+
+    class Tables(list[PretokenCounts]):
+        def append(self, table: PretokenCounts) -> None:
+            super().append(table)
+            together.wait()  # both are there before either is returned
+
+    tables = count_pass.Tables("gpt2", ())
+    tables.all = Tables()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = [pool.submit(tables.take) for _ in range(2)]
+    assert first.result() is not second.result()

@@ -270,7 +270,10 @@ def _checked_compiler() -> Any:
     words: list[int] = []
     arguments = Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
     kinds = tuple([append(each, words, []) for each in arguments])
-    code = compiler.compiled(_check, kinds, "", "tokenbin_check")
+    try:
+        code = compiler.compiled(_check, kinds, "", "tokenbin_check")
+    except KernelError as error:  # of which the kernel itself is no cause
+        raise RuntimeError(str(error)) from error
     entry = Entry(code, _linker().address(code), len(words))
     found = entry.run(entry.block(words))
     if found != (7, 6):

@@ -232,6 +232,9 @@ class Packed:
         self._block = (ctypes.c_int64 * len(words))(*words)
         self.address = ctypes.addressof(self._block)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.values,)
+
 
 def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
     """Append the words of an argument, and what must live until the call is over to `keep`.

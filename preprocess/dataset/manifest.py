@@ -89,7 +89,7 @@ class DataFile:
 class ExtraColumn(Struct, frozen=True):
     """A column besides ids and document ends, as a manifest states it."""
 
-    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
+    name: Annotated[str, Meta(pattern="^(?!(bin|docs|json)$)[a-z][a-z0-9_]*$")]
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
     per: Literal["token", "document"]
 
@@ -219,7 +219,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
                 "again"
             )
-        data.pop("digests", None)
+        shards = data.get("shards")
+        for each in [data, *(shards if isinstance(shards, list) else ())]:
+            if isinstance(each, dict):
+                each.pop("digests", None)
         try:
             manifest = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:

@@ -302,6 +302,7 @@ class TokenFileWriter:
                     f"{place}: the column {column.name} should have {n:,} values, one for each"
                     f" {column.per}; got an array of shape {others[column.name].shape}"
                 )
+            column.check_values(others[column.name], place)
         return [ids, ends, *(others[name] for name in expected)]
 
     def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
