@@ -26,23 +26,32 @@ _PARTIAL = ".partial"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _refusal(path: Path, error: OSError, position: int | None = None) -> OutputError:
+# What a failure leaves behind, for messages.
+_WORK_KEPT = "nothing was put under a final name, and what was done so far is kept"
+_PUBLISHED_KEPT = "what has its final name is complete, and the rest is kept"
+_MENDED_KEPT = "what was rebuilt before is kept"
+_OUTPUTS_KEPT = "outputs are not affected"
+
+
+def _refusal(
+    path: Path, error: OSError, position: int | None = None, kept: str = _WORK_KEPT
+) -> OutputError:
     place = "" if position is None else f" at byte {position:,}"
     advice = "free the space" if error.errno in _NO_SPACE else "see to the disk and its permissions"
     return OutputError(
-        f"{path}: could not be written{place}: {error.strerror or error}; nothing was put under a"
-        f" final name, and what was done so far is kept: {advice} and run the same command again,"
-        " or choose another directory"
+        f"{path}: could not be written{place}: {error.strerror or error}; {kept}: {advice} and run"
+        " the same command again"
+        f"{', or choose another directory' if kept is _WORK_KEPT else ''}"
     )
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, kept: str = _WORK_KEPT) -> Iterator[None]:
     """Turn a failure of the system inside the `with` into one that says what was not written."""
     try:
         yield
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _refusal(path, error, kept=kept) from error
 
 
 def _remove(path: Path) -> None:
@@ -168,7 +177,7 @@ class LocalStorage(LocalFiles):
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             try:
-                with writing(self._location / LOCK_FILE):
+                with writing(self._location / LOCK_FILE, _OUTPUTS_KEPT):
                     _remove(self._location / LOCK_FILE)
             finally:
                 os.close(self._lock)
@@ -228,7 +237,7 @@ class LocalStorage(LocalFiles):
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
         """See `Storage`."""
-        with writing(self._location):
+        with writing(self._location, _PUBLISHED_KEPT):
             for name in last:
                 # One that is here no more is in place already, and the final one is the new one.
                 if (self.directory / name).exists():
@@ -254,7 +263,7 @@ class LocalStorage(LocalFiles):
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
         """See `Storage`."""
         path = self._location / name
-        with writing(path):
+        with writing(path, _MENDED_KEPT):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 os.lseek(descriptor, start, os.SEEK_SET)
@@ -269,7 +278,7 @@ class LocalStorage(LocalFiles):
         """See `Storage`."""
         if not self.directory.is_dir():
             return
-        with writing(self.directory):
+        with writing(self.directory, _OUTPUTS_KEPT):
             for name in sorted(self.names(), key=lambda name: name == JOURNAL_FILE):
                 os.unlink(self.directory / name)
             os.rmdir(self.directory)
