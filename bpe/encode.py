@@ -297,8 +297,8 @@ def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _no_tokens() -> NDArray[np.uint64]:
     """Return an empty `Tables.tokens`."""
-    # What is free looks like a pre-token of which the first byte is 0xFF: there is none. That byte
-    # alone gives the lowest byte of the product.
+    # An empty slot holds the hash of a pre-token that begins with 0xFF, which no UTF-8 does. The
+    # first byte alone decides the lowest byte of the hash.
     bits, places = np.uint64(kernels.TOKEN_BITS), np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
     free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
     return free << bits | places
@@ -418,7 +418,7 @@ class Encoder:
             prefix_id: put before every document, -1 for nothing.
             suffix_id: put after every document, -1 for nothing.
             starts_mid_document: the first document began in an earlier call: no prefix for it.
-            ends_mid_document: the last document goes on in a later call: no suffix for it.
+            ends_mid_document: the last document continues in a later call; it gets no suffix.
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
                 all the same; what stands between one and the next has no ids.
             memory: gives uint8[n] for a number n of bytes, which nobody else has, as many as ids

@@ -1,8 +1,8 @@
 """The exceptions that both packages raise on purpose.
 
 Every refusal is a `TokenbinError` whose message names the file or argument, what was expected,
-what was found and what to do. Those that report a wrong value are `ValueError`s as well, so that
-code which knows nothing of tokenbin can catch them.
+what was found and what to do. Errors about a wrong value are also `ValueError`s, so that code
+without knowledge of tokenbin can catch them.
 
     TokenbinError
     +-- TokenizerFileError   a tokenizer file that cannot be read, is damaged or asks for what is

@@ -40,7 +40,7 @@ def available_workers() -> int:
 
 
 def for_each(items: Iterable[Unit], work: Callable[[int, Unit], object], workers: int) -> None:
-    """Call `work(number, item)` for every item, of which the first has the number 0.
+    """Call `work(number, item)` for each item; numbers begin at 0.
 
     Args:
         items: Taken from lazily, in the calling thread.

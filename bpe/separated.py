@@ -30,7 +30,7 @@ class SeparatedPart(NamedTuple):
     start: int  # of the buffer: the text is `buffer[start:stop]`
     stop: int
     bounds: NDArray[np.int64]  # int64[2 * n_documents]: where each begins and ends, from `start` on
-    ends_mid_document: bool  # the last document goes on in the next part
+    ends_mid_document: bool  # the last document continues in the next part
 
 
 def separated_parts(
@@ -76,7 +76,7 @@ def separated_parts(
 
 
 def between(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the pieces between separators start and end, as `bytes.split` finds them.
+    """Return the starts and ends of the pieces between separators, as `bytes.split` cuts them.
 
     Args:
         buffer: uint8[n_bytes].

@@ -1,4 +1,4 @@
-"""Find special tokens in UTF-8: from the left, the longest of those that start at one place.
+"""Find special tokens in UTF-8: leftmost first, the longest of those at one position.
 
 This is the one search for them: `reference.split_special` defines what it finds.
 """
@@ -29,7 +29,7 @@ def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
 
 
 class SpecialTokenMatcher:
-    """Finds special tokens in UTF-8: from the left, the longest of those that start at one place.
+    """Finds special tokens in UTF-8: leftmost first, the longest of those at one position.
 
     Args:
         special_tokens: Text -> id.

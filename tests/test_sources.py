@@ -578,9 +578,14 @@ def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("begins", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
-def test_compressed_files_are_refused_by_their_content(tmp_path: Path, begins: bytes) -> None:
-    (tmp_path / "file").write_bytes(begins + b"more")
-    with pytest.raises(CorpusError, match=r"file: .*-compressed files \(by their content\) cannot"):
+@pytest.mark.parametrize("name", ["file", "file.txt", "file.md"])
+def test_compressed_files_are_refused_by_their_content(
+    tmp_path: Path, name: str, begins: bytes
+) -> None:
+    (tmp_path / name).write_bytes(begins + b"more")
+    with pytest.raises(
+        CorpusError, match=rf"{name}: .*-compressed files \(by their content\) cannot"
+    ):
         find_sources([tmp_path], Reading(on_invalid_utf8="replace"))
 
 

@@ -260,10 +260,10 @@ def _check(arrays, i):
 
 @functools.cache
 def _checked_compiler() -> Any:
-    """Return `bpe.kernels.compiler`, of which the machine code does what it should.
+    """Return `bpe.kernels.compiler` after compiling and running a small kernel with it.
 
     Raises:
-        Whatever a version of numba or llvmlite raises whose internals are others.
+        Exception: Of any type, where internals of numba or llvmlite have changed.
     """
     from bpe.kernels import compiler
 
@@ -272,7 +272,7 @@ def _checked_compiler() -> Any:
     kinds = tuple([append(each, words, []) for each in arguments])
     try:
         code = compiler.compiled(_check, kinds, "", "tokenbin_check")
-    except KernelError as error:  # of which the kernel itself is no cause
+    except KernelError as error:  # the small kernel is sound: the compiler is not
         raise RuntimeError(str(error)) from error
     entry = Entry(code, _linker().address(code), len(words))
     found = entry.run(entry.block(words))

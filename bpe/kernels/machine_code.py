@@ -191,7 +191,7 @@ class Entry:
 
 
 class _Raised(ctypes.Structure):
-    """Where numba keeps what a kernel raises, pickled."""
+    """Numba's record of an exception that a kernel raised: its address and size, pickled."""
 
     _fields_ = (("pickled", ctypes.c_void_p), ("n_bytes", ctypes.c_int32))
 

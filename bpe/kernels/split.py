@@ -43,7 +43,7 @@ TAIL = 8 * 64
 
 
 class Characters(NamedTuple):
-    """What the characters of Unicode are, see `bpe.unicode_classes`."""
+    """Unicode class tables, see `bpe.unicode_classes`."""
 
     classes: NDArray[np.uint8]  # uint8[0x110000], `class_table`
     pages: NDArray[np.uint64]  # uint64[0x5000 * 8], the same by pages, `class_pages`

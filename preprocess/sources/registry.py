@@ -28,8 +28,8 @@ class Format(NamedTuple):
         name: For messages.
         suffixes: Of file names, in lower case.
         open: Makes a source of (path, name in the manifest, reading); None: cannot be read yet.
-        magic: What such a file begins with, for files whose suffix tells nothing; no text begins
-            so. b"": nothing special.
+        magic: First bytes of such a file, which no text has; b"": none. They decide for a file of
+            plain text or of an unknown suffix.
     """
 
     name: str
@@ -107,16 +107,20 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
         ) from None
     suffix = path.suffix.lower()
     form = next((form for form in FORMATS if suffix in form.suffixes), None)
-    if form is None or not path.exists():
+    if form in (None, TEXT) or not path.exists():
         text = TextSource(path, name, reading)  # or the error that there is no such file
         begins = text.file.read(0, min(_MAGIC_BYTES, text.n_bytes)).tobytes()
         by_content = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
         form = next(by_content, TEXT)
+        if form is TEXT:
+            return text
+    assert form is not None
     if form.open is not None:
         return form.open(path, name, reading)
+    how = suffix if suffix in form.suffixes else "by their content"
     readable = " and ".join(form.name for form in FORMATS if form.open)
     raise CorpusError(
-        f"{path}: {form.name} files ({suffix or 'by their content'}) cannot be read, only"
+        f"{path}: {form.name} files ({how}) cannot be read, only"
         f" {readable}; convert it to a text file with the separator (--separator) between documents"
     )
 
