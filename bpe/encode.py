@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,9 @@ _SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA = 2**15, 2**11, 2**16
 # if another thread makes room at that moment.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
 _NO_LIMIT = 2**62
+# Bytes of text that an encoder encodes before the table of tokens is filled: that takes as long as
+# the table saves in a few of these.
+_FILLED_AFTER = 2**20
 _NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
 _NOT_NARROW = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
@@ -284,8 +288,18 @@ class EncoderTables:
         )
         self.packed = pack(self.tables)
         self.words = SharedWords(_ROWS, _LONG_ROWS, _ARENA)
-        self.short_words = SharedWords(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA)
-        _fill_tokens(self, token_bytes, token_offsets)
+        self._flat = token_bytes, token_offsets
+        self._filled = threading.Lock()
+
+    @cached_property
+    def short_words(self) -> SharedWords:
+        """What the encoders have merged of short texts."""
+        return SharedWords(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA)
+
+    def fill_tokens(self) -> None:
+        """Fill `Tables.tokens` once; until then, its tokens are looked up as other pre-tokens."""
+        if self._filled.acquire(blocking=False):
+            _fill_tokens(self, *self._flat)
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -394,6 +408,7 @@ class Encoder:
         self._scratch = group_scratch()
         self._packed_scratch = pack(self._scratch)
         self._ids = np.empty(1024, np.uint32)
+        self._n_bytes = 0
         self._encode_short: Callable[[bytes], list[int] | None] | None = None
 
     def encode(
@@ -485,6 +500,9 @@ class Encoder:
         if gaps and not len(offsets):
             offsets, gaps = np.zeros(1, np.int64), False
         n = len(buffer)
+        self._n_bytes += n
+        if self._n_bytes > _FILLED_AFTER:
+            self._tables.fill_tokens()
         n_documents = len(offsets) - 1
         capacity = n + 2 * n_documents + kernels.COPIED
         if memory is not None:

@@ -87,7 +87,8 @@ class SpecialIds:
                     f"the tokenizer has no special token {token!r}; choose one that it has"
                     f" ({option}): {', '.join(map(repr, there)) or 'it has none at all'}"
                 )
-        if there[end] in tokenizer.encode_ordinary(end):
+        text = np.frombuffer(end.encode(), np.uint8)
+        if there[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
@@ -382,6 +383,8 @@ class EncodePass:
                 del content
                 self._of_sources[index].digest = digest.hexdigest()
                 self._take(index, result, sinks)
+                # Its text and ids make room for those of a unit to come.
+                del result
                 stage.advance(unit.n_bytes)
                 at.source, at.after = place_after(index, unit)
                 if journal is None:

@@ -78,9 +78,12 @@ def run_numbered(
             under_way.append(each)
             yield each[1]
 
+    def with_unit(result: Result) -> tuple[int, WorkUnit, Result]:
+        return *under_way.popleft(), result
+
     with closing(executor(units(), make_work, workers)) as results:
-        for result in results:
-            yield *under_way.popleft(), result
+        # A loop would keep a result, and the memory of its text, while the next one is waited for.
+        yield from map(with_unit, results)
 
 
 class Pausing(Generic[Item]):

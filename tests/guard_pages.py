@@ -47,6 +47,7 @@ def main() -> None:
     before_guard = np.frombuffer(memory, np.uint8)[: 4 * PAGE]
     pretokenizers = [Pretokenizer(pattern) for pattern in PATTERNS]
     tables = EncoderTables(Vocabulary.from_merges([(b"a", b"a")]), "gpt2")
+    tables.fill_tokens()
     encoders = [Encoder(tables, None, np.dtype(dtype)) for dtype in (np.uint16, np.uint32)]
     counts = PretokenCounts(special_tokens=["<|endoftext|>"])
     for text in TEXTS:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nasty import APOSTROPHES, LONE_MARKS, NEARLY_SPACES, SAMPLES, WHITE_SPACES, nasty_texts
 
 from bpe import Tokenizer
+from bpe.encode import Encoder, EncoderTables
 from bpe.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
@@ -37,6 +38,13 @@ ENCODING = tiktoken.Encoding(
 TAKEN_OVER = Tokenizer.from_tiktoken(ENCODING)
 BOTH = (TRAINED, TAKEN_OVER)
 CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+
+@pytest.fixture(autouse=True, scope="module")
+def long_text() -> None:
+    """Encode more than the 1 MiB after which short tokens are looked up in a table of their own."""
+    check(["the quick brown fox " * 2**16])
 
 
 def check(texts: list[str]) -> None:
@@ -110,7 +118,15 @@ def test_ranks_that_nobody_trained(tokens: list[bytes], texts: list[str]) -> Non
     tokenizer = Tokenizer.from_tiktoken(encoding)
     texts += ["".join(token.decode() for token in tokens)]
     texts += [token.decode() for token in tokens]
-    assert tokenizer.encode_batch(texts) == [encoding.encode_ordinary(text) for text in texts]
+    expected = [encoding.encode_ordinary(text) for text in texts]
+    assert tokenizer.encode_batch(texts) == expected
+    # Of tables in which short tokens are looked up first, as they are after 1 MiB of text.
+    tables = EncoderTables(tokenizer.vocabulary, "gpt2")
+    tables.fill_tokens()
+    buffer = np.frombuffer("".join(texts).encode(), np.uint8)
+    offsets = np.cumsum([0, *(len(text.encode()) for text in texts)])
+    ids, _ = Encoder(tables).encode(buffer, offsets)
+    assert ids.tolist() == [token_id for document in expected for token_id in document]
 
 
 @settings(max_examples=100)

@@ -111,6 +111,12 @@ def test_first_bytes_that_are_sure_to_begin_letters() -> None:
             assert (classes[begin : begin + 0x1000] == LETTER).all()
 
 
+def filled_tables(vocabulary: Vocabulary, pattern: str) -> EncoderTables:
+    tables = EncoderTables(vocabulary, pattern)
+    tables.fill_tokens()
+    return tables
+
+
 def trained() -> list[reference.Pair]:
     return reference.train(documents(), 256 + 60)
 
@@ -120,9 +126,13 @@ def test_encoder_gives_the_ids_of_the_reference() -> None:
     vocabulary = Vocabulary.from_merges(merges)
     rank = reference.rank_by_merges(merges)
     texts = documents()
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
-    # The second time words come from the cache.
-    for _ in range(2):
+    tables = EncoderTables(vocabulary, "gpt2")
+    encoder = Encoder(tables)
+    # The second time words come from the cache, then short tokens from the table of tokens.
+    for number in range(3):
+        if number == 2:
+            tables.fill_tokens()
+            encoder = Encoder(tables)
         ids, offsets = encoder.encode(*as_batch(texts))
         for i, text in enumerate(texts):
             tokens = [
@@ -137,7 +147,7 @@ def test_encoder_gives_the_ids_of_the_reference() -> None:
 def test_whole_pretokens_come_first_with_tiktoken_ranks() -> None:
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"abcd": 257, b" abcd": 258}
     vocabulary = Vocabulary.from_ranks(ranks, {})
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"))
     text = "abcd abcd ab xabcd"
     rank = reference.rank_by_bytes(ranks)
     expected = [
@@ -179,7 +189,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
                 any(ranks.get(token[:k], 0) > ranks[token] for k in range(2, len(token)))
                 for token in ranks
             )
-        tables = EncoderTables(vocabulary, "gpt2").tables
+        tables = filled_tables(vocabulary, "gpt2").tables
         for length in (2, 3, 5, 16, 17, 30, 64, 65, 200, 300):
             text = bytes(chosen.choices(b"ab ", k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
@@ -236,7 +246,7 @@ def test_pairs_that_are_merged_before_all_others() -> None:
         tokens = [*(bytes([byte]) for byte in range(256)), *made]
         vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
         rank = reference.rank_by_merges(merges)
-        tables, scratch = EncoderTables(vocabulary, "gpt2").tables, encode.group_scratch()
+        tables, scratch = filled_tables(vocabulary, "gpt2").tables, encode.group_scratch()
         marked += int((tables.byte_pairs >> np.uint64(63)).sum())
         for length in (1, 2, 3, 4, 9, 16, 17, 33, 64):
             text = bytes(chosen.choices(alphabet, k=length))
@@ -323,7 +333,7 @@ def test_characters_that_are_merged_before_all_others() -> None:
         tokens = [*(bytes([byte]) for byte in range(256)), *made]
         vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
         rank = reference.rank_by_merges(merges)
-        tables, scratch = EncoderTables(vocabulary, "gpt2").tables, encode.group_scratch()
+        tables, scratch = filled_tables(vocabulary, "gpt2").tables, encode.group_scratch()
         kinds = tables.characters >> merge_tables.FLAGS
         some_places += int(((kinds > 0) & (kinds < 2**merge_tables.KINDS - 1)).sum())
         for length in (1, 2, 3, 4, 9, 16, 17, 33, 64, 65, 150, 193):
@@ -353,7 +363,7 @@ def test_characters_that_are_merged_before_all_others() -> None:
 )
 def test_what_looks_like_a_character(merges: list[tuple[bytes, bytes]], text: bytes) -> None:
     vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
-    tables, ids = EncoderTables(vocabulary, "gpt2").tables, np.zeros(8, np.uint32)
+    tables, ids = filled_tables(vocabulary, "gpt2").tables, np.zeros(8, np.uint32)
     buffer = np.frombuffer(text, np.uint8)
     n = merging.merge_pretoken(tables, encode.group_scratch(), buffer, 0, len(text), ids, 0)
     expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
@@ -368,17 +378,17 @@ def test_too_many_merges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
     assert vocabulary.size < len(merges) == 741
     monkeypatch.setattr(encode, "MAX_ID", 740)
-    EncoderTables(vocabulary, "gpt2")
+    filled_tables(vocabulary, "gpt2")
     monkeypatch.setattr(encode, "MAX_ID", 739)
     with pytest.raises(VocabularyError, match=r"there are 741 merges; .* takes up to 740"):
-        EncoderTables(vocabulary, "gpt2")
+        filled_tables(vocabulary, "gpt2")
 
 
 def test_windows_that_do_not_meet() -> None:
     """No token begins among the bytes that two windows share: all is merged at once."""
     merges = [(b"a" * 2**k, b"a" * 2**k) for k in range(12)]
     vocabulary = Vocabulary.from_merges(merges)
-    tables = EncoderTables(vocabulary, "gpt2").tables
+    tables = filled_tables(vocabulary, "gpt2").tables
     expected = [vocabulary.token_id(b"a" * n) for n in [4096] * 16 + [64, 32, 4]]
     length = 65536 + 100
     assert (merging.WINDOW, merging.OVERLAP) == (65536, 1024)
@@ -394,7 +404,7 @@ def test_windows_that_do_not_meet() -> None:
 
 
 def test_gaps_have_no_ids() -> None:
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2"))
     chosen, texts = random.Random(8), documents()
     for _ in range(30):
         # Also nothing between two, and documents of which nothing is left.
@@ -421,7 +431,7 @@ def test_gaps_have_no_ids() -> None:
 @pytest.mark.parametrize("starts_mid_document", [False, True])
 @pytest.mark.parametrize("ends_mid_document", [False, True])
 def test_ids_around_documents(starts_mid_document: bool, ends_mid_document: bool) -> None:
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     ids, offsets = encoder.encode(
         *as_batch(["a", "", "bc"]),
         prefix_id=1000,
@@ -436,7 +446,7 @@ def test_ids_around_documents(starts_mid_document: bool, ends_mid_document: bool
 
 
 def test_ids_of_another_type() -> None:
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     # Long ones, too: those that are merged in windows, with lists, and recalled.
     batch = as_batch([*documents(), "z" * 9000, "x" * 300, "x" * 300, "e" * 70_000])
     expected, places = Encoder(tables).encode(*batch, suffix_id=2**16 - 1)
@@ -447,7 +457,7 @@ def test_ids_of_another_type() -> None:
         assert ids.dtype == np.uint16
         assert ids.tolist() == expected.tolist()
         assert found.tolist() == places.tolist()
-    fresh = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    fresh = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     ids, _ = Encoder(fresh, None, np.dtype(np.uint16)).encode(*batch, suffix_id=2**16 - 1)
     assert ids.tolist() == expected.tolist()
     with pytest.raises(EncodingError, match="ids up to 65,536 do not fit into uint16"):
@@ -458,12 +468,12 @@ def test_ids_of_another_type() -> None:
     plain = Vocabulary.from_merges(trained())
     wide = Vocabulary(plain.tokens, plain.merges, {"<|wide|>": 2**16})
     with pytest.raises(EncodingError, match="ids up to 131,071 do not fit into uint16"):
-        Encoder(EncoderTables(wide, "gpt2"), None, np.dtype(np.uint16))
+        Encoder(filled_tables(wide, "gpt2"), None, np.dtype(np.uint16))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_ids_in_memory_that_is_given(dtype: type[np.unsignedinteger[Any]]) -> None:
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables, None, np.dtype(dtype))
     texts = documents()
     expected, places = encoder.encode(*as_batch(texts), prefix_id=1, suffix_id=2)
@@ -490,7 +500,7 @@ def test_ids_in_memory_that_is_given(dtype: type[np.unsignedinteger[Any]]) -> No
 
 
 def test_no_documents() -> None:
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     ids, offsets = encoder.encode(*as_batch([]), prefix_id=1, suffix_id=2)
     assert ids.tolist() == []
     assert offsets.tolist() == [0]
@@ -509,7 +519,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
     # Of each kind more than there is room for: short ones, short ones of many ids, long ones.
     roomy = {"FRONT": 8, "ROWS": 2**12, "LONG_ROWS": 2**10, "ARENA": 2**12}
     with_small_tables(monkeypatch, **(roomy | {small: 128}))
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
     seen = []
     for first in range(0, 400, 10):
@@ -527,7 +537,7 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
     with_small_tables(
         monkeypatch, FRONT=8, ROWS=2**8, MOST_ROWS=2**12, LONG_ROWS=2**5, MOST_LONG_ROWS=2**11
     )
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
     words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
     words = sorted(set(words), key=words.index)
     taken = []
@@ -693,7 +703,7 @@ def test_rows_are_published_in_order_on_every_processor() -> None:
 
 def test_idle_encoders_keep_no_words_that_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with_small_tables(monkeypatch, FRONT=8, ROWS=64, LONG_ROWS=64, ARENA=256)
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     idle = Encoder(tables)
     idle.encode(*as_batch(["a few words"]))
     before = weakref.ref(tables.words.current[1].rows)
@@ -704,7 +714,7 @@ def test_idle_encoders_keep_no_words_that_were_replaced(monkeypatch: pytest.Monk
 
 
 def test_a_word_is_merged_for_all_encoders_once() -> None:
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     first, second = Encoder(tables), Encoder(tables)
     expected, _ = first.encode(*as_batch(documents()))
     before = [array.copy() for array in tables.words.current[1]]
@@ -718,9 +728,9 @@ def test_a_word_is_merged_for_all_encoders_once() -> None:
 def test_while_another_thread_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     # Full tables are gone on with; what finds no place in them is merged all the same.
     with_small_tables(monkeypatch, FRONT=8, ROWS=64, MOST_ROWS=2**12, LONG_ROWS=16, ARENA=128)
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables)
-    expected, _ = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2")).encode(
+    expected, _ = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2")).encode(
         *as_batch(documents())
     )
     before = tables.words.current
@@ -740,8 +750,8 @@ def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("bpe.encode._GROUPS_PER_CALL", 1)
     texts = documents()[::3]
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
-    alone = Encoder(EncoderTables(Vocabulary.from_merges(trained()), "gpt2"))
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
+    alone = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2"))
     expected = [alone.encode(*as_batch([text]))[0] for text in texts]
 
     def encode_all(seed: int) -> None:
@@ -765,8 +775,8 @@ def test_ids_of_every_width(bits: int) -> None:
     wide = Vocabulary(tokens, merges, {})
     assert wide.size.bit_length() == bits
     texts = documents()[::3]
-    expected, _ = Encoder(EncoderTables(plain, "gpt2")).encode(*as_batch(texts))
-    encoder = Encoder(EncoderTables(wide, "gpt2"))
+    expected, _ = Encoder(filled_tables(plain, "gpt2")).encode(*as_batch(texts))
+    encoder = Encoder(filled_tables(wide, "gpt2"))
     for _ in range(2):
         ids, _ = encoder.encode(*as_batch(texts))
         assert (ids == expected * np.uint32(spread)).all()
@@ -789,7 +799,7 @@ def test_table_of_tokens_has_nothing_but_tokens(whole_first: bool) -> None:
     if whole_first:
         ranks = {token: rank for rank, token in vocabulary.tokens.items()}
         vocabulary = Vocabulary.from_ranks(ranks, {})
-    rows = EncoderTables(vocabulary, "gpt2").tables.tokens.tolist()
+    rows = filled_tables(vocabulary, "gpt2").tables.tokens.tolist()
     found = set()
     for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True)):
         if word & 0xFF != 0xFF:  # else it is free: no character begins so
@@ -806,7 +816,7 @@ def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
     plain = Vocabulary.from_merges(merges)
     most = 2**encode_kernels.TOKEN_BITS - 1
     moved = {number + most - 299: token for number, token in plain.tokens.items()}
-    rows = EncoderTables(Vocabulary(moved, merges, {}), "gpt2").tables.tokens.tolist()
+    rows = filled_tables(Vocabulary(moved, merges, {}), "gpt2").tables.tokens.tolist()
     found = {
         (row ^ place) % (most + 1): word
         for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True))
@@ -822,7 +832,7 @@ def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
 def test_short_texts_have_the_ids_of_the_reference(pattern: str) -> None:
     merges = trained()
     vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
-    encoder = Encoder(EncoderTables(vocabulary, pattern))
+    encoder = Encoder(filled_tables(vocabulary, pattern))
     # Longer and shorter ones by turns: nothing is left of the one before.
     texts = sorted(documents(), key=len)
     for text in itertools.chain(*zip(texts, texts[::-1], strict=True), ["a" * 2048, "é" * 1024]):
@@ -835,7 +845,7 @@ def test_short_texts_have_the_ids_of_the_reference(pattern: str) -> None:
 
 
 def test_texts_around_the_length_from_which_on_they_are_not_short() -> None:
-    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables)
     for length in (encode._SHORT_TEXT - 1, encode._SHORT_TEXT, encode._SHORT_TEXT + 1):
         text = ("x don't 12 été  \n" * 200)[:length]
@@ -850,7 +860,7 @@ def test_tables_of_short_texts_grow_and_begin_anew(
 ) -> None:
     sizes = {"SHORT_FRONT": 8, "SHORT_ROWS": 64, "SHORT_LONG_ROWS": 16, "SHORT_ARENA": arena}
     with_small_tables(monkeypatch, **sizes)
-    encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
     seen = []
     for first in range(0, 400, 10):
@@ -873,7 +883,7 @@ def test_a_short_text_does_not_wait_for_tables_that_another_thread_enlarges(
     with_small_tables(
         monkeypatch, SHORT_FRONT=8, SHORT_ROWS=64, SHORT_LONG_ROWS=16, SHORT_ARENA=128
     )
-    tables = EncoderTables(Vocabulary.from_merges([]), "gpt2")
+    tables = filled_tables(Vocabulary.from_merges([]), "gpt2")
     encoder = Encoder(tables)
     with tables.short_words._lock:
         for i in range(200):
@@ -905,7 +915,7 @@ def test_a_token_that_merges_do_not_make_is_not_in_the_table() -> None:
     tokens = {**{i: bytes([i]) for i in range(256)}, 256: b"ab", 257: b"bc", 258: b"abc"}
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")]
     vocabulary = Vocabulary(tokens, merges, {})
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"))
     ids, _ = encoder.encode(*as_batch(["abc", "bc", "ab"]))
     assert ids.tolist() == [256, ord("c"), 257, 256]
 
@@ -915,7 +925,7 @@ def test_what_fills_up_is_not_taken_for_a_byte() -> None:
     rank = reference.rank_by_merges(trained())
     vocabulary = Vocabulary.from_merges(trained())
     ids_of = {token: token_id for token_id, token in vocabulary.tokens.items()}
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"))
     expected = [
         ids_of[token]
         for text in texts
@@ -933,7 +943,7 @@ def test_what_fills_up_is_not_taken_for_a_byte() -> None:
 def test_ids_that_are_too_wide_are_refused() -> None:
     tokens = {**{i: bytes([i]) for i in range(256)}, 2**21 - 1: b"ab"}
     with pytest.raises(VocabularyError, match=r"largest token id is 2,097,151; the encoder takes"):
-        EncoderTables(Vocabulary(tokens, [(b"a", b"b")], {}), "gpt2")
+        filled_tables(Vocabulary(tokens, [(b"a", b"b")], {}), "gpt2")
 
 
 def test_counts_are_those_of_the_reference() -> None:
@@ -1217,7 +1227,7 @@ def test_tokens_of_every_length_in_and_beyond_a_window() -> None:
     """Eight pre-tokens at a time are looked up from a window of the text, or one by one."""
     merges = trained()
     vocabulary = Vocabulary.from_merges(merges)
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"))
     rank = reference.rank_by_merges(merges)
     random_source = random.Random(9)
     for longest in (3, 9, 17, 100):
@@ -1242,7 +1252,7 @@ def test_others_by_eight_and_one_by_one(dtype: type[np.unsignedinteger[Any]]) ->
     """What is no token of up to eight bytes, of every length, between ends of documents."""
     merges = trained()
     vocabulary = Vocabulary.from_merges(merges)
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"), None, np.dtype(dtype))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"), None, np.dtype(dtype))
     rank = reference.rank_by_merges(merges)
     random_source = random.Random(11)
     for n in range(60):
@@ -1278,7 +1288,7 @@ def test_eight_tokens_that_end_where_a_window_ends(span: int) -> None:
     """
     merges = [(b" ", b"a"), (b" a", b"b"), (b" a", b"t"), (b"b", b"b"), (b"bb", b"bb")]
     vocabulary = Vocabulary.from_merges(merges)
-    encoder = Encoder(EncoderTables(vocabulary, "gpt2"))
+    encoder = Encoder(filled_tables(vocabulary, "gpt2"))
     rank = reference.rank_by_merges(merges)
     for n_before in range(9):
         eight = ["b" * (span - 21), *[" ab"] * 6, " at"]
