@@ -22,7 +22,7 @@ from preprocess import build, count_pass, get_batch, journal, open_tokens
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.shards import JoinedArrays
+from preprocess.dataset.shards import ShardView
 from preprocess.inspect import decode_range, facts, lines
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
@@ -322,8 +322,8 @@ def test_split_documents_needs_shards() -> None:
     [
         ({"n_tokens": 7}, '"n_tokens" is 7, and the shards have'),
         ({"n_documents": 7}, '"n_documents" is 7, and the shards have'),
-        ({"shards": {}}, '"shards" should be a list of objects'),
-        ({"shards": [{"n_tokens": -1}]}, 'shard 0: "n_tokens" should be a whole number'),
+        ({"shards": {}}, r"Expected `array`, got `object` - at `\$\.shards`"),
+        ({"shards": [{"n_tokens": -1}]}, r"Expected `int` >= 0 - at `\$\.shards\[0\]\.n_tokens`"),
         (
             {"shards": [{"n_tokens": 9, "n_documents": 0, "bin_digests": [], "docs_digests": []}]},
             'shard 0: "bin_digests" should have 1 entries and has 0',
@@ -386,7 +386,7 @@ def test_joined_arrays_are_read_like_one(
     sizes: list[int], start: int, stop: int, step: int
 ) -> None:
     whole = np.arange(sum(sizes), dtype=token_dtype(100))
-    joined = JoinedArrays(np.split(whole, np.cumsum(sizes)[:-1]))
+    joined = ShardView(np.split(whole, np.cumsum(sizes)[:-1]))
     assert joined[start:stop:step].tolist() == whole[start:stop:step].tolist()
     assert joined[start:stop].dtype == whole.dtype
     if len(whole):

@@ -20,7 +20,8 @@ def token_file(
         writer = TokenFileWriter(storage, name, vocab_size=vocab_size, **more)
         try:
             yield writer
-            storage.publish(writer.data_names, [writer.manifest_name])
+            data = [each for each in storage.names() if each != f"{name}.json"]
+            storage.publish(data, [f"{name}.json"])
         finally:
             writer.close()
             storage.clear()

@@ -1,17 +1,14 @@
 """The files of a dataset: columns over one token stream, and the manifest that describes them.
 
-This package alone knows the bytes. NAME.bin is raw little-endian token ids without a header, so
-`np.memmap(path, dtype=np.uint16)` reads it; NAME.docs holds the ends of the documents; NAME.json is
-the manifest. A manifest under its final name always describes complete files next to it: it is
-removed before they are replaced and put in place after them (`preprocess.storage`). Nothing here
-depends on the time, the machine or the path: the same ids give the same bytes.
-
     NAME.bin    uint16 or uint32 [n_tokens]: token ids of all documents, concatenated
     NAME.docs   uint64 [n_documents]: the position in NAME.bin just past each document
     NAME.json   the manifest: a JSON object, described by `Manifest`
 
-The two data files are the first columns of `preprocess.dataset.columns.COLUMNS`; an entry added
-there is written, sharded, verified, repaired and resumed like them.
+Data files are raw little-endian values without a header, so `np.memmap(path, dtype=np.uint16)`
+reads NAME.bin. A manifest under its final name always describes complete files next to it: it is
+removed before they are replaced and put in place after them (`preprocess.storage`). Nothing depends
+on the time, the machine or the path: the same ids give the same bytes. The data files are the
+columns listed in `preprocess.dataset.columns.COLUMNS`.
 
 With shards there is NAME_00000.bin with NAME_00000.docs, NAME_00001.bin and so on instead, each as
 above and with ends that count from its own start; NAME.json is one for all of them. A shard ends

@@ -1,9 +1,7 @@
 """The columns of a dataset: one entry for each data file that stands next to a manifest.
 
 Writer, reader, manifest, verification, repair and journal iterate over columns and know no file by
-name. `COLUMNS` lists what a build writes. A column that is added there is computed by its `make`
-for each batch that is encoded, and appended, sharded, digested, checked, rebuilt and resumed with
-the others.
+name. A column that is added to `COLUMNS` is computed by its `make` for each batch that is encoded.
 """
 
 from __future__ import annotations
@@ -79,24 +77,6 @@ class Column:
     def limit_for(self, vocab_size: int) -> int | None:
         """Every value is below it; None: not checked."""
         return vocab_size if self.dtype is None else self.limit
-
-    def check_values(self, values: Values, place: str) -> None:
-        """Check that each value of a column besides ids and ends is below `limit` and fits.
-
-        Raises:
-            TokenFileError: One does not.
-        """
-        if not values.size:
-            return
-        assert self.dtype is not None
-        info = np.iinfo(self.dtype)
-        most = info.max if self.limit is None else self.limit - 1
-        low, high = int(values.min()), int(values.max())
-        if low < info.min or high > most:
-            raise TokenFileError(
-                f"{place}: values of the column {self.name} are {info.min:,} to {most:,};"
-                f" found {low if low < info.min else high:,}"
-            )
 
     def stored(self, values: Values, vocab_size: int, n_before: int) -> Values:
         """Values as the file has them, `n_before` tokens after its start."""

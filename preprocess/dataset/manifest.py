@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,8 +30,7 @@ DIGEST = "xxh3_128"
 # The last key of a manifest: the digest of its text before the comma in front of this key.
 _OWN_DIGEST = "manifest_digest"
 
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number of at least 0")]
-Text = Annotated[str, Meta(description="text")]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digests = dict[str, tuple[str, ...]]
 
 
@@ -55,7 +53,7 @@ class Shard(Struct, frozen=True):
         return self.n_tokens if column.per == "token" else self.n_documents
 
     def content(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields as a JSON object."""
         counts = {"n_tokens": self.n_tokens, "n_documents": self.n_documents}
         return counts | {f"{name}_digests": each for name, each in self.digests.items()}
 
@@ -119,25 +117,20 @@ class Manifest(Struct, frozen=True, kw_only=True):
             object. () where there are none.
     """
 
-    dtype: Annotated[Literal["uint16", "uint32"], Meta(description='"uint16" or "uint32"')]
-    vocab_size: Annotated[int, Meta(ge=1, le=2**32, description="a whole number of 1 to 2**32")]
+    dtype: str
+    vocab_size: Annotated[int, Meta(ge=1, le=2**32)]
     n_tokens: Count
     n_documents: Count
     n_bytes: Count
     end_of_text_id: Count
-    begin_of_text_id: Annotated[
-        Count | None, Meta(description="a whole number of at least 0 or null")
-    ]
-    tokenizer_fingerprint: Text
-    pattern: Text
-    unicode_version: Text
-    sources: Annotated[tuple[dict[str, Any], ...], Meta(description="a list of objects")]
-    extra_columns: Annotated[
-        tuple[ExtraColumn, ...],
-        Meta(description='a list such as [{"name": "mask", "dtype": "uint8", "per": "token"}]'),
-    ] = msgspec.field(default=(), name="columns")
+    begin_of_text_id: Count | None
+    tokenizer_fingerprint: str
+    pattern: str
+    unicode_version: str
+    sources: tuple[dict[str, Any], ...]
+    extra_columns: tuple[ExtraColumn, ...] = msgspec.field(default=(), name="columns")
     digests: Digests = {}
-    shards: Annotated[tuple[Shard, ...], Meta(description="a list of objects")] = ()
+    shards: tuple[Shard, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -212,8 +205,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenbin) or build the "
                 "files again"
             )
-        expected_digest = (DIGEST, BLOCK_BYTES)
-        if (data.get("digest"), data.get("digest_block_bytes")) != expected_digest:
+        if (data.get("digest"), data.get("digest_block_bytes")) != (DIGEST, BLOCK_BYTES):
             raise TokenFileError(
                 f"{path}: digests are expected to be {DIGEST} of {BLOCK_BYTES} bytes, not "
                 f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
@@ -226,11 +218,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
         try:
             manifest = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
-            raise _wrong_key(error, data, str(path)) from error
+            raise TokenFileError(
+                f"{path}: not a manifest: {error}; build the files again"
+            ) from error
         return manifest._with_digests(data, path)
 
     def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
-        """The manifest with the digests of `data`, after checking that fields agree.
+        """Add the digests of `data`, after checking that fields agree.
 
         Raises:
             TokenFileError: They contradict one another.
@@ -248,16 +242,20 @@ class Manifest(Struct, frozen=True, kw_only=True):
             for column in self.columns:
                 key = f"{column.name}_digests"
                 try:
-                    digests[column.name] = msgspec.convert(content.get(key), tuple[str, ...])
-                except msgspec.ValidationError:
-                    raise _wrong_value(content, key, "a list of digests", where) from None
-                n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
-                blocks, found = -(-n_bytes // BLOCK_BYTES), len(digests[column.name])
-                if found != blocks:
+                    found = msgspec.convert(content.get(key), tuple[str, ...])
+                except msgspec.ValidationError as error:
                     raise TokenFileError(
-                        f'{where}: "{key}" should have {blocks:,} entries and has '
-                        f"{found:,}; build the files again"
+                        f'{where}: "{key}" should be a list of digests: {error}; build the files'
+                        " again"
+                    ) from error
+                n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
+                n_blocks = -(-n_bytes // BLOCK_BYTES)
+                if len(found) != n_blocks:
+                    raise TokenFileError(
+                        f'{where}: "{key}" should have {n_blocks:,} entries and has'
+                        f" {len(found):,}; build the files again"
                     )
+                digests[column.name] = found
             parts.append(Shard(part.n_tokens, part.n_documents, digests))
         for what in ("n_tokens", "n_documents"):
             wanted, total = getattr(self, what), sum(getattr(part, what) for part in parts)
@@ -275,27 +273,3 @@ def manifest_is_as_written(content: bytes) -> bool:
     """Return True if no byte of a NAME.json was changed since it was written."""
     before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
-
-
-def _wrong_value(data: Mapping[str, Any], key: str, expected: str, where: str) -> TokenFileError:
-    found = f"is {str(data[key])[:80]!r}" if key in data else "is missing"
-    return TokenFileError(
-        f'{where}: "{key}" should be {expected} and {found}; build the files again'
-    )
-
-
-def _wrong_key(
-    error: msgspec.ValidationError, data: Mapping[str, Any], where: str
-) -> TokenFileError:
-    """Say which key of a manifest has which value, and which is expected."""
-    missing = re.search(r"missing required field `(\w+)`", str(error))
-    place = re.search(r" - at `\$(.*)`$", str(error))
-    keys = re.findall(r"\w+", place[1]) if place else []
-    keys += [missing[1]] if missing else []
-    struct: type[Struct] = Manifest
-    if keys[0] == "shards" and len(keys) > 2:
-        number, keys = int(keys[1]), keys[2:]
-        struct, where, data = Shard, f"{where}: shard {number:,}", data["shards"][number]
-    fields = {each.encode_name: each.name for each in msgspec.structs.fields(struct)}
-    hint = cast(Any, get_type_hints(struct, include_extras=True)[fields[keys[0]]])
-    return _wrong_value(data, keys[0], hint.__metadata__[-1].description, where)

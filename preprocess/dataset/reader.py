@@ -24,13 +24,13 @@ from preprocess.dataset.columns import (
     shard_name,
 )
 from preprocess.dataset.manifest import DataFile, Manifest
-from preprocess.dataset.shards import JoinedArrays
+from preprocess.dataset.shards import ShardView
 
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
 class HasFingerprint(Protocol):
-    """What `open_tokens` needs of a tokenizer."""
+    """A tokenizer, as far as `open_tokens` uses it."""
 
     @property
     def fingerprint(self) -> str:
@@ -42,15 +42,15 @@ class TokenFile:
 
     `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a fresh array of ids that
     shares no memory with the file. The maps live as long as the object or any array made from
-    `tokens` does. It is pickled as its absolute path and the digest of its manifest; unpickling
-    opens the files again, and refuses them if they were built again since.
+    `tokens` does. Pickling keeps the absolute path and the digest of the manifest; unpickling opens
+    the files again, and refuses them if they were rebuilt since.
 
     Attributes:
         path: The `.bin`; with shards the manifest.
         manifest: The content of the manifest.
         parts: For each shard: name of a column -> read-only, mapped array of its values. A file
             without shards is one part.
-        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `JoinedArrays` of them.
+        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `ShardView` of them.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -62,15 +62,15 @@ class TokenFile:
             if file.column == IDS:
                 self.parts.append({})
             self.parts[-1][file.column.name] = _map(path, file)
-        self.tokens: Values | JoinedArrays = self.column(IDS.name)
+        self.tokens: Values | ShardView = self.column(IDS.name)
 
     @property
     def shards(self) -> list[tuple[Values, npt.NDArray[np.uint64]]]:
         """For each part: uint16|uint32[n], its ids, and uint64[k], the ends in it; both mapped."""
         return [(part[IDS.name], part[DOCUMENT_ENDS.name]) for part in self.parts]
 
-    def column(self, name: str) -> Values | JoinedArrays:
-        """All values of a column; of positions, which count from the start of their shard, a copy.
+    def column(self, name: str) -> Values | ShardView:
+        """All values of a column; a copy for positions, which count from the start of their shard.
 
         Raises:
             TokenFileError: There is no such column.
@@ -84,7 +84,7 @@ class TokenFile:
         if len(arrays) == 1:
             return arrays[0]
         if not found[name].is_position:
-            return JoinedArrays(arrays)
+            return ShardView(arrays)
         starts = np.cumsum([0, *(len(part[IDS.name]) for part in self.parts)], dtype=np.uint64)
         joined = np.concatenate([each + at for each, at in zip(arrays, starts, strict=False)])
         joined.flags.writeable = False
@@ -94,7 +94,7 @@ class TokenFile:
     def document_ends(self) -> npt.NDArray[np.uint64]:
         """read-only uint64[n_documents]: the position just past each document.
 
-        Mapped; with shards, whose ends count from their own starts, made when first asked for.
+        Mapped; with shards, whose ends count from their own starts, computed on first use.
         """
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
@@ -130,7 +130,6 @@ class TokenFile:
         return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The data stays where it is: another process maps the same files.
         return _open_again, (self._absolute_path, _manifest_digest(self.manifest))
 
     def __repr__(self) -> str:
@@ -142,10 +141,10 @@ def _manifest_digest(manifest: Manifest) -> str:
 
 
 def _open_again(path: str, digest: str) -> TokenFile:
-    """Open the token file of a `TokenFile` that was pickled.
+    """Open the files of a pickled `TokenFile`.
 
     Raises:
-        TokenFileError: It cannot be opened, or was built again since.
+        TokenFileError: They cannot be opened, or were rebuilt since.
     """
     file = open_tokens(path)
     found = _manifest_digest(file.manifest)
@@ -158,7 +157,7 @@ def _open_again(path: str, digest: str) -> TokenFile:
 
 
 def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
-    """The whole file as a read-only array, if it has the size that the manifest states."""
+    """Map a whole file, which must have the size that the manifest states, read-only."""
     path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
         with open(path, "rb") as file:
@@ -182,7 +181,7 @@ def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
 def open_tokens(
     path: str | os.PathLike[str], *, tokenizer: HasFingerprint | str | None = None
 ) -> TokenFile:
-    """Open a `.bin` that tokenbin built, after checking all that can be checked without reading it.
+    """Open a `.bin` that tokenbin built, after all checks that do not read it.
 
     Args:
         path: NAME.bin or NAME.json; for shards, NAME.json opens all of them.
@@ -221,10 +220,11 @@ def _read_manifest(bin_path: Path) -> Manifest:
             f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
         ) from error
     except FileNotFoundError:
-        # Where `preprocess.storage` keeps what is not finished.
+        whole = bin_path.with_name(manifest_name(name_of(bin_path)))
+        # Where `preprocess.storage` keeps unfinished files.
         if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
             message = "is not finished; run the command that builds it again, to the end"
-        elif (whole := _of_shard(bin_path)) is not None:
+        elif whole != manifest_path and whole.exists():
             message = f"is one of several shards; open all of them by their manifest {whole}"
         elif bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
             message = (
@@ -243,15 +243,8 @@ def _read_manifest(bin_path: Path) -> Manifest:
     return Manifest.from_json(text, manifest_path)
 
 
-def _of_shard(path: Path) -> Path | None:
-    """The manifest that lists this file as a shard, if there is one."""
-    match = _SHARD_NAME.fullmatch(path.stem)
-    whole = path.with_name(manifest_name(match[1])) if match else None
-    return whole if whole is not None and whole.exists() else None
-
-
 def name_of(path: Path) -> str:
-    """NAME of a .bin or .docs; for a shard that has no manifest of its own, that of the whole.
+    """NAME of a .bin or .docs; for a shard without a manifest of its own, NAME of the dataset.
 
     >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
     ('train', 'train')

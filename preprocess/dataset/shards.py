@@ -1,7 +1,4 @@
-"""Several arrays as one, without a copy: the shards of a token file.
-
-Law: what is read is what would be read from all arrays put one behind the other.
-"""
+"""The shards of a token file, read as one array without a copy."""
 
 from __future__ import annotations
 
@@ -15,23 +12,23 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class JoinedArrays:
-    """Arrays of ids, one behind the other; read only.
+class ShardView:
+    """A read-only view of the concatenation of arrays of ids.
 
-    >>> joined = JoinedArrays([np.array([5, 7], np.uint16), np.array([8, 9, 2], np.uint16)])
-    >>> len(joined), joined[2], joined[1:4].tolist(), joined[np.array([0, -1])].tolist()
+    >>> view = ShardView([np.array([5, 7], np.uint16), np.array([8, 9, 2], np.uint16)])
+    >>> len(view), view[2], view[1:4].tolist(), view[np.array([0, -1])].tolist()
     (5, 8, [7, 8, 9], [5, 2])
 
     A slice inside one array shares its memory; all else that is read is a copy of just that.
-    `np.asarray(joined)` copies everything.
+    `np.asarray(view)` copies everything.
 
     Args:
         arrays: uint16[n] or uint32[n], all of one type.
 
     Attributes:
         arrays: As given.
-        starts: int64[n_arrays + 1], where each begins, and where the last ends.
-        dtype: The type of all of them.
+        starts: int64[n_arrays + 1], the position of the first id of each, and the total length.
+        dtype: The type of all arrays.
     """
 
     def __init__(self, arrays: Sequence[Ids]) -> None:
@@ -57,12 +54,7 @@ class JoinedArrays:
         if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
         places = np.where(key < 0, key + len(self), key).astype(np.int64)
-        found = np.empty(len(places), self.dtype)
-        of = np.searchsorted(self.starts, places, "right") - 1
-        for number in np.unique(of).tolist():
-            here = of == number
-            found[here] = self.arrays[number][places[here] - self.starts[number]]
-        return found
+        return self.windows(places, 1)[:, 0]
 
     def _between(self, start: int, stop: int) -> Ids:
         first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)
@@ -76,7 +68,7 @@ class JoinedArrays:
         return pieces[0] if len(pieces) == 1 else np.concatenate([self.arrays[0][:0], *pieces])
 
     def windows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
-        """Windows of `length` ids, copied; one may stand across arrays.
+        """Copy windows of `length` ids, which may cross arrays.
 
         Args:
             starts: int64[n], each in [0, len(self) - length].
@@ -90,9 +82,8 @@ class JoinedArrays:
         inside = starts + length <= self.starts[of + 1]
         for number in np.unique(of[inside]).tolist():
             rows = np.flatnonzero(inside & (of == number))
-            found[rows] = windows_of(self.arrays[number], length)[
-                starts[rows] - self.starts[number]
-            ]
+            places = starts[rows] - self.starts[number]
+            found[rows] = windows_of(self.arrays[number], length)[places]
         for row in np.flatnonzero(~inside).tolist():
             start = int(starts[row])
             found[row] = self._between(start, start + length)

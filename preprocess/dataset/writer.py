@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -15,8 +16,6 @@ from msgspec import Struct
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import (
     BLOCK_BYTES,
-    DOCUMENT_ENDS,
-    IDS,
     Column,
     TokenFileError,
     Values,
@@ -27,7 +26,7 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard, manifest_is_as_written
 from preprocess.storage import DamagedStateError, Storage, Stream
 
-# What is read at a time of a document that moves to the next shard.
+# Bytes read at a time of a document that moves to the next shard.
 _MOVED_BYTES = 16 * 1024 * 1024
 
 
@@ -60,24 +59,38 @@ class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ColumnFile:
-    """The file of a column that grows, digested block by block."""
+    """The growing file of a column, digested block by block."""
 
-    def __init__(self, storage: Storage, name: str, column: Column, state: StreamState) -> None:
-        self.name, self.column = name, column
-        self._finished = list(state.blocks)
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        column: Column,
+        vocab_size: int,
+        states: Sequence[StreamState],
+    ) -> None:
+        self.name, self.column, self.dtype = name, column, column.dtype_for(vocab_size)
+        self._storage = storage
+        self._finished = [block for state in states for block in state.blocks]
+        self._n_reported = len(self._finished)
         self._block = xxhash.xxh3_128()
         self._in_block = 0
-        self._n_told = len(state.blocks)
-        full = len(state.blocks) * BLOCK_BYTES
-        self.stream = storage.stream(name, state.n_bytes)
-        if state.n_bytes:
-            self._digest(memoryview(storage.read(name, full, state.n_bytes)))
-        if self._block.hexdigest() != state.last or len(self._finished) != len(state.blocks):
+        reached = states[-1] if states else StreamState()
+        full = len(self._finished) * BLOCK_BYTES
+        self.stream = storage.stream(name, reached.n_bytes)
+        if reached.n_bytes:
+            self._digest(memoryview(storage.read(name, full, reached.n_bytes)))
+        if self._block.hexdigest() != reached.last or len(self._finished) != self._n_reported:
             self.stream.close()
             raise DamagedStateError(
                 f"{name}: what was written before the interruption is damaged (its last block, from"
                 f" byte {full:,}, is not what the journal says); start anew (--overwrite)"
             )
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return self.stream.n_bytes // self.dtype.itemsize
 
     def _digest(self, data: memoryview) -> None:
         while len(data):
@@ -100,28 +113,30 @@ class _ColumnFile:
 
     def state(self) -> StreamState:
         """Progress, with the blocks that no earlier state had."""
-        blocks = tuple(self._finished[self._n_told :])
-        self._n_told = len(self._finished)
+        blocks = tuple(self._finished[self._n_reported :])
+        self._n_reported = len(self._finished)
         return StreamState(self.stream.n_bytes, blocks, self._block.hexdigest())
 
-    def finish(self, n_bytes: int, storage: Storage) -> tuple[str, ...]:
-        """Bring the file to the disk; return the digests of its first `n_bytes` bytes."""
+    def finish(self, count: int) -> tuple[str, ...]:
+        """Make the file durable and close it; return the digests of its first `count` values."""
         self.stream.sync()
         self.stream.close()
-        full = n_bytes // BLOCK_BYTES
-        if n_bytes == self.stream.n_bytes:
-            last = [self._block.hexdigest()] if self._in_block else []
-        else:
-            rest = storage.read(self.name, full * BLOCK_BYTES, n_bytes)
-            last = [xxhash.xxh3_128_hexdigest(rest)] if rest else []
-        return (*self._finished[:full], *last)
+        n_bytes = count * self.dtype.itemsize
+        blocks = self._finished[: n_bytes // BLOCK_BYTES]
+        start = len(blocks) * BLOCK_BYTES
+        if start < n_bytes == self.stream.n_bytes:
+            blocks.append(self._block.hexdigest())
+        elif start < n_bytes:
+            rest = self._storage.read(self.name, start, n_bytes)
+            blocks.append(xxhash.xxh3_128_hexdigest(rest))
+        return tuple(blocks)
 
 
 class TokenFileWriter:
     """Writes NAME.json and the files of all columns into a storage, which gives them final names.
 
-    `append` as often as needed, then `finish` once. `state` returns the progress, and a writer that
-    is made with all states of another resumes it.
+    `append` as often as needed, then `finish` once. A writer that is made with all `state`s of
+    another resumes it.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -136,7 +151,7 @@ class TokenFileWriter:
     ...         end_of_text_id=299, n_bytes=3, tokenizer_fingerprint="", pattern="gpt2",
     ...         unicode_version="16.0.0", sources=[],
     ...     )
-    ...     storage.publish(writer.data_names, [writer.manifest_name])
+    ...     storage.publish(["train.bin", "train.docs"], ["train.json"])
     ...     open_tokens(Path(directory, "train.bin")).tokens.tolist()
     [5, 7, 299, 8, 299]
 
@@ -149,9 +164,7 @@ class TokenFileWriter:
         split_documents: Whether a document may be continued in the next shard.
 
     Attributes:
-        manifest_name: NAME.json.
         columns: `COLUMNS` when the writer was made.
-        last_end: The end of the last document, in the shard that grows.
 
     Raises:
         OutputError: The files cannot be written.
@@ -171,70 +184,52 @@ class TokenFileWriter:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
-        self.dtype = token_dtype(vocab_size)
-        self.manifest_name = manifest_name(name)
         self.columns = table.COLUMNS
-        self.last_end = states[-1].last_end if states else 0
         self._name = name
         self._storage = storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
         self._shards = [shard for state in states for shard in state.shards]
-        self._n_told = len(self._shards)
+        self._n_reported = len(self._shards)
+        # The end of the last document, in the growing shard.
+        self._last_end = states[-1].last_end if states else 0
         self._files: list[_ColumnFile] = []
         self._open(states)
 
     def _open(self, states: Sequence[WriterState] = ()) -> None:
         """Begin or resume the files that grow."""
         self._files = []
+        is_whole = self._shard_tokens is None
+        stem = self._name if is_whole else shard_name(self._name, len(self._shards))
         try:
             for column in self.columns:
-                file = f"{self._stem}{column.suffix}"
-                told = [state.streams[file] for state in states if file in state.streams]
-                blocks = tuple(block for each in told for block in each.blocks)
-                state = StreamState(told[-1].n_bytes, blocks, told[-1].last) if told else None
-                opened = _ColumnFile(self._storage, file, column, state or StreamState())
-                self._files.append(opened)
+                name = f"{stem}{column.suffix}"
+                of_file = [state.streams[name] for state in states if name in state.streams]
+                file = _ColumnFile(self._storage, name, column, self.vocab_size, of_file)
+                self._files.append(file)
         except BaseException:
             self.close()
             raise
 
     @property
-    def _stem(self) -> str:
-        is_whole = self._shard_tokens is None
-        return self._name if is_whole else shard_name(self._name, len(self._shards))
-
-    def _count_here(self, column: Column) -> int:
-        """Values of a column in the file that grows."""
-        file = self._files[self.columns.index(column)]
-        return file.stream.n_bytes // column.dtype_for(self.vocab_size).itemsize
-
-    @property
-    def data_names(self) -> list[str]:
-        """The files of all columns and shards."""
-        finished = [shard_name(self._name, number) for number in range(len(self._shards))]
-        stems = [*finished, self._stem]
-        return [f"{stem}{column.suffix}" for stem in stems for column in self.columns]
-
-    @property
     def n_tokens(self) -> int:
         """Ids that were appended."""
-        return sum(shard.n_tokens for shard in self._shards) + self._count_here(IDS)
+        return sum(shard.n_tokens for shard in self._shards) + self._files[0].count
 
     @property
     def n_documents(self) -> int:
         """Documents that ended."""
-        return sum(shard.n_documents for shard in self._shards) + self._count_here(DOCUMENT_ENDS)
+        return sum(shard.n_documents for shard in self._shards) + self._files[1].count
 
     @property
     def streams(self) -> list[Stream]:
-        """What has to be on the disk before a journal may record `state`."""
+        """Streams that must be durable before a journal may record `state`."""
         return [file.stream for file in self._files]
 
     def state(self) -> WriterState:
         """Progress since the previous call."""
-        new = tuple(self._shards[self._n_told :])
-        self._n_told = len(self._shards)
-        return WriterState({file.name: file.state() for file in self._files}, new, self.last_end)
+        new = tuple(self._shards[self._n_reported :])
+        self._n_reported = len(self._shards)
+        return WriterState({file.name: file.state() for file in self._files}, new, self._last_end)
 
     def append(self, ids: Values, document_ends: Values, **others: Values) -> None:
         """Append token ids, the ends of the documents that end among them, and other columns.
@@ -246,34 +241,12 @@ class TokenFileWriter:
             **others: Name of a column -> its values, one for each id or each end.
 
         Raises:
-            TokenFileError: Values are out of range; nothing was written then.
-            OutputError: A write failed; the writer is of no use then.
+            TokenFileError: Values are out of range; nothing was written.
+            OutputError: A write failed; the writer cannot be used any more.
         """
-        name = self._files[0].name
-        place = f"{name}: token {self.n_tokens:,} and on"
-        for what, array in (("token ids", ids), ("document ends", document_ends)):
-            if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise TokenFileError(
-                    f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
-                    f"shape {array.shape}"
-                )
-        if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
-            position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
-            raise TokenFileError(
-                f"{name}: token {self.n_tokens + position:,} would have the id "
-                f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
-                "encode with the tokenizer that the vocabulary size was taken from"
-            )
+        self._check(ids, document_ends, others)
         ends = document_ends.astype(np.int64)
-        if ends.size and not (
-            ends[0] >= 1 and ends[-1] <= ids.size and (ends[1:] > ends[:-1]).all()
-        ):
-            raise TokenFileError(
-                f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
-                f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
-            )
-        ids = ids.astype(self.dtype, copy=False)
-        rows = self._rows(ids, ends, others, place)
+        rows = [ids, ends, *(others[column.name] for column in self.columns[2:])]
         while (n := self._fitting(ids.size, ends)) < ids.size:
             n_ends = int(np.searchsorted(ends, n, "right"))
             counts = [n if column.per == "token" else n_ends for column in self.columns]
@@ -286,72 +259,95 @@ class TokenFileWriter:
             ids, ends = rows[:2]
         self._write(rows)
 
-    def _rows(
-        self, ids: Values, ends: Values, others: Mapping[str, Values], place: str
-    ) -> list[Values]:
-        """Values of each column, in the order of the columns."""
+    def _check(self, ids: Values, ends: Values, others: Mapping[str, Values]) -> None:
+        """Check the arguments of `append`."""
+        name = self._files[0].name
+        place = f"{name}: token {self.n_tokens:,} and on"
+        for what, array in (("token ids", ids), ("document ends", ends)):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise TokenFileError(
+                    f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
+                    f"shape {array.shape}"
+                )
+        if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
+            position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
+            raise TokenFileError(
+                f"{name}: token {self.n_tokens + position:,} would have the id "
+                f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
+                "encode with the tokenizer that the vocabulary size was taken from"
+            )
+        if ends.size and not (
+            ends[0] >= 1 and ends[-1] <= ids.size and (ends[1:] > ends[:-1]).all()
+        ):
+            raise TokenFileError(
+                f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
+                f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
+            )
         expected = [column.name for column in self.columns[2:]]
         if sorted(others) != sorted(expected):
             raise TokenFileError(
                 f"{place}: values for the columns {expected} are expected; got {sorted(others)}"
             )
         for column in self.columns[2:]:
+            values = others[column.name]
             n = ids.size if column.per == "token" else ends.size
-            if others[column.name].shape != (n,):
+            if values.shape != (n,):
                 raise TokenFileError(
                     f"{place}: the column {column.name} should have {n:,} values, one for each"
-                    f" {column.per}; got an array of shape {others[column.name].shape}"
+                    f" {column.per}; got an array of shape {values.shape}"
                 )
-            column.check_values(others[column.name], place)
-        return [ids, ends, *(others[name] for name in expected)]
+            info = np.iinfo(column.dtype_for(self.vocab_size))
+            most = info.max if column.limit is None else column.limit - 1
+            low, high = (int(values.min()), int(values.max())) if n else (0, 0)
+            if low < info.min or high > most:
+                raise TokenFileError(
+                    f"{place}: values of the column {column.name} are {info.min:,} to {most:,};"
+                    f" found {low if low < info.min else high:,}"
+                )
 
     def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
-        """How many of `n` ids go into the shard that grows; if 0, the next one is due."""
+        """How many of `n` ids go into the growing shard; if 0, the next one is due."""
         if self._shard_tokens is None:
             return n
-        room = self._shard_tokens - self._count_here(IDS)
+        room = self._shard_tokens - self._files[0].count
         if n <= room or self._splits:
             return min(n, room)
         n_ends = int(np.searchsorted(ends, room, "right"))
         if n_ends:
             return int(ends[n_ends - 1])
-        if self.last_end:
+        if self._last_end:
             return 0
         # A document that is larger than a shard has one of its own.
         return int(ends[0]) if ends.size else n
 
     def _write(self, rows: Sequence[Values]) -> None:
-        n = self._count_here(IDS)
+        n = self._files[0].count
         for file, values in zip(self._files, rows, strict=True):
             file.append(file.column.stored(values, self.vocab_size, n))
         if rows[1].size:
-            self.last_end = n + int(rows[1][-1])
+            self._last_end = n + int(rows[1][-1])
 
     def _next_shard(self) -> None:
-        """Close the shard that grows; its part of an unfinished document moves to the next.
+        """Close the growing shard, and move its part of an unfinished document to the next.
 
-        The old files keep that at their end until `finish`, for the journal still counts on it.
+        That part also stays in the old files until `finish`, because the journal may count on it.
         """
-        old, n = self._files, self._count_here(IDS)
-        keeps = n if self._splits else self.last_end
+        old = self._files
+        keeps = old[0].count if self._splits else self._last_end
         self._shards.append(self._finished(keeps))
-        self.last_end = 0
+        self._last_end = 0
         self._open()
         for before, after in zip(old, self._files, strict=True):
             if before.column.per == "token":
-                dtype = before.column.dtype_for(self.vocab_size)
-                stop = n * dtype.itemsize
-                for start in range(keeps * dtype.itemsize, stop, _MOVED_BYTES):
-                    piece = self._storage.read(before.name, start, min(start + _MOVED_BYTES, stop))
-                    after.append(np.frombuffer(piece, dtype))
+                itemsize = before.dtype.itemsize
+                for start in range(keeps * itemsize, before.stream.n_bytes, _MOVED_BYTES):
+                    piece = self._storage.read(before.name, start, start + _MOVED_BYTES)
+                    after.append(np.frombuffer(piece, before.dtype))
 
     def _finished(self, n_tokens: int) -> Shard:
-        """Finish the files that grow, of which `n_tokens` tokens and all documents count."""
-        shard = Shard(n_tokens, self._count_here(DOCUMENT_ENDS))
-        digests = {}
-        for file in self._files:
-            n_bytes = shard.count(file.column) * file.column.dtype_for(self.vocab_size).itemsize
-            digests[file.column.name] = file.finish(n_bytes, self._storage)
+        """Finish the growing files, of which `n_tokens` tokens and all documents count."""
+        shard = Shard(n_tokens, self._files[1].count)
+        digests = {file.column.name: file.finish(shard.count(file.column)) for file in self._files}
         return Shard(shard.n_tokens, shard.n_documents, digests)
 
     def finish(
@@ -365,7 +361,7 @@ class TokenFileWriter:
         sources: Sequence[Mapping[str, Any]],
         begin_of_text_id: int | None = None,
     ) -> Manifest:
-        """Write the manifest and bring everything to the disk, not yet under final names.
+        """Write the manifest and make all files durable, not yet under final names.
 
         The arguments are the fields of `Manifest` that the writer does not know itself.
 
@@ -374,10 +370,10 @@ class TokenFileWriter:
                 vocabulary size.
             OutputError: A write failed.
         """
-        name, n_here = self._files[0].name, self._count_here(IDS)
-        if self.last_end != n_here:
+        name, n_here = self._files[0].name, self._files[0].count
+        if self._last_end != n_here:
             raise TokenFileError(
-                f"{name}: {n_here - self.last_end:,} ids stand behind the last "
+                f"{name}: {n_here - self._last_end:,} ids stand behind the last "
                 "document's end; append the end of every document before finishing"
             )
         for special_id in (end_of_text_id, begin_of_text_id):
@@ -389,8 +385,12 @@ class TokenFileWriter:
         n_tokens, n_documents = self.n_tokens, self.n_documents
         here = self._finished(n_here)
         is_whole = self._shard_tokens is None
+        extra = [
+            {"name": each.name, "dtype": str(each.dtype), "per": each.per}
+            for each in self.columns[2:]
+        ]
         manifest = Manifest(
-            dtype=self.dtype.name,  # type: ignore[arg-type]  # one of two names
+            dtype=token_dtype(self.vocab_size).name,
             vocab_size=self.vocab_size,
             n_tokens=n_tokens,
             n_documents=n_documents,
@@ -401,41 +401,31 @@ class TokenFileWriter:
             pattern=pattern,
             unicode_version=unicode_version,
             sources=tuple(map(dict, sources)),
-            extra_columns=msgspec.convert(
-                [
-                    {"name": each.name, "dtype": str(each.dtype), "per": each.per}
-                    for each in self.columns[2:]
-                ],
-                tuple[ExtraColumn, ...],
-            ),
+            extra_columns=msgspec.convert(extra, tuple[ExtraColumn, ...]),
             digests=here.digests if is_whole else {},
             shards=() if is_whole else (*self._shards, here),
         )
-        growing = {file.name for file in self._files}
-        for data in manifest.files(self._name):
-            if data.column.per == "token" and data.name not in growing:
-                # What moved on to the next shard goes, now that the journal knows of that.
-                stream = self._storage.stream(data.name, data.n_bytes)
-                try:
+        for data in manifest.files(self._name)[: -len(self.columns)]:
+            if data.column.per == "token":
+                # Cut off what was moved to the next shard, now that the journal records that.
+                with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
                     stream.sync()
-                finally:
-                    stream.close()
-        self._storage.put(self.manifest_name, manifest.to_json().encode())
+        self._storage.put(manifest_name(self._name), manifest.to_json().encode())
         return manifest
 
     def close(self) -> None:
-        """Let go of the files; what was appended stays. It may be called more than once."""
+        """Close the files; what was appended stays. May be called more than once."""
         for file in self._files:
             file.stream.close()
 
 
 def saved_manifest(storage: Storage, name: str) -> Manifest:
-    """The manifest of a token file that a writer of an earlier run finished in a storage.
+    """Read the manifest of a token file that an earlier run finished, but did not publish.
 
     The length and the last block of each file are compared with it.
 
     Raises:
-        DamagedStateError: Something is not what the writer left.
+        DamagedStateError: A file is damaged or gone.
     """
 
     def damaged(what: str) -> DamagedStateError:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bpe.errors import TokenbinError
 from bpe.locations import local_path
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.dataset.shards import JoinedArrays, windows_of
+from preprocess.dataset.shards import ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def get_batch(
             f"{context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
         )
     starts = rng.integers(n_starts, size=batch_size)
-    if isinstance(tokens, JoinedArrays):
+    if isinstance(tokens, ShardView):
         windows = tokens.windows(starts, context_length + 1)
     else:
         # All windows as rows of one overlapping view; taking rows copies just those.
@@ -138,7 +138,7 @@ def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     return tensor.to(device)
 
 
-def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | JoinedArrays:
+def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | ShardView:
     """integer[n_tokens], shared with the dataset."""
     if isinstance(dataset, TokenFile):
         return dataset.tokens

@@ -1,4 +1,4 @@
-"""The protocol of a storage and its errors."""
+"""The protocol of a storage and its errors. Whatever cannot be written raises `OutputError`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from bpe.errors import TokenbinError
 
 JOURNAL_FILE = "journal.jsonl"
-# The name of a repair; no run has a name that begins with a dot.
+# The run name of a repair; no other run has a name that begins with a dot.
 REPAIR = ".repair"
 
 
@@ -18,40 +18,33 @@ class OutputError(TokenbinError):
 
 
 class DamagedStateError(OutputError):
-    """What an earlier run left is not what it was, so nothing can be resumed."""
+    """The work files of an earlier run were damaged, so nothing can be resumed."""
 
 
 class Stream(Protocol):
     """A file that grows at its end.
 
     Attributes:
-        n_bytes: Its length, what is not yet durable included.
+        n_bytes: Its length, including bytes that are not durable yet.
     """
 
     n_bytes: int
 
     def append(self, data: memoryview) -> None:
-        """Append bytes.
-
-        Raises:
-            OutputError: That failed.
-        """
+        """Append bytes."""
 
     def sync(self) -> None:
-        """Make what was appended durable; may be called while another thread appends.
+        """Make appended bytes durable; another thread may append meanwhile.
 
-        Who closes it first has to sync it before; then this does nothing.
-
-        Raises:
-            OutputError: That failed.
+        Does nothing once the stream is closed, so whoever closes it has to sync it first.
         """
 
     def close(self) -> None:
-        """Let go of the file, also while another thread syncs; it may be called more than once."""
+        """Close the file, also while another thread syncs; may be called more than once."""
 
 
 class Files(Protocol):
-    """Named files that are whole: those of a run, or the finished ones of a location."""
+    """Named, complete files: those of a run, or the finished ones of a location."""
 
     def names(self) -> list[str]:
         """Names of all files, sorted."""
@@ -60,29 +53,27 @@ class Files(Protocol):
         """Size of a file in bytes, or None if there is none."""
 
     def get(self, name: str) -> bytes | None:
-        """The content of a file, or None if there is none.
+        """Return the content of a file, or None if there is none.
 
         Raises:
-            OutputError: It is there and cannot be read.
+            OutputError: The file exists and cannot be read.
         """
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of a file, fewer where it ends before; none where there is none."""
+        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
 
     def where(self, name: str = "") -> str:
         """The place of a file, or of all, for messages."""
 
     def path(self, name: str = "") -> Path:
-        """A path on this machine for reading or memory-mapping a file and those next to it.
-
-        Of files that are kept elsewhere, a copy.
-        """
+        """A local path of a file and its siblings, to read or map; a copy if they are elsewhere."""
 
 
 class Storage(Files, Protocol):
     """The work files of one run, and the finished files of its location.
 
-    As a context manager it holds the lock of the location: one writer at a time.
+    As a context manager it holds the lock of the location: one writer at a time, `OutputError` for
+    any other.
 
     Attributes:
         finished: Files under their final names.
@@ -90,71 +81,50 @@ class Storage(Files, Protocol):
 
     finished: Files
 
-    def __enter__(self) -> Self:
-        """Take the lock.
+    def __enter__(self) -> Self: ...
 
-        Raises:
-            OutputError: The location cannot be written, or somebody else is at work there.
-        """
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock."""
+    def __exit__(self, *_: object) -> None: ...
 
     def check_writable(self) -> None:
-        """Check that the location can be created and written, before any work is done.
-
-        Raises:
-            OutputError: It cannot.
-        """
+        """Raise `OutputError`, before any work is done, if the location cannot be written."""
 
     def runs(self) -> list[str]:
         """Names of the runs in this location that left work files, sorted."""
 
     def stream(self, name: str, n_bytes: int = 0) -> Stream:
-        """Resume a stream after its first `n_bytes` bytes; what follows them is cut off.
+        """Resume a stream after its first `n_bytes` bytes, and cut off what follows them.
 
         Raises:
-            OutputError: It cannot be written.
-            DamagedStateError: It is shorter than that.
+            DamagedStateError: The stream is shorter than that.
         """
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a whole file durably; until then the name has its previous content.
-
-        Raises:
-            OutputError: That failed.
-        """
+        """Write a whole file durably; until then the name has its previous content."""
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
 
     def publish(
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
-        """Give files their final names; those in `last` vouch for the others and come after them.
+        """Give files their final names: `names`, then `last`, which vouch for the others.
 
-        The finished files in `last` are removed first, then those in `gone`. It may be called again
-        after an interruption, with the same names.
-
-        Raises:
-            OutputError: That failed, or a file is neither here nor under its final name.
+        The finished files in `last` are removed first, then those in `gone`. After an interruption
+        it may be called again with the same names.
         """
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        """Write bytes over those of a finished file from `start` on, durably.
+        """Overwrite bytes of a finished file, durably.
 
         Args:
-            name: The file; created if there is none.
-            start: At most its size.
-            data: What is written.
+            name: The file; created if it does not exist.
+            start: Position of the first byte, at most the size of the file.
+            data: The bytes.
             cut: End the file after `data`.
-
-        Raises:
-            OutputError: That failed.
         """
 
     def clear(self) -> None:
-        """Remove all work files; the journal goes last, for without it the others mean nothing."""
+        """Remove all work files, the journal last: without it the others mean nothing."""
 
     def space(self) -> tuple[int, int]:
-        """(bytes that are free, bytes of the work files)."""
+        """(free bytes, bytes of the work files)."""
