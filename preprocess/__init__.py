@@ -6,8 +6,8 @@
     train = open_tokens("data/train.bin")
     inputs, targets = get_batch(train, batch_size=8, context_length=256)
 
-Law: `import preprocess` loads nothing heavy. Public names are imported when they are first used
-(PEP 562). This package owns files, formats, workers and the command; `bpe` knows none of them.
+Public names are imported when they are first used (PEP 562), so `import preprocess` loads nothing
+heavy. This package owns files, formats, workers and the command; `bpe` knows none of them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     from preprocess.settings.options import SettingsError
 
 __all__ = [
-    "BuildResult",
-    "CorpusError",
-    "SettingsError",
-    "TokenFile",
-    "TokenFileError",
-    "build",
-    "get_batch",
-    "open_tokens",
+    "BuildResult", "CorpusError", "SettingsError", "TokenFile", "TokenFileError", "build",
+    "get_batch", "open_tokens",
 ]
 
 # No module has the name of something public: importing it would put the module in that place.

@@ -25,8 +25,7 @@ from preprocess.outputs import TOKENIZER_FILE
 from preprocess.progress import system_values
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
-from preprocess.storage import OutputError, open_storage
-from preprocess.storage.local import writing
+from preprocess.storage import OutputError, open_storage, writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

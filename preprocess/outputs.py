@@ -38,8 +38,8 @@ from preprocess.storage import (
     OutputError,
     Storage,
     open_storage,
+    writing,
 )
-from preprocess.storage.local import writing
 
 if TYPE_CHECKING:
     from bpe import Tokenizer

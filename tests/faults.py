@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bpe import files
-from preprocess.storage import local as storage
+from preprocess import storage
 
 CHANGING = {
     "open", "write", "ftruncate", "fsync", "fdatasync", "replace", "unlink", "mkdir", "rmdir",

@@ -133,7 +133,7 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(path)
         return open_tokens(path)
 
-    monkeypatch.setattr("preprocess.sampling.batches.open_tokens", counted)
+    monkeypatch.setattr("preprocess.sampling.open_tokens", counted)
     return opened
 
 

@@ -23,7 +23,6 @@ from preprocess.report import Report
 from preprocess.sinks import TokenFiles
 from preprocess.sources import find_sources
 from preprocess.storage import Storage
-from preprocess.storage.local import LocalStorage
 
 END = "<|endoftext|>"
 NAMES = {"short": "short", "middle": "m", "long": "long"}
@@ -103,7 +102,7 @@ def test_three_outputs_of_any_kind(
     ids = SpecialIds(tokenizer.special_tokens[END], None)
 
     def run(name: str, progress: Progress) -> tuple[dict[str, Any], Report]:
-        with LocalStorage(tmp_path / name, "run") as storage, Journal(storage) as entries:
+        with Storage(tmp_path / name, "run") as storage, Journal(storage) as entries:
             report = Report()
             more = {"vocab_size": 262} if kind is TokenFiles else {}
             encoding = EncodePass(0, sources, tokenizer, ids, 2, report, progress, entries)

@@ -31,7 +31,7 @@ from preprocess.stopping import (
     logger,
     stopping,
 )
-from preprocess.storage.local import LOCK_FILE
+from preprocess.storage import LOCK_FILE
 
 ROOT = Path(__file__).parent.parent
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.

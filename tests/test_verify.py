@@ -26,8 +26,8 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.inspect import facts, lines
 from preprocess.pipeline import encode
-from preprocess.storage import OutputError, local
-from preprocess.storage.local import LocalStorage
+from preprocess.progress import Progress
+from preprocess.storage import OutputError, Storage
 from preprocess.verify import Finding, verify
 
 
@@ -322,7 +322,7 @@ def test_every_write_of_a_repair_fails_in_turn(
             path.unlink()
         system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
         with monkeypatch.context() as patch:
-            patch.setattr(local, "os", system)
+            patch.setattr("preprocess.storage.os", system)
             try:
                 assert not damages(verify(data, repair=True))
             except OutputError as error:
@@ -549,7 +549,7 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
     flip(data / "train.bin", 40)
     before = (data / "train.bin").read_bytes()
     with (
-        LocalStorage(data, "build"),
+        Storage(data, "build"),
         pytest.raises(OutputError, match=r"data: process \d+ on .* is writing in this directory"),
     ):
         verify(data / "train.bin", repair=True)
@@ -593,8 +593,8 @@ def test_what_a_killed_repair_left_is_said_and_cleared_away(
     (data / "tokenizer.json").unlink()
     with monkeypatch.context() as patched:
         # At its beginning there is nothing to clear yet.
-        patched.setattr(LocalStorage, "publish", killed)
-        patched.setattr(LocalStorage, "clear", lambda self: None)
+        patched.setattr(Storage, "publish", killed)
+        patched.setattr(Storage, "clear", lambda self: None)
         with pytest.raises(KilledError):
             verify(data, repair=True)
     work = data / "..repair.partial"
@@ -672,7 +672,7 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
     assert not damages(verify(data, deep=True))
 
 
-def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
+def test_ends_are_not_copied_to_look_for_two_of_them(tmp_path: Path) -> None:
     from preprocess import verify
     from preprocess.dataset.manifest import Manifest
 
@@ -693,10 +693,11 @@ def test_ends_are_not_copied_to_look_for_two_of_them() -> None:
         digests=digests,
     )
     ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
-    file = manifest.files("x")[0]
+    stage = Progress().stage("x", 0)
+    scan = verify._Scan(tmp_path / "x.bin", manifest.files("x")[0], manifest, stage)
     tracemalloc.start()
     try:
-        finding = verify._of_blocks(Path("x.bin"), manifest, file, [0], ends)
+        finding = verify._check_blocks(scan, manifest, ends)
         assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
     finally:
         tracemalloc.stop()

@@ -83,6 +83,11 @@ class DataFile:
         """Its size."""
         return self.count * self.dtype.itemsize
 
+    def block(self, number: int) -> range:
+        """Positions in the file of the values in a block."""
+        per_block = BLOCK_BYTES // self.dtype.itemsize
+        return range(number * per_block, min((number + 1) * per_block, self.count))
+
 
 class ExtraColumn(Struct, frozen=True):
     """A column besides ids and document ends, as a manifest states it."""

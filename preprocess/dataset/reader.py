@@ -8,7 +8,7 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,10 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
-
-
-class HasFingerprint(Protocol):
-    """A tokenizer, as far as `open_tokens` uses it."""
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the tokenizer's file, in hexadecimal."""
 
 
 class TokenFile:
@@ -179,7 +174,7 @@ def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
 
 
 def open_tokens(
-    path: str | os.PathLike[str], *, tokenizer: HasFingerprint | str | None = None
+    path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
 ) -> TokenFile:
     """Open a `.bin` that tokenbin built, after all checks that do not read it.
 

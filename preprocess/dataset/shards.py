@@ -54,7 +54,12 @@ class ShardView:
         if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
         places = np.where(key < 0, key + len(self), key).astype(np.int64)
-        return self.windows(places, 1)[:, 0]
+        found = np.empty(len(places), self.dtype)
+        of = np.searchsorted(self.starts, places, "right") - 1
+        for number in np.unique(of).tolist():
+            here = of == number
+            found[here] = self.arrays[number][places[here] - self.starts[number]]
+        return found
 
     def _between(self, start: int, stop: int) -> Ids:
         first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)

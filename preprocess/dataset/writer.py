@@ -35,8 +35,8 @@ class StreamState(Struct, frozen=True, array_like=True):
 
     Attributes:
         n_bytes: Its length.
-        blocks: Digests of its full blocks; in a checkpoint, those that earlier ones do not have.
-        last: The digest of the block after them, which is not full.
+        blocks: Digests of the full blocks that earlier states do not have.
+        last: Digest of the block after them, which is not full.
     """
 
     n_bytes: int = 0
@@ -62,11 +62,7 @@ class _ColumnFile:
     """The growing file of a column, digested block by block."""
 
     def __init__(
-        self,
-        storage: Storage,
-        name: str,
-        column: Column,
-        vocab_size: int,
+        self, storage: Storage, name: str, column: Column, vocab_size: int,
         states: Sequence[StreamState],
     ) -> None:
         self.name, self.column, self.dtype = name, column, column.dtype_for(vocab_size)
@@ -141,10 +137,8 @@ class TokenFileWriter:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from preprocess.dataset.reader import open_tokens
-    >>> from preprocess.storage.local import LocalStorage
-    >>> with tempfile.TemporaryDirectory() as directory, LocalStorage(
-    ...     Path(directory), "example"
-    ... ) as storage:
+    >>> from preprocess.storage import Storage
+    >>> with tempfile.TemporaryDirectory() as directory, Storage(directory, "x") as storage:
     ...     writer = TokenFileWriter(storage, "train", vocab_size=300)
     ...     writer.append(np.array([5, 7, 299, 8, 299], np.uint32), np.array([3, 5]))
     ...     _ = writer.finish(
@@ -172,14 +166,8 @@ class TokenFileWriter:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        name: str,
-        *,
-        vocab_size: int,
-        states: Sequence[WriterState] = (),
-        shard_tokens: int | None = None,
-        split_documents: bool = False,
+        self, storage: Storage, name: str, *, vocab_size: int, states: Sequence[WriterState] = (),
+        shard_tokens: int | None = None, split_documents: bool = False,
     ) -> None:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
@@ -276,9 +264,8 @@ class TokenFileWriter:
                 f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
                 "encode with the tokenizer that the vocabulary size was taken from"
             )
-        if ends.size and not (
-            ends[0] >= 1 and ends[-1] <= ids.size and (ends[1:] > ends[:-1]).all()
-        ):
+        rising = (ends[1:] > ends[:-1]).all()
+        if ends.size and not (ends[0] >= 1 and ends[-1] <= ids.size and rising):
             raise TokenFileError(
                 f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
                 f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
@@ -351,14 +338,8 @@ class TokenFileWriter:
         return Shard(shard.n_tokens, shard.n_documents, digests)
 
     def finish(
-        self,
-        *,
-        end_of_text_id: int,
-        n_bytes: int,
-        tokenizer_fingerprint: str,
-        pattern: str,
-        unicode_version: str,
-        sources: Sequence[Mapping[str, Any]],
+        self, *, end_of_text_id: int, n_bytes: int, tokenizer_fingerprint: str, pattern: str,
+        unicode_version: str, sources: Sequence[Mapping[str, Any]],
         begin_of_text_id: int | None = None,
     ) -> Manifest:
         """Write the manifest and make all files durable, not yet under final names.
@@ -390,16 +371,11 @@ class TokenFileWriter:
             for each in self.columns[2:]
         ]
         manifest = Manifest(
-            dtype=token_dtype(self.vocab_size).name,
-            vocab_size=self.vocab_size,
-            n_tokens=n_tokens,
-            n_documents=n_documents,
-            n_bytes=n_bytes,
-            end_of_text_id=end_of_text_id,
-            begin_of_text_id=begin_of_text_id,
+            dtype=token_dtype(self.vocab_size).name, vocab_size=self.vocab_size,
+            n_tokens=n_tokens, n_documents=n_documents, n_bytes=n_bytes,
+            end_of_text_id=end_of_text_id, begin_of_text_id=begin_of_text_id,
             tokenizer_fingerprint=tokenizer_fingerprint,
-            pattern=pattern,
-            unicode_version=unicode_version,
+            pattern=pattern, unicode_version=unicode_version,
             sources=tuple(map(dict, sources)),
             extra_columns=msgspec.convert(extra, tuple[ExtraColumn, ...]),
             digests=here.digests if is_whole else {},

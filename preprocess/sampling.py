@@ -1,8 +1,9 @@
-"""Random batches of windows, for loops in the manner of nanoGPT.
+"""Random batches of windows, for training loops like nanoGPT's.
 
-Law: every window of `context_length + 1` ids that the data holds is drawn with the same
-    probability, the first and the last one too. What is returned belongs to the caller: it shares
-    memory with nothing.
+Every window of `context_length + 1` ids in the data is drawn with the same probability. Returned
+arrays share memory with nothing. Of this project only the token file and `bpe`'s errors are
+imported, so that who only samples never loads the builder; PyTorch is imported by the first call
+that asks for tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -29,35 +29,31 @@ Batch = npt.NDArray[np.int64]
 Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
 
 
+# Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
+_outputs = ReusedMemory(limit=8, largest=1 << 24)
+# Files opened by their paths, the last used at the end: a training loop alternates between two.
+_files: dict[str, tuple[tuple[int, ...], TokenFile]] = {}
+_FILES_KEPT = 16
+_lock = threading.Lock()
+
+
 class SamplingError(TokenbinError, ValueError):
     """A batch cannot be drawn from this data with these arguments."""
 
 
 @overload
 def get_batch(
-    dataset: Dataset,
-    batch_size: int,
-    context_length: int,
-    device: None = None,
-    *,
-    rng: np.random.Generator | None = None,
+    dataset: Dataset, batch_size: int, context_length: int, device: None = None,
+    *, rng: np.random.Generator | None = None,
 ) -> tuple[Batch, Batch]: ...
 @overload
 def get_batch(
-    dataset: Dataset,
-    batch_size: int,
-    context_length: int,
-    device: str | torch.device,
-    *,
-    rng: np.random.Generator | None = None,
+    dataset: Dataset, batch_size: int, context_length: int, device: str | torch.device,
+    *, rng: np.random.Generator | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def get_batch(
-    dataset: Dataset,
-    batch_size: int,
-    context_length: int,
-    device: str | torch.device | None = None,
-    *,
-    rng: np.random.Generator | None = None,
+    dataset: Dataset, batch_size: int, context_length: int,
+    device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
 ) -> tuple[Batch, Batch] | tuple[torch.Tensor, torch.Tensor]:
     """Draw random windows and the ids that follow each of their places.
 
@@ -111,22 +107,15 @@ def get_batch(
     if isinstance(tokens, ShardView):
         windows = tokens.windows(starts, context_length + 1)
     else:
-        # All windows as rows of one overlapping view; taking rows copies just those.
         windows = windows_of(tokens, context_length + 1)[starts]
-    inputs, targets = (_empty((batch_size, context_length)) for _ in range(2))
+    inputs, targets = (
+        _outputs.array(8 * batch_size * context_length).view(np.int64).reshape(batch_size, -1)
+        for _ in range(2)
+    )
     inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
     if device is None:
         return inputs, targets
     return _to_device(inputs, device), _to_device(targets, device)
-
-
-# Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
-_outputs = ReusedMemory(limit=8, largest=1 << 24)
-
-
-def _empty(shape: tuple[int, int]) -> Batch:
-    """int64[shape], C-contiguous, of any content."""
-    return _outputs.array(8 * shape[0] * shape[1]).view(np.int64).reshape(shape)
 
 
 def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
@@ -159,35 +148,22 @@ def _name(dataset: Dataset) -> str:
     return str(dataset.path if isinstance(dataset, TokenFile) else os.fspath(dataset))
 
 
-# A training loop alternates between two; each costs a map and a manifest.
-_FILES_KEPT = 16
-_files: OrderedDict[str, tuple[tuple[int, ...], TokenFile]] = OrderedDict()
-_lock = threading.Lock()
-
-
 def _opened(path: str) -> TokenFile:
     """Return the token file at a path, opened again if it was replaced."""
     # A builder renames the manifest last, so a file that is replaced meanwhile differs again.
     seen = _identity(path)
     with _lock:
-        if seen and path in _files and _files[path][0] == seen:
-            _files.move_to_end(path)
-            return _files[path][1]
-    file = open_tokens(path)
-    with _lock:
-        _files[path] = (seen, file)
-        _files.move_to_end(path)
+        identity, file = _files.pop(path, ((), None))
+        if file is None or not seen or identity != seen:
+            file = open_tokens(path)
+        _files[path] = seen, file
         if len(_files) > _FILES_KEPT:
-            _files.popitem(last=False)
+            del _files[next(iter(_files))]
     return file
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Identify the `.bin` and its manifest, without which shards are never replaced.
-
-    Returns:
-        What changes when one of them is replaced; empty if there is no manifest.
-    """
+    """Identify the `.bin`, which shards do not have, and its manifest; () without a manifest."""
     identity: list[int] = []
     stem = os.path.splitext(path)[0]
     for suffix in (".bin", ".json"):

@@ -1,0 +1,302 @@
+"""Rebuild token files from their sources: to compare them with what is there, or to repair it.
+
+Files are rebuilt by the functions of the build, and only what is proven is written: a block has the
+digest in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint in the
+manifest. stats.json has the settings and the paths; the manifest has the counts of each source, so
+only the sources that are concerned are read.
+
+Functions raise `RebuildError` if the origin is not known or the result not proven, another
+`TokenbinError` if a source cannot be read, and `OutputError` if a file cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from bpe.errors import TokenbinError
+from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
+from preprocess.dataset.manifest import DataFile, Manifest
+from preprocess.dataset.reader import TokenFile
+from preprocess.encode_pass import Part, SpecialIds, encoded_again
+from preprocess.outputs import TOKENIZER_FILE, Stats, names_of_tokenizer, put_tokenizer, read_stats
+from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
+from preprocess.progress import Progress
+from preprocess.settings.options import SettingsError, convert
+from preprocess.settings.schema import BuildSettings, EncodeSettings
+from preprocess.sources import Source, digest_of
+from preprocess.storage import REPAIR, Storage, open_storage
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+
+class RebuildError(TokenbinError):
+    """Token files cannot be rebuilt: what they were built from is not known or has changed."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a token file was built from.
+
+    Attributes:
+        manifest: That of the token file.
+        sources: In order, with the sizes that the manifest states.
+        part: Position of the token file among the outputs that the sources fill.
+        n_outputs: Number of those outputs.
+        tokenizer: The tokenizer.
+        ids: Special ids around each document.
+        workers: Number of threads.
+    """
+
+    manifest: Manifest
+    sources: Sequence[Source]
+    part: int
+    n_outputs: int
+    tokenizer: AnyTokenizer
+    ids: SpecialIds
+    workers: int
+
+    def encode(self, indices: range) -> Iterator[Part]:
+        """Encode some of the sources once more, unit by unit."""
+        for source in self.sources[indices.start : indices.stop]:
+            for parts in encoded_again(
+                source, self.tokenizer, self.ids, self.workers, self.n_outputs
+            ):
+                yield parts[self.part]
+
+
+def starts_of(manifest: Manifest, per: str) -> list[int]:
+    """The first token or document of each source, and the total."""
+    counts = [source.get(f"{per}s") for source in manifest.sources]
+    known = [count for count in counts if isinstance(count, int) and count >= 0]
+    if len(known) < len(counts):
+        raise RebuildError("its manifest does not say what each source gave")
+    return [0, *accumulate(known)]
+
+
+def sources_at(manifest: Manifest, file: DataFile, number: int) -> range:
+    """Indices of the sources that gave the values of a block of a data file."""
+    starts, values = starts_of(manifest, file.column.per), file.block(number)
+    n_before = file.before.count(file.column)
+    first = int(np.searchsorted(starts, n_before + values.start, "right")) - 1
+    return range(max(first, 0), int(np.searchsorted(starts, n_before + values.stop, "left")))
+
+
+def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
+    """Find what a token file was built from, and check that the sources have the same sizes."""
+    settings, _ = _run_of(bin_path)
+    names, sources = sources_of(settings, tokenizer, bin_path.stem)
+    starts_of(manifest, "token")
+    known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
+    found = [(source.name, source.n_bytes) for source in sources]
+    for before, now in zip(known, found, strict=False):
+        if before != now:
+            raise RebuildError(
+                f"its source {before[0]} had {before[1]} bytes, and {now[0]} with {now[1]} is there"
+                " now"
+            )
+    if len(known) != len(found):
+        raise RebuildError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
+    ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
+    part = names.index(bin_path.stem)
+    return Origin(manifest, sources, part, len(names), tokenizer, ids, settings.workers)
+
+
+def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
+    """The settings of the run that made a token file, and its stats.json.
+
+    Where a command wrote over the file of another, both list it: the digest of the manifest decides
+    which is right.
+    """
+    found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
+    unread = []
+    files = open_storage(bin_path.parent).finished
+    for file_name in files.names():
+        if not file_name.endswith("stats.json"):
+            continue
+        stats = read_stats(files, file_name)
+        if stats is None or stats.made_from is None or stats.settings is None:
+            unread.append(file_name)
+            continue
+        try:
+            if stats.made_from.command == "encode":
+                encoded = convert(stats.settings, EncodeSettings)
+                if encoded.name == bin_path.stem:
+                    found[file_name] = encoded, stats
+            elif stats.made_from.command == "build":
+                built = convert(stats.settings, BuildSettings)
+                # A run without validation leaves a val.bin of another one alone.
+                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
+                if bin_path.stem in map(built.named, names):
+                    found[file_name] = built, stats
+        except SettingsError:
+            unread.append(file_name)
+    if not found:
+        more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
+        raise RebuildError(f"no stats.json beside it says how it was made{more}")
+    runs = list(found.values())
+    if len(runs) > 1:
+        name = manifest_name(bin_path.stem)
+        digest = xxhash.xxh3_128_hexdigest(files.get(name) or b"")
+        runs = [run for run in runs if run[1].manifests.get(name) == digest]
+    if not runs:
+        raise RebuildError(
+            f"{' and '.join(found)} both tell how it was made, and which came last is not known"
+        )
+    return runs[0]
+
+
+def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
+    """Encode the sources once more, and replace the manifest if it has the digest in stats.json.
+
+    The disk needs room for a second copy of the token files.
+    """
+    settings, stats = _run_of(bin_path)
+    name = manifest_name(bin_path.stem)
+    with _working(bin_path) as storage:
+        encoded_anew(settings, tokenizer, bin_path.stem, storage, progress)
+        digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
+        if digest != stats.manifests.get(name):
+            raise RebuildError(
+                "the sources and the tokenizer give another one now than stats.json tells of"
+            )
+        storage.publish([], [name])
+
+
+def rebuild_tokenizer(
+    bin_path: Path, fingerprint: str, found: AnyTokenizer | None, progress: Progress
+) -> None:
+    """Replace tokenizer.json: by its own content, rewritten, or as the build made it.
+
+    Args:
+        bin_path: The .bin.
+        fingerprint: That in the manifest.
+        found: The tokenizer in tokenizer.json, if it can be read.
+        progress: Shows what is done.
+    """
+    with _working(bin_path) as storage:
+        tokenizer = found
+        if tokenizer is None or tokenizer.fingerprint != fingerprint:
+            settings, _ = _run_of(bin_path)
+            if isinstance(settings, EncodeSettings):
+                raise RebuildError(f"it was not made here, but given ({settings.tokenizer})")
+            tokenizer = tokenizer_again(settings, storage, progress)
+        if tokenizer.fingerprint != fingerprint:
+            raise RebuildError(
+                f"what it was made from gives another one now ({tokenizer.fingerprint[:16]}...)"
+            )
+        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+        storage.publish(names_of_tokenizer(TOKENIZER_FILE))
+
+
+def clear_repair(directory: Path) -> None:
+    """Remove what a killed repair left."""
+    storage = open_storage(directory, REPAIR)
+    if REPAIR in storage.runs():
+        with storage:
+            storage.clear()
+
+
+@contextmanager
+def _working(bin_path: Path) -> Iterator[Storage]:
+    """A locked storage for a repair, which leaves nothing but its results."""
+    with open_storage(bin_path.parent, REPAIR) as storage:
+        storage.clear()
+        try:
+            yield storage
+        finally:
+            storage.clear()
+
+
+def first_difference(origin: Origin, file: TokenFile) -> tuple[int, str] | None:
+    """Find where the sources, encoded again, differ from a token file.
+
+    Returns:
+        (index of a source, what differs), or None if everything is the same.
+    """
+    done = {"token": 0, "document": 0}
+    columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
+    for index, source in enumerate(origin.sources):
+        if digest_of(source).hexdigest() != origin.manifest.sources[index].get("digest"):
+            return index, "its text is not what it was when the file was built"
+        for piece in origin.encode(range(index, index + 1)):
+            values_of = piece.values()
+            for column, stored in columns:
+                if column.name not in values_of:
+                    return index, f"it has the column {column.name}, and none is computed now"
+                wanted = column.stored(
+                    values_of[column.name], origin.manifest.vocab_size, done["token"]
+                )
+                start = done[column.per]
+                found = stored[start : start + len(wanted)]
+                if np.array_equal(found, wanted):
+                    continue
+                n = min(len(found), len(wanted))
+                differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
+                return index, f"{column.noun} of {column.per} {start + differs[0]:,} differs"
+            done["token"] += len(piece.ids)
+            done["document"] += len(piece.document_ends)
+    if tuple(done.values()) != (len(file), file.n_documents):
+        text = f"it gives {done['token']:,} tokens and {done['document']:,} documents"
+        return len(origin.sources) - 1, text
+    return None
+
+
+def mend(origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]) -> int:
+    """Rebuild damaged blocks, and write those that have the digest in the manifest.
+
+    Args:
+        origin: What the files were built from.
+        name: NAME of the token file.
+        storage: Holds the files, and their lock.
+        damaged: A file -> the numbers of damaged blocks, ascending.
+
+    Returns:
+        How many blocks were mended.
+    """
+    n_mended = 0
+    for file in origin.manifest.files(name):
+        size = storage.finished.size(file.name) or 0
+        blocks = damaged.get(file.name, ())
+        n_before = n_mended
+        # A file grows only by proven blocks: readers check its size, and would take one that was
+        # filled up with zeros for a complete one.
+        for number in blocks:
+            start, block = number * BLOCK_BYTES, _rebuilt(origin, file, number)
+            if start <= size and xxhash.xxh3_128_hexdigest(block) == file.digests[number]:
+                storage.mend(file.name, start, block)
+                size = max(size, start + len(block))
+                n_mended += 1
+        if size > file.n_bytes and n_mended - n_before == len(blocks):
+            storage.mend(file.name, file.n_bytes, b"", cut=True)
+    return n_mended
+
+
+def _rebuilt(origin: Origin, file: DataFile, number: int) -> bytes:
+    """A block of a file, from the sources that gave it."""
+    column, before, manifest = file.column, file.before, origin.manifest
+    block, n_before = file.block(number), before.count(column)
+    start, stop = n_before + block.start, n_before + block.stop
+    indices = sources_at(manifest, file, number)
+    place = starts_of(manifest, column.per)[indices.start]
+    token = starts_of(manifest, "token")[indices.start]
+    pieces = []
+    for piece in origin.encode(indices):
+        if column.name not in piece.values():
+            raise RebuildError(f"the column {column.name} is not one that is computed now")
+        found = piece.values()[column.name]
+        wanted = found[max(start - place, 0) : max(stop - place, 0)]
+        pieces.append(column.stored(wanted, manifest.vocab_size, token - before.n_tokens))
+        token += len(piece.ids)
+        place += len(found)
+        if place >= stop:
+            break
+    return b"".join(values.tobytes() for values in pieces)
