@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -25,6 +26,7 @@ from preprocess.reused_memory import ReusedMemory
 if TYPE_CHECKING:
     import torch
 
+Identity = tuple[tuple[int, ...], ...]
 Batch = npt.NDArray[np.int64]
 Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
 
@@ -32,7 +34,7 @@ Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
 # Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
 _outputs = ReusedMemory(limit=8, largest=1 << 24)
 # Files opened by their paths, the last used at the end: a training loop alternates between two.
-_files: dict[str, tuple[tuple[int, ...], TokenFile]] = {}
+_files: dict[str, tuple[Identity, TokenFile]] = {}
 _FILES_KEPT = 16
 _lock = threading.Lock()
 
@@ -99,8 +101,10 @@ def get_batch(
     tokens = _token_array(dataset)
     n_starts = len(tokens) - context_length
     if n_starts < 1:
+        path = dataset.path if isinstance(dataset, TokenFile) else dataset
+        found = "the array" if isinstance(path, np.ndarray) else os.fspath(path)
         raise SamplingError(
-            f"{_name(dataset)} has {len(tokens):,} tokens, and a window needs context_length + 1 = "
+            f"{found} has {len(tokens):,} tokens, and a window needs context_length + 1 = "
             f"{context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
         )
     starts = rng.integers(n_starts, size=batch_size)
@@ -142,12 +146,6 @@ def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | ShardView:
     return dataset
 
 
-def _name(dataset: Dataset) -> str:
-    if isinstance(dataset, np.ndarray):
-        return "the array"
-    return str(dataset.path if isinstance(dataset, TokenFile) else os.fspath(dataset))
-
-
 def _opened(path: str) -> TokenFile:
     """Return the token file at a path, opened again if it was replaced."""
     # A builder renames the manifest last, so a file that is replaced meanwhile differs again.
@@ -162,16 +160,13 @@ def _opened(path: str) -> TokenFile:
     return file
 
 
-def _identity(path: str) -> tuple[int, ...]:
+def _identity(path: str) -> Identity:
     """Identify the `.bin`, which shards do not have, and its manifest; () without a manifest."""
-    identity: list[int] = []
     stem = os.path.splitext(path)[0]
-    for suffix in (".bin", ".json"):
-        try:
-            status = os.stat(stem + suffix)
-        except FileNotFoundError:
-            if suffix == ".json":
-                return ()
-            continue
-        identity += (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return tuple(identity)
+    try:
+        found = [os.stat(f"{stem}.json")]
+    except FileNotFoundError:
+        return ()
+    with suppress(FileNotFoundError):
+        found.append(os.stat(f"{stem}.bin"))
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

@@ -148,11 +148,7 @@ class Files:
         return None
 
     def get(self, name: str) -> bytes | None:
-        """Return the content of a file, or None if there is none.
-
-        Raises:
-            OutputError: The file exists and cannot be read.
-        """
+        """Return the content of a file, None if there is none; `OutputError` if unreadable."""
         path = self.directory / name
         try:
             if path.is_fifo():  # reading it would wait for somebody who writes to it
@@ -185,7 +181,7 @@ class Files:
 
 
 class Storage(Files):
-    """The work files of one run, and the finished files of its location.
+    """The work files of one run, and the finished files of its location. Writes create both.
 
     As a context manager it holds the lock of the location: one writer at a time, `OutputError` for
     any other.
@@ -327,11 +323,7 @@ class Storage(Files):
 
 
 def _locked(path: Path) -> int:
-    """Take the lock of a directory, which the system releases however the process ends.
-
-    Raises:
-        OutputError: Another process has it.
-    """
+    """Take the lock of a directory, which the system releases however the process ends."""
     while True:
         # A link is not followed: the file that it points to would be overwritten.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -364,11 +356,7 @@ def _holder(descriptor: int) -> str:
 
 
 def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
-    """Open the storage of a run in a location, which is created when something is written.
-
-    Args:
-        location: The directory where outputs get their final names.
-        run: The name of the run; "" where only finished files are read.
+    """Open the storage of a run; `run` may be "" where only finished files are read.
 
     Raises:
         LocationError: The location is a URL.

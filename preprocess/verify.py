@@ -20,29 +20,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
-from preprocess.dataset.columns import (
-    BLOCK_BYTES,
-    DOCUMENT_ENDS,
-    IDS,
-    TokenFileError,
-    manifest_name,
-)
+from preprocess import rebuild
+from preprocess.dataset.columns import BLOCK_BYTES, IDS, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE, read_stats
 from preprocess.progress import Progress, Stage
-from preprocess.rebuild import (
-    Origin,
-    RebuildError,
-    clear_repair,
-    first_difference,
-    mend,
-    origin_of,
-    rebuild_manifest,
-    rebuild_tokenizer,
-    sources_at,
-)
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import OutputError, open_storage
@@ -81,11 +65,6 @@ class Finding:
         return f"{'ok     ' if self.sound else 'DAMAGED'}  {self.path}: {self.text}"
 
 
-def _finding(path: Path, wrong: str, right: str) -> Finding:
-    """A finding that is sound if nothing is wrong."""
-    return Finding(path, not wrong, wrong or right)
-
-
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """Findings as a JSON object."""
     return {
@@ -120,7 +99,7 @@ def verify(
     if not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if repair:
-        clear_repair(place if place.is_dir() else place.parent)
+        rebuild.clear_repair(place if place.is_dir() else place.parent)
     findings: list[Finding] = []
     for each in paths:
         try:
@@ -142,7 +121,7 @@ def _token_files_in(directory: Path) -> list[Path]:
     there = files.names()
     of_bin, of_docs = (
         {manifest_name(name_of(directory / name)) for name in there if name.endswith(suffix)}
-        for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
+        for suffix in (".bin", ".docs")
     )
     names = of_bin & of_docs
     for name in there:
@@ -168,16 +147,17 @@ def _check_token_file(
         content = manifest_path.read_bytes()
         manifest = Manifest.from_json(content.decode("utf-8", "replace"), manifest_path)
     except TokenbinError as error:
-        return [*rebuilt, _damage(path, error)]
+        return [*rebuilt, Finding(path, False, str(error).removeprefix(f"{path}: "))]
     if found := _no_files([path.with_name(file.name) for file in manifest.files(path.stem)]):
         return [*rebuilt, *found]
-    wrong = (
-        "the manifest is not as it was written: its text does not have its own digest; make it"
-        " again (verify --repair)"
-    )
-    if manifest_is_as_written(content):
-        wrong = ""
-    findings = [*rebuilt, _finding(manifest_path, wrong, "the manifest is as it was written")]
+    is_as_written = manifest_is_as_written(content)
+    text = "the manifest is as it was written"
+    if not is_as_written:
+        text = (
+            "the manifest is not as it was written: its text does not have its own digest; make it"
+            " again (verify --repair)"
+        )
+    findings = [*rebuilt, Finding(manifest_path, is_as_written, text)]
     findings += _check_data(bin_path, manifest, progress)
     try:
         tokenizer = tokenizer_of(bin_path, tokenizer_path)
@@ -187,11 +167,11 @@ def _check_token_file(
                 f" {tokenizer_path or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
             )
     except TokenbinError as error:
-        return [*findings, _damage(bin_path, error)]
+        return [*findings, Finding(bin_path, False, str(error).removeprefix(f"{bin_path}: "))]
     findings.append(_check_tokenizer(Path(tokenizer_path or beside), tokenizer))
-    origin: Origin | TokenbinError
+    origin: rebuild.Origin | TokenbinError
     try:
-        origin = origin_of(manifest, bin_path, tokenizer)
+        origin = rebuild.origin_of(manifest, bin_path, tokenizer)
     except TokenbinError as error:
         origin = error
     if all(finding.sound for finding in findings):
@@ -208,10 +188,6 @@ def _no_files(paths: Sequence[Path]) -> list[Finding]:
     """Find pipes, which would be waited for, directories and the like."""
     text = "expected a file, found something else; remove it"
     return [Finding(path, False, text) for path in paths if path.exists() and not path.is_file()]
-
-
-def _damage(path: Path, error: TokenbinError) -> Finding:
-    return Finding(path, False, str(error).removeprefix(f"{path}: "))
 
 
 def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
@@ -247,9 +223,10 @@ def _check_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[
         findings = [finding for finding in findings if not finding.sound] or [sound]
     if not any(scan.wrong_size for scan in scans):
         file = TokenFile(bin_path, manifest)
-        path = file.path if manifest.shards else bin_path.with_suffix(DOCUMENT_ENDS.suffix)
-        right = f"all {file.n_documents:,} documents end on end-of-text ids"
-        findings.append(_finding(path, _wrong_end(file), right))
+        path = file.path if manifest.shards else bin_path.with_suffix(".docs")
+        wrong = _wrong_end(file)
+        text = wrong or f"all {file.n_documents:,} documents end on end-of-text ids"
+        findings.append(Finding(path, not wrong, text))
     return findings
 
 
@@ -333,7 +310,7 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
                 f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
                 f" {docs.file.count:,} documents: as many are expected"
             )
-        findings.append(_finding(scan.path, wrong, rule))
+        findings.append(Finding(scan.path, not wrong, wrong or rule))
     return findings
 
 
@@ -346,8 +323,8 @@ def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | No
     names: dict[str, None] = {}
     for number in scan.damaged:
         named: list[str] = []
-        with suppress(RebuildError):
-            indices = sources_at(manifest, file, number)
+        with suppress(rebuild.RebuildError):
+            indices = rebuild.sources_at(manifest, file, number)
             sources = manifest.sources[indices.start : indices.stop]
             named = [str(source.get("name")) for source in sources]
         names |= dict.fromkeys(named)
@@ -436,7 +413,7 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     return Finding(file.path, True, f"{n_documents:,} documents decode, {again}")
 
 
-def _check_sources(file: TokenFile, origin: Origin | TokenbinError, deep: bool) -> Finding:
+def _check_sources(file: TokenFile, origin: rebuild.Origin | TokenbinError, deep: bool) -> Finding:
     """Check that the sources are there; with `deep`, that they encode to what the file holds."""
     if isinstance(origin, TokenbinError):
         # The token file may be sound all the same: sources are often thrown away.
@@ -444,7 +421,7 @@ def _check_sources(file: TokenFile, origin: Origin | TokenbinError, deep: bool) 
     n = len(origin.sources)
     if not deep:
         return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
-    different = first_difference(origin, file)
+    different = rebuild.first_difference(origin, file)
     if different is None:
         return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
     index, text = different
@@ -469,8 +446,8 @@ def _rebuild_small_files(
             path, first = manifest_path, f"remove {manifest_path.name} and "
             proof = "has the digest in stats.json"
             if tokenizer is None:
-                raise RebuildError(f"{TOKENIZER_FILE} is damaged or gone, too")
-            rebuild_manifest(bin_path, tokenizer, progress)
+                raise rebuild.RebuildError(f"{TOKENIZER_FILE} is damaged or gone, too")
+            rebuild.rebuild_manifest(bin_path, tokenizer, progress)
         elif tokenizer_path is None:
             wanted = manifest.tokenizer_fingerprint
             if tokenizer is not None:
@@ -480,7 +457,7 @@ def _rebuild_small_files(
                         return []
                 elif any(each.tokenizer_fingerprint == tokenizer.fingerprint for each in others):
                     return []
-            rebuild_tokenizer(bin_path, wanted, tokenizer, progress)
+            rebuild.rebuild_tokenizer(bin_path, wanted, tokenizer, progress)
         else:
             return []
     except OutputError:
@@ -501,7 +478,7 @@ def _as_written(path: Path) -> Manifest | None:
 
 
 def _repair_blocks(
-    bin_path: Path, origin: Origin | TokenbinError, findings: Sequence[Finding]
+    bin_path: Path, origin: rebuild.Origin | TokenbinError, findings: Sequence[Finding]
 ) -> Finding:
     """Mend the damaged blocks of findings, and report how many."""
     manifest_path = bin_path.with_suffix(".json")
@@ -513,8 +490,8 @@ def _repair_blocks(
         return Finding(bin_path, False, f"cannot be repaired: {origin}")
     try:
         with open_storage(bin_path.parent, bin_path.stem) as storage:
-            n_mended = mend(origin, bin_path.stem, storage, damaged)
-    except RebuildError as error:
+            n_mended = rebuild.mend(origin, bin_path.stem, storage, damaged)
+    except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
     n = sum(map(len, damaged.values()))
     text = f"{n_mended:,} of {n:,} damaged blocks were made again from the sources"

@@ -63,12 +63,9 @@ class DataFile:
     """One data file of a dataset: a column of one shard.
 
     Attributes:
-        name: Its name.
-        column: The column.
-        dtype: The type of its values.
-        count: Their number.
+        count: Number of values.
         before: The counts of all earlier shards together.
-        digests: xxh3_128 of every 4 MiB of it.
+        digests: As in `Shard`.
     """
 
     name: str
@@ -229,11 +226,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return manifest._with_digests(data, path)
 
     def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
-        """Add the digests of `data`, after checking that fields agree.
-
-        Raises:
-            TokenFileError: They contradict one another.
-        """
+        """Add the digests of `data`, after checking that the fields agree with one another."""
         if self.dtype != (dtype := token_dtype(self.vocab_size).name):
             raise TokenFileError(
                 f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "

@@ -15,14 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from bpe.locations import local_path
-from preprocess.dataset.columns import (
-    DOCUMENT_ENDS,
-    IDS,
-    TokenFileError,
-    Values,
-    manifest_name,
-    shard_name,
-)
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, Values, shard_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
@@ -136,11 +129,7 @@ def _manifest_digest(manifest: Manifest) -> str:
 
 
 def _open_again(path: str, digest: str) -> TokenFile:
-    """Open the files of a pickled `TokenFile`.
-
-    Raises:
-        TokenFileError: They cannot be opened, or were rebuilt since.
-    """
+    """Open the files of a pickled `TokenFile`, which must not have been rebuilt since."""
     file = open_tokens(path)
     found = _manifest_digest(file.manifest)
     if found != digest:
@@ -215,7 +204,7 @@ def _read_manifest(bin_path: Path) -> Manifest:
             f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
         ) from error
     except FileNotFoundError:
-        whole = bin_path.with_name(manifest_name(name_of(bin_path)))
+        whole = bin_path.with_name(f"{name_of(bin_path)}.json")
         # Where `preprocess.storage` keeps unfinished files.
         if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
             message = "is not finished; run the command that builds it again, to the end"

@@ -157,9 +157,6 @@ class TokenFileWriter:
         shard_tokens: Make shards of at most so many ids; None: none.
         split_documents: Whether a document may be continued in the next shard.
 
-    Attributes:
-        columns: `COLUMNS` when the writer was made.
-
     Raises:
         OutputError: The files cannot be written.
         DamagedStateError: They are not what `states` says.
@@ -172,7 +169,7 @@ class TokenFileWriter:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
-        self.columns = table.COLUMNS
+        self._columns = table.COLUMNS
         self._name = name
         self._storage = storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
@@ -189,7 +186,7 @@ class TokenFileWriter:
         is_whole = self._shard_tokens is None
         stem = self._name if is_whole else shard_name(self._name, len(self._shards))
         try:
-            for column in self.columns:
+            for column in self._columns:
                 name = f"{stem}{column.suffix}"
                 of_file = [state.streams[name] for state in states if name in state.streams]
                 file = _ColumnFile(self._storage, name, column, self.vocab_size, of_file)
@@ -234,10 +231,10 @@ class TokenFileWriter:
         """
         self._check(ids, document_ends, others)
         ends = document_ends.astype(np.int64)
-        rows = [ids, ends, *(others[column.name] for column in self.columns[2:])]
+        rows = [ids, ends, *(others[column.name] for column in self._columns[2:])]
         while (n := self._fitting(ids.size, ends)) < ids.size:
             n_ends = int(np.searchsorted(ends, n, "right"))
-            counts = [n if column.per == "token" else n_ends for column in self.columns]
+            counts = [n if column.per == "token" else n_ends for column in self._columns]
             if n:
                 self._write([row[:count] for row, count in zip(rows, counts, strict=True)])
             else:
@@ -270,12 +267,12 @@ class TokenFileWriter:
                 f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
                 f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
             )
-        expected = [column.name for column in self.columns[2:]]
+        expected = [column.name for column in self._columns[2:]]
         if sorted(others) != sorted(expected):
             raise TokenFileError(
                 f"{place}: values for the columns {expected} are expected; got {sorted(others)}"
             )
-        for column in self.columns[2:]:
+        for column in self._columns[2:]:
             values = others[column.name]
             n = ids.size if column.per == "token" else ends.size
             if values.shape != (n,):
@@ -368,7 +365,7 @@ class TokenFileWriter:
         is_whole = self._shard_tokens is None
         extra = [
             {"name": each.name, "dtype": str(each.dtype), "per": each.per}
-            for each in self.columns[2:]
+            for each in self._columns[2:]
         ]
         manifest = Manifest(
             dtype=token_dtype(self.vocab_size).name, vocab_size=self.vocab_size,
@@ -381,7 +378,7 @@ class TokenFileWriter:
             digests=here.digests if is_whole else {},
             shards=() if is_whole else (*self._shards, here),
         )
-        for data in manifest.files(self._name)[: -len(self.columns)]:
+        for data in manifest.files(self._name)[: -len(self._columns)]:
             if data.column.per == "token":
                 # Cut off what was moved to the next shard, now that the journal records that.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
