@@ -169,7 +169,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     from preprocess.documents import Reading
     from preprocess.reused_memory import ReusedMemory
     from preprocess.sources import find_sources
-    from preprocess.storage import Storage
+    from preprocess.storage import LocalStorage
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
     reading = Reading(
@@ -217,7 +217,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     clock.time("cold", encode)
     encoded = clock.time("warm", encode)
 
-    with Storage(job.directory, "breakdown") as storage:
+    with LocalStorage(job.directory, "breakdown") as storage:
         writer = TokenFileWriter(storage, "breakdown", vocab_size=tokenizer.vocab_size)
 
         def write() -> None:

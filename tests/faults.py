@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bpe import files
-from preprocess import storage
+from preprocess.storage import local as storage
 
 CHANGING = {
     "open", "write", "ftruncate", "fsync", "fdatasync", "replace", "unlink", "mkdir", "rmdir",

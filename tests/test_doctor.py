@@ -15,7 +15,7 @@ import pytest
 from bpe import Tokenizer
 from preprocess import doctor, pipeline
 from preprocess.cli import run
-from preprocess.storage import Storage, Stream
+from preprocess.storage import LocalStorage, LocalStream
 
 NAMES = [
     "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",
@@ -108,7 +108,7 @@ def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_whoever_is_at_work_is_named(tmp_path: Path) -> None:
-    with Storage(tmp_path, "build"):
+    with LocalStorage(tmp_path, "build"):
         check = one("output directory", tmp_path)
     assert not check.fit
     assert f"process {os.getpid()} on " in check.text
@@ -136,9 +136,9 @@ def test_what_a_build_does_is_tried(
 def test_a_disk_that_gives_something_else_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = Stream.append
+    append = LocalStream.append
     monkeypatch.setattr(
-        Stream, "append", lambda self, data: append(self, data[::-1].tobytes())
+        LocalStream, "append", lambda self, data: append(self, data[::-1].tobytes())
     )
     check = one("output directory", tmp_path)
     assert not check.fit

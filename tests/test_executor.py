@@ -24,7 +24,7 @@ from preprocess.settings.options import convert
 from preprocess.settings.schema import BuildSettings
 from preprocess.sinks import TokenFiles
 from preprocess.sources import Source, find_sources
-from preprocess.storage import Storage
+from preprocess.storage import LocalStorage
 from preprocess.units import Executor, run_on_threads
 
 
@@ -82,7 +82,7 @@ def test_processes_give_the_bytes_of_threads(
     )
 
     def built(name: str, executor: Executor) -> dict[str, bytes]:
-        with Storage(tmp_path / name, "run") as storage, Journal(storage) as journal:
+        with LocalStorage(tmp_path / name, "run") as storage, Journal(storage) as journal:
             left_out, progress = LeftOut(), Progress()
             tokenizer: Tokenizer = train_tokenizer(
                 sources, settings, storage, journal, progress, left_out, executor

@@ -11,7 +11,7 @@ from preprocess import build
 from preprocess.dataset.columns import TokenFileError
 from preprocess.inspect import decode_range, facts, how_far, lines
 from preprocess.journal import Journal
-from preprocess.storage import Storage
+from preprocess.storage import LocalStorage
 
 TEXT = "<|endoftext|>".join(f"document {i} of many: naïve 日本語" for i in range(30))
 
@@ -106,7 +106,7 @@ def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
     files = [["a.txt", 600, None], ["b.txt", 400, None]]
     begun = {"kind": "begun", "made_from": {"sources": {"train": files}}}
     counted = {"kind": "counted", "source": 1, "bytes": 750, "seconds": 3.0}
-    with Storage(tmp_path, "build") as storage, Journal(storage) as journal:
+    with LocalStorage(tmp_path, "build") as storage, Journal(storage) as journal:
         journal.append(begun)
         journal.append(counted)
         found = how_far(tmp_path, "build")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from preprocess.journal import Journal, JournalError, read_entries
-from preprocess.storage import JOURNAL_FILE, OutputError, Storage
+from preprocess.storage import JOURNAL_FILE, LocalStorage, OutputError
 
 
 class Encoded(Struct, tag_field="kind", tag="encoded"):
@@ -27,7 +27,7 @@ ENTRIES = [{"kind": "begun", "n": 1}, {"kind": "encoded", "text": 'naïve "日�
 
 
 def write(directory: Path, entries: list[dict[str, Any]]) -> bytes:
-    storage = Storage(directory, "run")
+    storage = LocalStorage(directory, "run")
     with Journal(storage) as journal:
         for entry in entries:
             journal.append(entry)
@@ -49,7 +49,7 @@ def test_entries_come_back(tmp_path: Path) -> None:
     assert content.isascii()
     # A later run reads them and goes on behind them.
     write(tmp_path, [{"kind": "later"}])
-    journal = Journal(Storage(tmp_path, "run"))
+    journal = Journal(LocalStorage(tmp_path, "run"))
     assert journal.entries == [*ENTRIES, {"kind": "later"}]
     assert journal.last(Encoded) == Encoded('naïve "日本"\n')
     assert journal.last(Other) is None
@@ -57,7 +57,7 @@ def test_entries_come_back(tmp_path: Path) -> None:
 
 def test_an_entry_that_is_not_what_its_kind_says(tmp_path: Path) -> None:
     write(tmp_path, [{"kind": "encoded", "text": 3}])
-    journal = Journal(Storage(tmp_path, "run"))
+    journal = Journal(LocalStorage(tmp_path, "run"))
     with pytest.raises(JournalError, match=r"Expected `str`, got `int` - at `\$.text`.*start anew"):
         journal.of(Encoded)
 
@@ -72,7 +72,7 @@ def test_a_torn_last_line_is_passed_over_and_cut_off(content: bytes, tmp_path: P
     for end in range(last, len(content)):
         for filling in (b"", b"\0" * 30, b"\0\n"):
             assert read(content[:end] + filling) == ENTRIES[:2]
-    storage = Storage(tmp_path, "run")
+    storage = LocalStorage(tmp_path, "run")
     storage.put(JOURNAL_FILE, content[:-5])
     with Journal(storage) as journal:
         journal.append({"kind": "x"})
@@ -126,7 +126,7 @@ class Slow:
 
 
 def test_work_goes_on_while_the_disk_is_slow_and_streams_come_first(tmp_path: Path) -> None:
-    storage, stream = Storage(tmp_path, "run"), Slow()
+    storage, stream = LocalStorage(tmp_path, "run"), Slow()
     with Journal(storage) as journal:
         journal.commit({"kind": "x"}, [stream])
         assert stream.began.wait(60)
@@ -142,7 +142,7 @@ def test_a_failure_on_the_disk_comes_out_at_the_next_call(tmp_path: Path) -> Non
         def sync(self) -> None:
             raise OutputError("full")
 
-    with Journal(Storage(tmp_path, "run")) as journal:
+    with Journal(LocalStorage(tmp_path, "run")) as journal:
         journal.commit({"kind": "x"}, [Failing()])
         journal.rest()
         with pytest.raises(OutputError, match="full"):
@@ -150,7 +150,7 @@ def test_a_failure_on_the_disk_comes_out_at_the_next_call(tmp_path: Path) -> Non
 
 
 def test_it_is_due_after_its_seconds(tmp_path: Path) -> None:
-    with Journal(Storage(tmp_path, "run")) as journal:
+    with Journal(LocalStorage(tmp_path, "run")) as journal:
         journal.seconds = 1e9
         assert not journal.due()
         assert journal.due(ends_soon=True)
@@ -164,7 +164,7 @@ def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
     now = [100.0]
     monkeypatch.setattr("preprocess.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
     slow = Slow()
-    with Journal(Storage(tmp_path, "run")) as journal:
+    with Journal(LocalStorage(tmp_path, "run")) as journal:
 
         def pause() -> float:
             before, passed = now[0], 0.0

@@ -41,6 +41,8 @@ LEVELS = [
     "bpe.compile_ahead",
     "bpe",
     "preprocess.settings",
+    "preprocess.storage.base",
+    "preprocess.storage.local",
     "preprocess.progress preprocess.storage preprocess.dataset preprocess.dataset.columns"
     " preprocess.dataset.shards preprocess.stopping preprocess.reused_memory",
     "preprocess.compiling preprocess.dataset.manifest preprocess.journal",

@@ -26,7 +26,7 @@ from preprocess.journal import JournalError
 from preprocess.memory import MemoryLimitError, fit_to_memory
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
-from preprocess.storage import Storage
+from preprocess.storage import LocalStorage
 
 ROOT = Path(__file__).parent.parent
 END = "<|endoftext|>"
@@ -55,7 +55,7 @@ def test_counts_in_runs_give_the_same_bytes(
     written: list[str] = []
     write = spill.write_run
 
-    def noted(storage: Storage, file: str, of_workers: list[PretokenCounts]) -> spill.Run:
+    def noted(storage: LocalStorage, file: str, of_workers: list[PretokenCounts]) -> spill.Run:
         written.append(file)
         return write(storage, file, of_workers)
 
@@ -97,7 +97,7 @@ def test_a_damaged_run_is_refused(
 ) -> None:
     merged = spill.merged
 
-    def damaged(storage: Storage, *arguments: Any) -> FrozenCounts:
+    def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
         path = next(storage.directory.glob("run-*"))
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
@@ -118,7 +118,7 @@ def test_runs_hold_what_one_table_would_hold(
 ) -> None:
     directory = tmp_path_factory.mktemp("runs")
     whole, runs = PretokenCounts(), []
-    with Storage(directory, "x") as storage:
+    with LocalStorage(directory, "x") as storage:
         for number, documents in enumerate(texts):
             encoded = [document.encode() for document in documents]
             buffer = np.frombuffer(b"".join(encoded), np.uint8)

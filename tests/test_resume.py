@@ -254,7 +254,7 @@ def test_a_disk_that_is_too_small_is_found_before_the_work(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 0
-    monkeypatch.setattr(storage.Storage, "space", lambda self: (free, 0))
+    monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (free, 0))
     n_bytes = sum(path.stat().st_size for path in options["train"].iterdir())
     pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
     given = {key: value for key, value in options.items() if key != "vocab_size"}
@@ -814,7 +814,7 @@ def test_counts_that_a_kill_left_over_are_removed(
 ) -> None:
     """Killed between writing counts and saying so, or between saying so and removing the old."""
     build(**options | {"out": options["out"].with_name("peace")})
-    work = storage.Storage(options["out"], "build")
+    work = storage.LocalStorage(options["out"], "build")
     cut_off(options, "merging" if is_all else "counting", 0 if is_all else 3)
     (known,) = [name for name in work.names() if name.startswith("counts-")]
     for name in ("counts-0-1", "counts-0-2.new", "run-7"):
@@ -918,7 +918,7 @@ def test_entries_that_nobody_writes_are_refused(
     if "finished" in str(entries) or "encoded" in str(entries):
         options["tokenizer"] = tmp_path / "t.json"
     cut_off(options)
-    work = storage.Storage(options["out"], "build")
+    work = storage.LocalStorage(options["out"], "build")
     with journal.Journal(work) as before:
         first = before.entries[0]
     work.remove(storage.JOURNAL_FILE)

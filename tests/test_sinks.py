@@ -22,7 +22,7 @@ from preprocess.progress import Progress
 from preprocess.report import Report
 from preprocess.sinks import TokenFiles
 from preprocess.sources import find_sources
-from preprocess.storage import Storage
+from preprocess.storage import LocalStorage
 
 END = "<|endoftext|>"
 NAMES = {"short": "short", "middle": "m", "long": "long"}
@@ -31,7 +31,7 @@ NAMES = {"short": "short", "middle": "m", "long": "long"}
 class Lengths:
     """A sink: one line of JSON for each document, its number of tokens."""
 
-    def __init__(self, storage: Storage, name: str, states: Sequence[Any]) -> None:
+    def __init__(self, storage: LocalStorage, name: str, states: Sequence[Any]) -> None:
         n_bytes, self._open = states[-1] if states else (0, 0)
         self._storage, self._name = storage, name
         self._stream = storage.stream(f"{name}.jsonl", n_bytes)
@@ -59,7 +59,7 @@ class Lengths:
 
 @dataclass
 class ListsOfLengths:
-    storage: Storage
+    storage: LocalStorage
 
     def open(self, name: str, states: Sequence[Any]) -> Lengths:
         return Lengths(self.storage, name, states)
@@ -102,7 +102,7 @@ def test_three_outputs_of_any_kind(
     ids = SpecialIds(tokenizer.special_tokens[END], None)
 
     def run(name: str, progress: Progress) -> tuple[dict[str, Any], Report]:
-        with Storage(tmp_path / name, "run") as storage, Journal(storage) as entries:
+        with LocalStorage(tmp_path / name, "run") as storage, Journal(storage) as entries:
             report = Report()
             more = {"vocab_size": 262} if kind is TokenFiles else {}
             encoding = EncodePass(0, sources, tokenizer, ids, 2, report, progress, entries)

@@ -119,7 +119,7 @@ def test_a_build_on_objects_is_interrupted_resumed_and_verified(
     build(**options, out=tmp_path / "local")
     cache, objects = tmp_path / "cache", dict[str, bytes]()
     monkeypatch.setattr(
-        "preprocess.storage.Storage", lambda at, run: ObjectStorage(objects, run, cache)
+        "preprocess.storage.LocalStorage", lambda at, run: ObjectStorage(objects, run, cache)
     )
     for stage in ("counting", "merging", "encoding train and val"):
         with pytest.raises(faults.CutOff):

@@ -23,7 +23,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.outputs import refuse_to_overwrite
-from preprocess.storage import Files, Storage
+from preprocess.storage import LocalFiles, LocalStorage
 
 FIELDS: dict[str, Any] = {
     "n_bytes": 12,
@@ -419,7 +419,7 @@ def test_last_document_needs_an_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("special", [{"end_of_text_id": 301}, {"begin_of_text_id": -1}])
 def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, int]) -> None:
     with (
-        Storage(tmp_path, "train") as storage,
+        LocalStorage(tmp_path, "train") as storage,
         closing(TokenFileWriter(storage, "train", vocab_size=301)) as writer,
         pytest.raises(TokenFileError, match=r"the special id (301|-1) is not in the vocabulary"),
     ):
@@ -429,16 +429,16 @@ def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, in
 @pytest.mark.parametrize("name", ["", "a/b", "../up"])
 def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(TokenFileError, match="a name for files in a directory is expected"):
-        TokenFileWriter(Storage(tmp_path, "x"), name, vocab_size=301)
+        TokenFileWriter(LocalStorage(tmp_path, "x"), name, vocab_size=301)
 
 
 def test_existing_files_are_kept(built: Path) -> None:
     with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
-        refuse_to_overwrite(Files(built.parent), "train", False)
-    refuse_to_overwrite(Files(built.parent), "train", True)
+        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
+    refuse_to_overwrite(LocalFiles(built.parent), "train", True)
     built.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"train\.bin: exists"):
-        refuse_to_overwrite(Files(built.parent), "train", False)
+        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
     assert built.read_bytes() == GOLDEN_BIN
 
 
@@ -446,7 +446,7 @@ def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"text": "my only copy"}')
     for overwrite in (False, True):
         with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
-            refuse_to_overwrite(Files(tmp_path), "train", overwrite)
+            refuse_to_overwrite(LocalFiles(tmp_path), "train", overwrite)
     assert os.listdir(tmp_path) == ["train.json"]
 
 
@@ -464,7 +464,7 @@ def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
         unlink(path)
         steps.append((f"-{path.name}", built.with_suffix(".json").exists()))
 
-    with Storage(built.parent, "x") as storage:
+    with LocalStorage(built.parent, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(np.array([1, 299]), np.array([2]))
         writer.finish(end_of_text_id=299, **FIELDS)
@@ -491,7 +491,7 @@ def test_a_writer_goes_on_where_another_was_cut_off(
     cut = data.draw(st.integers(0, len(ids)))
     whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
     write(whole, ids, ends)
-    with Storage(resumed, "x") as storage:
+    with LocalStorage(resumed, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
         states = [writer.state()]
@@ -509,7 +509,7 @@ def test_a_writer_goes_on_where_another_was_cut_off(
 def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
     ids = np.arange(3 * BLOCK_BYTES // 2, dtype=np.uint32) % 299
     write(tmp_path / "whole", np.tile(ids, 2), np.array([2 * len(ids)]))
-    with Storage(tmp_path, "x") as storage:
+    with LocalStorage(tmp_path, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(ids, np.array([], np.int64))
         states = [writer.state(), writer.state()]
@@ -523,7 +523,7 @@ def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str) -> None:
-    with Storage(tmp_path, "x") as storage:
+    with LocalStorage(tmp_path, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
         writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
         states = [writer.state()]

@@ -27,7 +27,7 @@ from preprocess.dataset.reader import open_tokens
 from preprocess.inspect import facts, lines
 from preprocess.pipeline import encode
 from preprocess.progress import Progress
-from preprocess.storage import OutputError, Storage
+from preprocess.storage import LocalStorage, OutputError
 from preprocess.verify import Finding, verify
 
 
@@ -322,7 +322,7 @@ def test_every_write_of_a_repair_fails_in_turn(
             path.unlink()
         system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
         with monkeypatch.context() as patch:
-            patch.setattr("preprocess.storage.os", system)
+            patch.setattr("preprocess.storage.local.os", system)
             try:
                 assert not damages(verify(data, repair=True))
             except OutputError as error:
@@ -549,7 +549,7 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
     flip(data / "train.bin", 40)
     before = (data / "train.bin").read_bytes()
     with (
-        Storage(data, "build"),
+        LocalStorage(data, "build"),
         pytest.raises(OutputError, match=r"data: process \d+ on .* is writing in this directory"),
     ):
         verify(data / "train.bin", repair=True)
@@ -593,8 +593,8 @@ def test_what_a_killed_repair_left_is_said_and_cleared_away(
     (data / "tokenizer.json").unlink()
     with monkeypatch.context() as patched:
         # At its beginning there is nothing to clear yet.
-        patched.setattr(Storage, "publish", killed)
-        patched.setattr(Storage, "clear", lambda self: None)
+        patched.setattr(LocalStorage, "publish", killed)
+        patched.setattr(LocalStorage, "clear", lambda self: None)
         with pytest.raises(KilledError):
             verify(data, repair=True)
     work = data / "..repair.partial"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.storage import Storage
+from preprocess.storage import LocalStorage
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def token_file(
     directory: Path, name: str, *, vocab_size: int, **more: Any
 ) -> Iterator[TokenFileWriter]:
     """A writer; what was finished inside the `with` has its final names behind it."""
-    with Storage(directory, name) as storage:
+    with LocalStorage(directory, name) as storage:
         writer = TokenFileWriter(storage, name, vocab_size=vocab_size, **more)
         try:
             yield writer

@@ -137,8 +137,8 @@ class TokenFileWriter:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from preprocess.dataset.reader import open_tokens
-    >>> from preprocess.storage import Storage
-    >>> with tempfile.TemporaryDirectory() as directory, Storage(directory, "x") as storage:
+    >>> from preprocess.storage import LocalStorage
+    >>> with tempfile.TemporaryDirectory() as directory, LocalStorage(directory, "x") as storage:
     ...     writer = TokenFileWriter(storage, "train", vocab_size=300)
     ...     writer.append(np.array([5, 7, 299, 8, 299], np.uint32), np.array([3, 5]))
     ...     _ = writer.finish(

@@ -1,13 +1,9 @@
-"""Where outputs are kept: every file that is written, renamed, listed, locked or removed.
+"""Outputs in a directory of this machine: `preprocess.storage.base.Storage` in terms of files.
 
     DIRECTORY/.tokenbin.lock    names the writer; locked by the system, released with its process
     DIRECTORY/.NAME.partial/    the work files of the run NAME
 
-A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to a work area of
-its own until `publish` gives files their final names; `publish` may be interrupted anywhere and
-repeated. A failed write raises an `OutputError` that names the file, and undoes nothing that was
-done before. docs/durability.md describes the commit protocol, also for a store of objects;
-tests/test_storage.py has one in memory, which takes the place of `Storage`.
+A failed write raises an `OutputError` that names the file, and undoes nothing that was done before.
 """
 
 from __future__ import annotations
@@ -23,13 +19,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from bpe.errors import TokenbinError
 from bpe.files import sync_directory, write_all, write_atomically
-from bpe.locations import local_path
+from preprocess.storage.base import JOURNAL_FILE, DamagedStateError, Files, OutputError
 
-JOURNAL_FILE = "journal.jsonl"
-# The run name of a repair; no other run has a name that begins with a dot.
-REPAIR = ".repair"
 LOCK_FILE = ".tokenbin.lock"
 _PARTIAL = ".partial"
 # Errors that end when somebody has made space.
@@ -40,14 +32,6 @@ _WORK_KEPT = "nothing was put under a final name, and what was done so far is ke
 _PUBLISHED_KEPT = "what has its final name is complete, and the rest is kept"
 _MENDED_KEPT = "what was rebuilt before is kept"
 _OUTPUTS_KEPT = "outputs are not affected"
-
-
-class OutputError(TokenbinError):
-    """Outputs exist already, cannot be written, or are being written by another process."""
-
-
-class DamagedStateError(OutputError):
-    """The work files of an earlier run were damaged, so nothing can be resumed."""
 
 
 @contextmanager
@@ -72,11 +56,8 @@ def _remove(path: Path) -> None:
         os.unlink(path)
 
 
-class Stream:
-    """A file that grows at its end; bytes after the first `n_bytes` are cut off.
-
-    Attributes:
-        n_bytes: Its length, including bytes that are not durable yet.
+class LocalStream:
+    """A `Stream` at a path; bytes after the first `n_bytes` are cut off.
 
     Raises:
         DamagedStateError: The file is shorter than `n_bytes`.
@@ -107,48 +88,39 @@ class Stream:
             raise
 
     def append(self, data: memoryview) -> None:
-        """Append bytes."""
         assert self._descriptor is not None
         with writing(self._path, position=self.n_bytes):
             write_all(self._descriptor, data)
         self.n_bytes += len(data)
 
     def sync(self) -> None:
-        """Make appended bytes durable; another thread may append meanwhile.
-
-        Does nothing once the stream is closed, so whoever closes it has to sync it first.
-        """
         with self._lock, writing(self._path):
             if self._descriptor is not None:
                 # macOS has no fdatasync.
                 getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def close(self) -> None:
-        """Close the file, also while another thread syncs; may be called more than once."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
 
 
-class Files:
+class LocalFiles:
     """The complete files of a directory, which need not exist."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def names(self) -> list[str]:
-        """Names of all files, sorted."""
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
-        """Size of a file in bytes, or None if there is none."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.stat(self.directory / name).st_size
         return None
 
     def get(self, name: str) -> bytes | None:
-        """Return the content of a file, None if there is none; `OutputError` if unreadable."""
         path = self.directory / name
         try:
             if path.is_fifo():  # reading it would wait for somebody who writes to it
@@ -163,7 +135,6 @@ class Files:
             ) from error
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
         try:
             with open(self.directory / name, "rb") as file:
                 file.seek(start)
@@ -172,32 +143,24 @@ class Files:
             return b""
 
     def where(self, name: str = "") -> str:
-        """The place of a file, or of all, for messages."""
         return str(self.directory / name)
 
     def path(self, name: str = "") -> Path:
-        """A local path to read or map a file and its siblings."""
         return self.directory / name
 
 
-class Storage(Files):
-    """The work files of one run, and the finished files of its location. Writes create both.
-
-    As a context manager it holds the lock of the location: one writer at a time, `OutputError` for
-    any other.
+class LocalStorage(LocalFiles):
+    """A `Storage` in a directory.
 
     Args:
         location: The directory where outputs get their final names.
         run: The name of the run.
-
-    Attributes:
-        finished: Files under their final names.
     """
 
     def __init__(self, location: str | os.PathLike[str], run: str) -> None:
         self._location = Path(location)
         super().__init__(self._location / f".{run}{_PARTIAL}")
-        self.finished = Files(self._location)
+        self.finished: Files = LocalFiles(self._location)
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -216,7 +179,6 @@ class Storage(Files):
                 self._lock = None
 
     def check_writable(self) -> None:
-        """Raise `OutputError`, before any work is done, if the location cannot be written."""
         place = self._location
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -231,38 +193,29 @@ class Storage(Files):
             )
 
     def runs(self) -> list[str]:
-        """Names of the runs in this location that left work files, sorted."""
         return [
             name[1 : -len(_PARTIAL)]
             for name in self.finished.names()
             if name[0] == "." and name.endswith(_PARTIAL) and self.finished.path(name).is_dir()
         ]
 
-    def stream(self, name: str, n_bytes: int = 0) -> Stream:
-        """Begin a stream, or resume it after its first `n_bytes` bytes."""
+    def stream(self, name: str, n_bytes: int = 0) -> LocalStream:
         self._make()
-        return Stream(self.directory / name, n_bytes)
+        return LocalStream(self.directory / name, n_bytes)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a whole file durably; until then the name has its previous content."""
         self._make()
         path = self.directory / name
         with writing(path):
             write_atomically(path, data, temporary=self.directory / f"{name}.new")
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
         with writing(self.directory / name):
             _remove(self.directory / name)
 
     def publish(
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
-        """Give files their final names: `names`, then `last`, which vouch for the others.
-
-        The finished files in `last` are removed first, then those in `gone`. After an interruption
-        it may be called again with the same names.
-        """
         with writing(self._location, _PUBLISHED_KEPT):
             for name in last:
                 # Without a work file it was published by an interrupted attempt: it is the new one.
@@ -284,10 +237,6 @@ class Storage(Files):
                 sync_directory(self._location)
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        """Overwrite bytes of a finished file durably, from `start`, at most its size, on.
-
-        The file is created if it does not exist. With `cut` it ends after `data`.
-        """
         path = self._location / name
         with writing(path, _MENDED_KEPT):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -301,7 +250,6 @@ class Storage(Files):
                 os.close(descriptor)
 
     def clear(self) -> None:
-        """Remove all work files, the journal last: without it the others mean nothing."""
         if not self.directory.is_dir():
             return
         with writing(self.directory, _OUTPUTS_KEPT):
@@ -310,7 +258,6 @@ class Storage(Files):
             os.rmdir(self.directory)
 
     def space(self) -> tuple[int, int]:
-        """(free bytes, bytes of the work files)."""
         state = os.statvfs(self._location)
         used = sum(os.stat(self.directory / name).st_size for name in self.names())
         return state.f_bavail * state.f_frsize, used
@@ -353,12 +300,3 @@ def _holder(descriptor: int) -> str:
         return f"process {int(found['pid'])} on {found['host']}"
     except (ValueError, KeyError, TypeError):
         return "another process"
-
-
-def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
-    """Open the storage of a run; `run` may be "" where only finished files are read.
-
-    Raises:
-        LocationError: The location is a URL.
-    """
-    return Storage(local_path(location), run)

@@ -1,0 +1,48 @@
+"""Where outputs are kept: every file that is written, renamed, listed, locked or removed.
+
+A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to a work area of
+its own until `publish` gives files their final names; `publish` may be interrupted anywhere and
+repeated. docs/durability.md describes this commit protocol, also for a store of objects;
+tests/test_storage.py has such a store in memory.
+"""
+
+from __future__ import annotations
+
+import os
+
+from bpe.locations import local_path
+from preprocess.storage.base import (
+    JOURNAL_FILE,
+    REPAIR,
+    DamagedStateError,
+    Files,
+    OutputError,
+    Storage,
+    Stream,
+)
+from preprocess.storage.local import LOCK_FILE, LocalFiles, LocalStorage, LocalStream, writing
+
+__all__ = [
+    "JOURNAL_FILE",
+    "LOCK_FILE",
+    "REPAIR",
+    "DamagedStateError",
+    "Files",
+    "LocalFiles",
+    "LocalStorage",
+    "LocalStream",
+    "OutputError",
+    "Storage",
+    "Stream",
+    "open_storage",
+    "writing",
+]
+
+
+def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
+    """Open the storage of a run; `run` may be "" where only finished files are read.
+
+    Raises:
+        LocationError: The location is a URL.
+    """
+    return LocalStorage(local_path(location), run)
