@@ -96,8 +96,8 @@ def test_a_changed_callee_in_another_file(package: Path) -> None:
     assert run(package, FIND) == "[0, 2]|compiled"
     change(
         package / "kernels" / "intrinsics.py",
-        "return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))",
-        "return builder.add(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0)), _I64(1))",
+        "lambda call, word: call.builder.cttz(word, I1(0))",
+        "lambda call, word: call.builder.add(call.builder.cttz(word, I1(0)), I64(1))",
     )
     assert run(package, FIND) != "[0, 2]|cached"
     assert run(package, FIND).startswith("[]")

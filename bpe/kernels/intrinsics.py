@@ -1,14 +1,14 @@
-"""What the compiler makes of the functions in `bpe.kernels.machine`: single machine instructions.
+"""LLVM code for the functions of `bpe.kernels.machine`, and how such code is registered with numba.
 
-Law: each gives the same bits as the function that it stands for. The vectors are written as LLVM's
-own `<64 x i8>`, so one source becomes AVX-512, AVX2 or NEON, whatever the machine has.
+Each gives the same bits as the function that it replaces. Vectors are LLVM's own `<64 x i8>`, so
+that one source becomes AVX-512, AVX2 or NEON, whatever the processor has.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -17,366 +17,242 @@ from numba.extending import lower_builtin, type_callable
 
 from bpe.kernels import machine
 
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_MASK64 = (1 << 64) - 1
+I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_BYTES, _IDS = ir.VectorType(I8, 64), ir.VectorType(I32, 16)
+_WORD, _INT, _BOOL = types.uint64, types.int64, types.boolean
+ANY = None
+"""In a signature: whatever is given, an array."""
 
 
-def instead_of(plain: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator: where a kernel calls `plain`, this is generated."""
+class Call(NamedTuple):
+    """A call in a kernel, for which code is generated.
 
-    def register(define: Callable[..., Any]) -> Any:
-        @type_callable(plain)
-        def type_of_call(typing_context: Any) -> Any:
-            def signature_of(*arguments: Any) -> Any:
-                return define(typing_context, *arguments)[0]
+    Attributes:
+        context: Numba's target context.
+        builder: LLVM's builder, where the call stands.
+        signature: Numba's types of the result and of the arguments.
+        arguments: LLVM's values of the arguments.
+    """
 
-            signature_of.pysig = inspect.signature(plain)  # type: ignore[attr-defined]
-            return signature_of
+    context: Any
+    builder: Any
+    signature: Any
+    arguments: Any
 
+    def data(self, number: int) -> Any:
+        """Return the pointer to the first element of an array, argument `number`."""
+        array_type, array = self.signature.args[number], self.arguments[number]
+        return self.context.make_array(array_type)(self.context, self.builder, array).data
+
+    def pointer(self, number: int, kind: Any) -> Any:
+        """Return a pointer to a value of `kind` at `array[index]`: argument `number` and the next.
+
+        The array is flat, and the value may be longer than an element.
+        """
+        at = self.builder.gep(self.data(number), [self.arguments[number + 1]])
+        return self.builder.bitcast(at, kind.as_pointer())
+
+    def load(self, number: int, kind: Any, align: int) -> Any:
+        """Load such a value."""
+        return self.builder.load(self.pointer(number, kind), align=align)
+
+    def store(self, value: Any, number: int, align: int) -> None:
+        """Store a value to `array[index]`: argument `number` and the next."""
+        self.builder.store(value, self.pointer(number, value.type), align=align)
+
+    def splat(self, value: Any, lanes: int) -> Any:
+        """Return a vector that has one value in all its lanes."""
+        undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+        first = self.builder.insert_element(undefined, value, I32(0))
+        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        return self.builder.shuffle_vector(first, undefined, zeros)
+
+    def llvm(self, name: str, result: Any, *arguments: Any) -> Any:
+        """Call one of LLVM's own functions."""
+        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
+        return self.builder.call(function, arguments)
+
+
+def instead_of(plain: Callable[..., Any], result: Any, *parameters: Any) -> Callable[[Any], Any]:
+    """Decorator: where a kernel calls `plain`, what the decorated function generates is compiled.
+
+    That is called with the `Call` and the values of its arguments, and returns that of its result.
+
+    Args:
+        plain: The Python function.
+        result: Numba's type of its result.
+        parameters: Numba's types of its arguments, or `ANY`.
+    """
+
+    def signature_of(*given: Any) -> Any:
+        pairs = zip(parameters, given, strict=True)
+        return result(*[of_given if of is ANY else of for of, of_given in pairs])
+
+    signature_of.pysig = inspect.signature(plain)  # type: ignore[attr-defined]
+    type_callable(plain)(lambda typing_context: signature_of)
+
+    def register(generate: Callable[..., Any]) -> Any:
         @lower_builtin(plain, types.VarArg(types.Any))
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return define(None, *signature.args)[1](context, builder, signature, arguments)
+        def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value = generate(Call(context, builder, signature, arguments), *arguments)
+            return context.get_dummy_value() if result == types.void else value
 
-        return define
+        return generate
 
     return register
 
 
-def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """Pointer to `array[index]` of a flat array, as a pointer to bytes."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), cgutils.voidptr_t)
+instead_of(machine.load_u64, _WORD, ANY, _INT)(lambda call, *_: call.load(0, I64, 1))
+instead_of(machine.load_acquire, _WORD, ANY, _INT)(
+    lambda call, *_: call.builder.load_atomic(call.pointer(0, I64), "acquire", 8)
+)
+instead_of(machine.trailing_zeros, _INT, _WORD)(lambda call, word: call.builder.cttz(word, I1(0)))
+instead_of(machine.leading_zeros, _INT, _WORD)(lambda call, word: call.builder.ctlz(word, I1(1)))
+instead_of(machine.popcount, _INT, _WORD)(lambda call, word: call.builder.ctpop(word))
+instead_of(machine.add, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.add(a, b))
+instead_of(machine.multiply, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.mul(a, b))
 
 
-def element_at(
-    kind: Any, context: Any, builder: Any, signature: Any, arguments: Any, number: int
-) -> Any:
-    """Pointer to the value of this kind at `array[index]`, arguments `number` and the next."""
-    array_type, array, index = signature.args[number], arguments[number], arguments[number + 1]
-    pointer = _element_pointer(context, builder, array_type, array, index)
-    return builder.bitcast(pointer, kind.as_pointer())
+@instead_of(machine.range_mask, _WORD, ANY, _INT, types.uint8, types.uint8)
+def _range_mask(call: Call, array: Any, i: Any, low: Any, high: Any) -> Any:
+    builder, loaded = call.builder, call.load(0, _BYTES, 1)
+    low_bytes = call.splat(low, 64)
+    # low <= x <= high is one unsigned comparison: x - low <= high - low.
+    distance = builder.sub(loaded, low_bytes)
+    width = builder.sub(call.splat(high, 64), low_bytes)
+    return builder.bitcast(builder.icmp_unsigned("<=", distance, width), I64)
 
 
-@instead_of(machine.range_mask)
-def _range_mask(typing_context: Any, array: Any, i: Any, low: Any, high: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I8, 64)
-        pointer = element_at(vector, context, builder, signature, arguments, 0)
-        loaded = builder.load(pointer, align=1)
-        undefined = ir.Constant(vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+@instead_of(machine.member_mask, _WORD, ANY, _INT, _WORD)
+def _member_mask(call: Call, array: Any, i: Any, word: Any) -> Any:
+    # Lanes of 16 bits: each takes its quarter of the word and shifts it. There are no shifts by
+    # lane of less, and wider lanes take twice as many instructions and more.
+    builder, i16 = call.builder, ir.IntType(16)
+    loaded = call.load(0, _BYTES, 1)
 
-        def splat(byte: Any) -> Any:
-            first = builder.insert_element(undefined, byte, ir.Constant(_I32, 0))
-            return builder.shuffle_vector(first, undefined, zeros)
+    def quarter(number: int) -> Any:
+        return call.splat(builder.trunc(builder.lshr(word, I64(16 * number)), i16), 64)
 
-        low_bytes = splat(arguments[2])
-        # low <= x <= high is one unsigned comparison: x - low <= high - low.
-        distance = builder.sub(loaded, low_bytes)
-        width = builder.sub(splat(arguments[3]), low_bytes)
-        return builder.bitcast(builder.icmp_unsigned("<=", distance, width), _I64)
+    def has(bit: int) -> Any:
+        kept = builder.and_(loaded, ir.Constant(_BYTES, [bit] * 64))
+        return builder.icmp_unsigned("!=", kept, ir.Constant(_BYTES, [0] * 64))
 
-    return types.uint64(array, types.int64, types.uint8, types.uint8), generate
-
-
-@instead_of(machine.member_mask)
-def _member_mask(typing_context: Any, array: Any, i: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        # Lanes of 16 bits: each takes its quarter of the word and shifts it. There are no shifts
-        # by lane of less, and wider lanes take twice as many instructions and more.
-        i16, vector = ir.IntType(16), ir.VectorType(_I8, 64)
-        lanes = ir.VectorType(i16, 64)
-        loaded = builder.load(
-            element_at(vector, context, builder, signature, arguments, 0), align=1
-        )
-        undefined = ir.Constant(lanes, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
-
-        def quarter(number: int) -> Any:
-            shifted = builder.lshr(arguments[2], ir.Constant(_I64, 16 * number))
-            first = builder.insert_element(
-                undefined, builder.trunc(shifted, i16), ir.Constant(_I32, 0)
-            )
-            return builder.shuffle_vector(first, undefined, zeros)
-
-        def has(bit: int) -> Any:
-            kept = builder.and_(loaded, ir.Constant(vector, [bit] * 64))
-            return builder.icmp_unsigned("!=", kept, ir.Constant(vector, [0] * 64))
-
-        low = builder.select(has(16), quarter(1), quarter(0))
-        high = builder.select(has(16), quarter(3), quarter(2))
-        places = builder.and_(builder.zext(loaded, lanes), ir.Constant(lanes, [15] * 64))
-        bits = builder.lshr(builder.select(has(32), high, low), places)
-        return builder.bitcast(builder.trunc(bits, ir.VectorType(ir.IntType(1), 64)), _I64)
-
-    return types.uint64(array, types.int64, types.uint64), generate
+    low = builder.select(has(16), quarter(1), quarter(0))
+    high = builder.select(has(16), quarter(3), quarter(2))
+    lanes = ir.VectorType(i16, 64)
+    places = builder.and_(builder.zext(loaded, lanes), ir.Constant(lanes, [15] * 64))
+    bits = builder.lshr(builder.select(has(32), high, low), places)
+    return builder.bitcast(builder.trunc(bits, ir.VectorType(I1, 64)), I64)
 
 
-@instead_of(machine.load_u64)
-def _load_u64(typing_context: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(element_at(_I64, context, builder, signature, arguments, 0), align=1)
-
-    return types.uint64(array, types.int64), generate
+@instead_of(machine.store_release, types.void, ANY, _INT, _WORD)
+def _store_release(call: Call, array: Any, i: Any, value: Any) -> None:
+    call.builder.store_atomic(value, call.pointer(0, I64), "release", 8)
 
 
-@instead_of(machine.load_acquire)
-def _load_acquire(typing_context: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_I64, context, builder, signature, arguments, 0)
-        return builder.load_atomic(pointer, "acquire", 8)
-
-    return types.uint64(array, types.int64), generate
+@instead_of(machine.compare_exchange, _BOOL, ANY, _INT, _WORD)
+def _compare_exchange(call: Call, array: Any, i: Any, value: Any) -> Any:
+    found = call.builder.cmpxchg(call.pointer(0, I64), I64(0), value, "acq_rel", "acquire")
+    return call.builder.extract_value(found, 1)
 
 
-@instead_of(machine.store_release)
-def _store_release(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_I64, context, builder, signature, arguments, 0)
-        builder.store_atomic(arguments[2], pointer, "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64), generate
+@instead_of(machine.add_atomically, _INT, ANY, _INT, _INT)
+def _add_atomically(call: Call, array: Any, i: Any, value: Any) -> Any:
+    return call.builder.atomic_rmw("add", call.pointer(0, I64), value, "monotonic")
 
 
-@instead_of(machine.compare_exchange)
-def _compare_exchange(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_I64, context, builder, signature, arguments, 0)
-        nothing = ir.Constant(_I64, 0)
-        found = builder.cmpxchg(pointer, nothing, arguments[2], "acq_rel", "acquire")
-        return builder.extract_value(found, 1)
-
-    return types.boolean(array, types.int64, types.uint64), generate
+@instead_of(machine.take_key, types.void, ANY, _INT, ANY, _WORD, ANY, _WORD)
+def _take_key(call: Call, *_: Any) -> None:
+    builder, pair = call.builder, ir.VectorType(I64, 2)
+    masks = call.pointer(2, pair)
+    kept = builder.and_(call.load(0, pair, 1), builder.load(masks, align=8))
+    set_bits = builder.load(builder.gep(masks, [I64(1)]), align=8)
+    call.store(builder.or_(kept, set_bits), 4, 8)
 
 
-@instead_of(machine.add_atomically)
-def _add_atomically(typing_context: Any, array: Any, i: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_I64, context, builder, signature, arguments, 0)
-        return builder.atomic_rmw("add", pointer, arguments[2], "monotonic")
-
-    return types.int64(array, types.int64, types.int64), generate
-
-
-@instead_of(machine.take_key)
-def _take_key(
-    typing_context: Any, source: Any, i: Any, parts: Any, j: Any, target: Any, k: Any
-) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I64, 2)
-        text, mask, to = (
-            element_at(vector, context, builder, signature, arguments, number)
-            for number in (0, 2, 4)
-        )
-        top = builder.gep(mask, [ir.Constant(_I64, 1)])
-        kept = builder.and_(builder.load(text, align=1), builder.load(mask, align=8))
-        builder.store(builder.or_(kept, builder.load(top, align=8)), to, align=8)
-        return context.get_dummy_value()
-
-    words = (source, types.int64, parts, types.uint64, target, types.uint64)
-    return types.void(*words), generate
-
-
-def _store_ids(
-    context: Any, builder: Any, signature: Any, arguments: Any, number: int, ids: Any
-) -> None:
-    """Write a vector of ids to `array[index]`, arguments `number` and the next, as what it has."""
-    element = context.get_value_type(signature.args[number].dtype)
+def _store_ids(call: Call, ids: Any, number: int) -> None:
+    """Store a vector of ids to `array[index]`, in the width of the array's elements."""
+    element = call.context.get_value_type(call.signature.args[number].dtype)
     if element.width < ids.type.element.width:
-        ids = builder.trunc(ids, ir.VectorType(element, ids.type.count))
-    to = element_at(ids.type, context, builder, signature, arguments, number)
-    builder.store(ids, to, align=element.width // 8)
+        ids = call.builder.trunc(ids, ir.VectorType(element, ids.type.count))
+    call.store(ids, number, element.width // 8)
 
 
-@instead_of(machine.store_halves_of_two)
-def _store_halves_of_two(typing_context: Any, first: Any, second: Any, target: Any, j: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I64, 2)
-        kept = builder.and_(arguments[1], ir.Constant(_I64, _MASK64 >> 3))
-        words = ir.Constant(vector, ir.Undefined)
-        for lane, word in enumerate((arguments[0], kept)):
-            words = builder.insert_element(words, word, ir.Constant(_I32, lane))
-        halves = builder.bitcast(words, ir.VectorType(_I32, 4))
-        _store_ids(context, builder, signature, arguments, 2, halves)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, target, types.int64), generate
+@instead_of(machine.store_halves_of_two, types.void, _WORD, _WORD, ANY, _INT)
+def _store_halves_of_two(call: Call, first: Any, second: Any, target: Any, j: Any) -> None:
+    words = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+    kept = call.builder.and_(second, I64(2**61 - 1))
+    for lane, word in enumerate((first, kept)):
+        words = call.builder.insert_element(words, word, I32(lane))
+    _store_ids(call, call.builder.bitcast(words, ir.VectorType(I32, 4)), 2)
 
 
-@instead_of(machine.copy_16_ids)
-def _copy_16_ids(typing_context: Any, source: Any, i: Any, target: Any, j: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I32, 16)
-        from_ = element_at(vector, context, builder, signature, arguments, 0)
-        _store_ids(context, builder, signature, arguments, 2, builder.load(from_, align=4))
-        return context.get_dummy_value()
-
-    return types.void(source, types.int64, target, types.int64), generate
+@instead_of(machine.copy_16_ids, types.void, ANY, _INT, ANY, _INT)
+def _copy_16_ids(call: Call, *_: Any) -> None:
+    _store_ids(call, call.load(0, _IDS, 4), 2)
 
 
-@instead_of(machine.store_four_ids)
-def _store_four_ids(typing_context: Any, array: Any, i: Any, word: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I64, 4)
-        undefined = ir.Constant(vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(_I32, 4), [0] * 4)
-
-        def splat(value: Any) -> Any:
-            first = builder.insert_element(undefined, value, ir.Constant(_I32, 0))
-            return builder.shuffle_vector(first, undefined, zeros)
-
-        _, _, word, bits = arguments
-        one = ir.Constant(_I64, 1)
-        lanes = ir.Constant(vector, [0, 1, 2, 3])
-        shifts = builder.and_(builder.mul(splat(bits), lanes), ir.Constant(vector, [63] * 4))
-        mask = splat(builder.sub(builder.shl(one, bits), one))
-        fields = builder.and_(builder.lshr(splat(word), shifts), mask)
-        _store_ids(context, builder, signature, arguments, 0, fields)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64, types.int64), generate
+@instead_of(machine.store_four_ids, types.void, ANY, _INT, _WORD, _INT)
+def _store_four_ids(call: Call, array: Any, i: Any, word: Any, bits: Any) -> None:
+    builder, vector = call.builder, ir.VectorType(I64, 4)
+    shifts = builder.mul(call.splat(bits, 4), ir.Constant(vector, [0, 1, 2, 3]))
+    shifts = builder.and_(shifts, ir.Constant(vector, [63] * 4))
+    mask = call.splat(builder.sub(builder.shl(I64(1), bits), I64(1)), 4)
+    _store_ids(call, builder.and_(builder.lshr(call.splat(word, 4), shifts), mask), 0)
 
 
-def _minimum(builder: Any, values: Any) -> Any:
-    """The smallest lane of a vector."""
-    function_type = ir.FunctionType(_I32, [values.type])
-    name = "llvm.vector.reduce.umin.v16i32"
-    function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    return builder.call(function, [values])
+def _minimum(call: Call, values: Any) -> Any:
+    return call.llvm("llvm.vector.reduce.umin.v16i32", I32, values)
 
 
-@instead_of(machine.minimum_of_16)
-def _minimum_of_16(typing_context: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I32, 16)
-        pointer = element_at(vector, context, builder, signature, arguments, 0)
-        return _minimum(builder, builder.load(pointer, align=4))
-
-    return types.uint32(array, types.int64), generate
+instead_of(machine.minimum_of_16, types.uint32, ANY, _INT)(
+    lambda call, *_: _minimum(call, call.load(0, _IDS, 4))
+)
 
 
-@instead_of(machine.minimum_of_others)
-def _minimum_of_others(
-    typing_context: Any, array: Any, i: Any, one_place: Any, a: Any, b: Any, c: Any
-) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(_I32, 16)
-        pointer = element_at(vector, context, builder, signature, arguments, 0)
-        values = builder.load(pointer, align=4)
-        first = builder.add(arguments[1], ir.Constant(_I64, 63))
-        for place in arguments[3:]:
-            pointer = _element_pointer(
-                context, builder, signature.args[2], arguments[2], builder.sub(first, place)
-            )
-            # Loaded, not compared: of comparisons the compiler makes vectors of single bits.
-            left_out = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=4)
-            values = builder.or_(values, left_out)
-        return _minimum(builder, values)
-
-    int64 = types.int64
-    return types.uint32(array, int64, one_place, int64, int64, int64), generate
+@instead_of(machine.minimum_of_others, types.uint32, ANY, _INT, ANY, _INT, _INT, _INT)
+def _minimum_of_others(call: Call, array: Any, i: Any, one_place: Any, *places: Any) -> Any:
+    builder, values = call.builder, call.load(0, _IDS, 4)
+    first = builder.add(i, I64(63))
+    for place in places:
+        at = builder.gep(call.data(2), [builder.sub(first, place)])
+        # Loaded, not compared: of comparisons the compiler makes vectors of single bits.
+        left_out = builder.load(builder.bitcast(at, _IDS.as_pointer()), align=4)
+        values = builder.or_(values, left_out)
+    return _minimum(call, values)
 
 
-@instead_of(machine.trailing_zeros)
-def _trailing_zeros(typing_context: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@instead_of(machine.leading_zeros)
-def _leading_zeros(typing_context: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), generate
+@instead_of(machine.multiply_and_fold, _WORD, _WORD, _WORD)
+def _multiply_and_fold(call: Call, a: Any, b: Any) -> Any:
+    builder, wide = call.builder, ir.IntType(128)
+    product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
+    upper = builder.trunc(builder.lshr(product, wide(64)), I64)
+    return builder.xor(builder.trunc(product, I64), upper)
 
 
-@instead_of(machine.popcount)
-def _popcount(typing_context: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
+@instead_of(machine.rotate, _WORD, _WORD, _WORD)
+def _rotate(call: Call, word: Any, bits: Any) -> Any:
+    # Of two shifts and an `or` the compiler makes two multiplications instead.
+    return call.llvm("llvm.fshl.i64", I64, word, word, bits)
 
 
-@instead_of(machine.multiply)
-def _multiply(typing_context: Any, a: Any, b: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.mul(*arguments)
+def _define_attributes(plain: Callable[[], None], *names: str) -> None:
+    """Have a call of `plain` give LLVM attributes to the function in which it stands."""
 
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@instead_of(machine.multiply_and_fold)
-def _multiply_and_fold(typing_context: Any, a: Any, b: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
-        upper = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _I64)
-        return builder.xor(builder.trunc(product, _I64), upper)
-
-    return types.uint64(types.uint64, types.uint64), generate
+    @instead_of(plain, types.void)
+    def generate(call: Call) -> None:
+        for name in names:
+            call.builder.function.attributes.add(name)
 
 
-@instead_of(machine.add)
-def _add(typing_context: Any, a: Any, b: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.add(*arguments)
-
-    return types.uint64(types.uint64, types.uint64), generate
+_define_attributes(machine.noinline_cold, "noinline", "cold")
+_define_attributes(machine.noinline, "noinline")
+_define_attributes(machine.always_inline, "alwaysinline")
 
 
-@instead_of(machine.rotate)
-def _rotate(typing_context: Any, word: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        # Shifts that are written down, the compiler takes apart: it multiplies twice instead.
-        word, bits = arguments
-        function_type = ir.FunctionType(_I64, [_I64, _I64, _I64])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.fshl.i64")
-        return builder.call(function, [word, word, bits])
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@instead_of(machine.noinline_cold)
-def _noinline_cold(typing_context: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.function.attributes.add("noinline")
-        builder.function.attributes.add("cold")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@instead_of(machine.noinline)
-def _noinline(typing_context: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@instead_of(machine.always_inline)
-def _always_inline(typing_context: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.function.attributes.add("alwaysinline")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@instead_of(machine.prefetch)
-def _prefetch(typing_context: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
-        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        for_read, keep_near, data = ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)
-        builder.call(function, [pointer, for_read, keep_near, data])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
+@instead_of(machine.prefetch, types.void, ANY, _INT)
+def _prefetch(call: Call, array: Any, i: Any) -> None:
+    for_read, keep_near, of_data = I32(0), I32(3), I32(1)
+    at = call.pointer(0, I8)
+    call.llvm("llvm.prefetch.p0", ir.VoidType(), at, for_read, keep_near, of_data)

@@ -1,7 +1,7 @@
-"""What the compiler makes of the functions in `bpe.kernels.vectors`: a few instructions each.
+"""LLVM code for the functions of `bpe.kernels.vectors`: a few instructions each.
 
-Law: each gives the same bits as the function that it stands for. What only some processors can do
-is asked of LLVM by the names of their instructions, and only if it compiles for such a processor.
+Each gives the same bits as the function that it replaces. Instructions that only some processors
+have are called by LLVM's names for them, and only if code is compiled for such a processor.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from typing import Any, ClassVar
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
 from numba.extending import lower_builtin
 
 from bpe.kernels import vectors
-from bpe.kernels.intrinsics import element_at, instead_of
+from bpe.kernels.intrinsics import ANY, I1, I8, I32, I64, Call, instead_of
 
-_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
-_WORDS, _HALVES, _BYTES = ir.VectorType(_I64, 8), ir.VectorType(_I32, 8), ir.VectorType(_I8, 64)
+_WORDS, _HALVES, _BYTES = ir.VectorType(I64, 8), ir.VectorType(I32, 8), ir.VectorType(I8, 64)
 _NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi", "avx512vbmi2")
 # Positions that are written whether there are so many or not: three of four blocks of 64 bytes of
 # source code have no more, nearly all of other text.
@@ -28,57 +26,26 @@ _ALWAYS = 32
 
 
 class _EightWords(types.Type):
-    """The type of eight words."""
+    """Numba's type of eight words."""
 
     def __init__(self) -> None:
         super().__init__(name="eight words")
 
 
-_EIGHT = _EightWords()
-
-
 @register_default(_EightWords)
 class _EightWordsModel(models.PrimitiveModel):
-    """They are a value of LLVM's own."""
+    """Eight words are one vector of LLVM's."""
 
     def __init__(self, manager: Any, of: Any) -> None:
         super().__init__(manager, of, _WORDS)
 
 
-def _can(context: Any) -> bool:
-    """Whether the processor that is compiled for has what is needed."""
-    _, _, features = context.codegen().magic_tuple()
-    return {f"+{name}" for name in _NEEDED} <= set(features.split(","))
+_EIGHT, _WORD, _INT, _VOID = _EightWords(), types.uint64, types.int64, types.void
+_TWO_OF_EIGHT = types.UniTuple(_EIGHT, 2)
 
 
-def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """One of LLVM's functions that stand for an instruction."""
-    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    return builder.call(function, arguments)
-
-
-def _splat(builder: Any, word: Any) -> Any:
-    undefined = ir.Constant(_WORDS, ir.Undefined)
-    first = builder.insert_element(undefined, word, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(_HALVES, [0] * 8))
-
-
-def _bits(builder: Any, lanes: Any) -> Any:
-    """Truth values of eight lanes as the lowest bits of a word."""
-    return builder.zext(builder.bitcast(lanes, _I8), _I64)
-
-
-@instead_of(vectors.has_eight)
-def _has_eight(typing_context: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return ir.Constant(_I1, int(_can(context)))
-
-    return types.boolean(), generate
-
-
-def _define(of_two: Any, name: str) -> None:
-    """An operator of Python between eight words and eight others."""
+def _define_operator(of_two: Any, name: str) -> None:
+    """Define an operator of Python between eight words and eight others."""
 
     class Template(ConcreteTemplate):
         key = of_two
@@ -91,289 +58,197 @@ def _define(of_two: Any, name: str) -> None:
         return getattr(builder, name)(*arguments)
 
 
-_define(operator.add, "add")
-_define(operator.sub, "sub")
-_define(operator.mul, "mul")
-_define(operator.and_, "and_")
-_define(operator.or_, "or_")
-_define(operator.xor, "xor")
+for _name in ("add", "sub", "mul", "and_", "or_", "xor"):
+    _define_operator(getattr(operator, _name), _name)
 
 
-@instead_of(vectors.all_eight)
-def _all_eight(typing_context: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, arguments[0])
-
-    return _EIGHT(types.uint64), generate
+def _has_instructions(call: Call) -> bool:
+    """Return True if the processor that is compiled for has all of `_NEEDED`."""
+    _, _, features = call.context.codegen().magic_tuple()
+    return {f"+{name}" for name in _NEEDED} <= set(features.split(","))
 
 
-@instead_of(vectors.load_eight)
-def _load_eight(typing_context: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(element_at(_WORDS, context, builder, signature, arguments, 0), align=8)
-
-    return _EIGHT(array, types.uint64), generate
+def _all(number: int) -> Any:
+    """Return eight words that are one number."""
+    return ir.Constant(_WORDS, [number] * 8)
 
 
-def _gathered(builder: Any, pointers: list[Any]) -> Any:
-    """The words at eight places; processors' own gathers take longer."""
-    words = ir.Constant(_WORDS, ir.Undefined)
+def _bits(call: Call, lanes: Any) -> Any:
+    """Return truth values of eight lanes as the lowest bits of a word."""
+    return call.builder.zext(call.builder.bitcast(lanes, I8), I64)
+
+
+def _lanes(call: Call, bits: Any) -> Any:
+    """Return the lowest bits of a word as truth values of eight lanes."""
+    return call.builder.bitcast(call.builder.trunc(bits, I8), ir.VectorType(I1, 8))
+
+
+def _gathered(call: Call, start: Any, places: Any) -> Any:
+    """Return the words at `start + place` for eight places; a gather instruction takes longer."""
+    builder, words = call.builder, ir.Constant(_WORDS, ir.Undefined)
+    pointers = [builder.gep(start, [builder.extract_element(places, I32(j))]) for j in range(8)]
     for lane, pointer in enumerate(pointers):
-        word = builder.load(builder.bitcast(pointer, _I64.as_pointer()), align=1)
-        words = builder.insert_element(words, word, ir.Constant(_I32, lane))
+        word = builder.load(builder.bitcast(pointer, I64.as_pointer()), align=1)
+        words = builder.insert_element(words, word, I32(lane))
     return words
 
 
-@instead_of(vectors.words_at)
-def _words_at(typing_context: Any, source: Any, i: Any, places: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_I8, context, builder, signature, arguments, 0)
-        places = [builder.extract_element(arguments[2], ir.Constant(_I32, j)) for j in range(8)]
-        return _gathered(builder, [builder.gep(pointer, [place]) for place in places])
-
-    return _EIGHT(source, types.int64, _EIGHT), generate
+def _listed(call: Call, number: int) -> list[Any]:
+    """Return the elements of `array[i : i + 8]`: argument `number` and the next."""
+    builder, data, i = call.builder, call.data(number), call.arguments[number + 1]
+    return [builder.load(builder.gep(data, [builder.add(i, I64(lane))])) for lane in range(8)]
 
 
-@instead_of(vectors.words_in_window)
-def _words_in_window(typing_context: Any, source: Any, i: Any, places: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not _can(context):
-            return ir.Constant(_WORDS, ir.Undefined)
-        pointer = element_at(_BYTES, context, builder, signature, arguments, 0)
-        first = builder.load(pointer, align=1)
-        second = builder.load(builder.gep(pointer, [ir.Constant(_I64, 1)]), align=1)
-        # The place of each byte: that of its word, and its own there.
-        places = builder.bitcast(arguments[2], _BYTES)
-        of_word = ir.Constant(ir.VectorType(_I32, 64), [j & ~7 for j in range(64)])
-        of_word = builder.shuffle_vector(places, ir.Constant(_BYTES, ir.Undefined), of_word)
-        picked = builder.add(of_word, ir.Constant(_BYTES, [j & 7 for j in range(64)]))
-        name = "llvm.x86.avx512.vpermi2var.qi.512"
-        return builder.bitcast(_call(builder, name, _BYTES, first, picked, second), _WORDS)
-
-    return _EIGHT(source, types.int64, _EIGHT), generate
+def _numbers(call: Call, number: int) -> list[Any]:
+    """Return eight numbers of a list, without their highest bits, as words."""
+    builder = call.builder
+    listed = _listed(call, number)
+    return [builder.zext(builder.and_(each, I32(2**31 - 1)), I64) for each in listed]
 
 
-@instead_of(vectors.gather_eight)
-def _gather_eight(typing_context: Any, array: Any, places: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        places = [builder.extract_element(arguments[1], ir.Constant(_I32, j)) for j in range(8)]
-        return _gathered(builder, [builder.gep(data, [place]) for place in places])
-
-    return _EIGHT(array, _EIGHT), generate
-
-
-def _listed(context: Any, builder: Any, array_type: Any, array: Any, i: Any) -> list[Any]:
-    """Eight numbers of a list, without their highest bits, as words."""
-    data = context.make_array(array_type)(context, builder, array).data
-    numbers = []
-    for lane in range(8):
-        number = builder.load(builder.gep(data, [builder.add(i, ir.Constant(_I64, lane))]))
-        number = builder.and_(number, ir.Constant(_I32, 2**31 - 1))
-        numbers.append(builder.zext(number, _I64))
-    return numbers
-
-
-def _pairs(builder: Any, pointers: list[Any], align: int) -> tuple[Any, Any]:
-    """The words at eight places, and those behind them."""
-    pair = ir.VectorType(_I64, 2)
+def _pairs(call: Call, data: Any, places: list[Any], align: int) -> tuple[Any, Any]:
+    """Return the words at eight places, and those behind them."""
+    builder, pair = call.builder, ir.VectorType(I64, 2).as_pointer()
     found = [
-        builder.load(builder.bitcast(pointer, pair.as_pointer()), align=align)
-        for pointer in pointers
+        builder.load(builder.bitcast(builder.gep(data, [place]), pair), align=align)
+        for place in places
     ]
 
     def together(first: Any, second: Any) -> Any:
-        lanes = ir.Constant(
-            ir.VectorType(_I32, 2 * first.type.count), [*range(2 * first.type.count)]
-        )
+        n_lanes = 2 * first.type.count
+        lanes = ir.Constant(ir.VectorType(I32, n_lanes), list(range(n_lanes)))
         return builder.shuffle_vector(first, second, lanes)
 
     # Every second one in one register: so the two words of all come apart by one instruction each.
     even, odd = (
-        together(
-            together(found[first], found[first + 2]), together(found[first + 4], found[first + 6])
-        )
-        for first in (0, 1)
+        together(together(*found[first:4:2]), together(*found[first + 4 :: 2])) for first in (0, 1)
     )
     lanes = [[at + part + of for at in range(0, 8, 2) for of in (0, 8)] for part in (0, 1)]
     return tuple(builder.shuffle_vector(even, odd, ir.Constant(_HALVES, which)) for which in lanes)
 
 
-@instead_of(vectors.lengths_listed)
-def _lengths_listed(typing_context: Any, positions: Any, numbers: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        listed = _listed(context, builder, signature.args[1], arguments[1], arguments[2])
-        starts, stops = _pairs(builder, [builder.gep(data, [number]) for number in listed], 8)
-        pointer = element_at(_HALVES, context, builder, signature, arguments, 1)
-        marked = builder.icmp_signed(
-            "<", builder.load(pointer, align=4), ir.Constant(_HALVES, [0] * 8)
-        )
-        return builder.select(marked, ir.Constant(_WORDS, [2**60] * 8), builder.sub(stops, starts))
-
-    return _EIGHT(positions, numbers, types.uint64), generate
+def _two_of_eight(call: Call, pairs: tuple[Any, Any]) -> Any:
+    return call.context.make_tuple(call.builder, call.signature.return_type, pairs)
 
 
-@instead_of(vectors.words_listed)
-def _words_listed(
-    typing_context: Any, source: Any, start: Any, positions: Any, numbers: Any, i: Any
-) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        text = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        data = context.make_array(signature.args[2])(context, builder, arguments[2]).data
-        listed = _listed(context, builder, signature.args[3], arguments[3], arguments[4])
-        places = [
-            builder.sub(builder.load(builder.gep(data, [number])), arguments[1])
-            for number in listed
-        ]
-        both = _pairs(builder, [builder.gep(text, [place]) for place in places], 1)
-        return context.make_tuple(builder, signature.return_type, both)
-
-    both = types.UniTuple(_EIGHT, 2)
-    return both(source, types.int64, positions, numbers, types.uint64), generate
-
-
-@instead_of(vectors.pairs_listed)
-def _pairs_listed(typing_context: Any, array: Any, places: Any, i: Any, behind: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        listed = context.make_array(signature.args[1])(context, builder, arguments[1]).data
-        pointers = []
-        for lane in range(8):
-            at = builder.add(arguments[2], ir.Constant(_I64, lane))
-            place = builder.load(builder.gep(listed, [at]))
-            pointers.append(builder.gep(data, [builder.add(place, arguments[3])]))
-        both = _pairs(builder, pointers, 8)
-        return context.make_tuple(builder, signature.return_type, both)
-
-    both = types.UniTuple(_EIGHT, 2)
-    return both(array, places, types.uint64, types.uint64), generate
+instead_of(vectors.has_eight, types.boolean)(lambda call: I1(_has_instructions(call)))
+instead_of(vectors.all_eight, _EIGHT, _WORD)(lambda call, word: call.splat(word, 8))
+instead_of(vectors.load_eight, _EIGHT, ANY, _WORD)(lambda call, *_: call.load(0, _WORDS, 8))
+instead_of(vectors.words_at, _EIGHT, ANY, _INT, _EIGHT)(
+    lambda call, source, i, places: _gathered(call, call.pointer(0, I8), places)
+)
+instead_of(vectors.gather_eight, _EIGHT, ANY, _EIGHT)(
+    lambda call, array, places: _gathered(call, call.data(0), places)
+)
+instead_of(vectors.which_differ, _WORD, _EIGHT, _EIGHT)(
+    lambda call, words, others: _bits(call, call.builder.icmp_unsigned("!=", words, others))
+)
+instead_of(vectors.which_above, _WORD, _EIGHT, _EIGHT)(
+    lambda call, words, limits: _bits(call, call.builder.icmp_unsigned(">", words, limits))
+)
+instead_of(vectors.without, _EIGHT, _EIGHT, _WORD)(
+    lambda call, words, chosen: call.builder.select(_lanes(call, chosen), _all(0), words)
+)
+instead_of(vectors.store_eight, _VOID, _EIGHT, ANY, _WORD)(
+    lambda call, words, *_: call.store(words, 1, 8)
+)
+instead_of(vectors.store_halves, _VOID, _EIGHT, ANY, _WORD)(
+    lambda call, words, *_: call.store(call.builder.trunc(words, _HALVES), 1, 4)
+)
 
 
-@instead_of(vectors.rotate_eight)
-def _rotate_eight(typing_context: Any, words: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words, bits = arguments
-        return _call(builder, "llvm.fshl.v8i64", _WORDS, words, words, _splat(builder, bits))
-
-    return _EIGHT(_EIGHT, types.uint64), generate
-
-
-@instead_of(vectors.from_byte)
-def _from_byte(typing_context: Any, numbers: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        # LLVM's shifts say nothing of 64 bits and more; the instruction that it finds here does.
-        bits = builder.shl(arguments[0], ir.Constant(_WORDS, [3] * 8))
-        inside = builder.icmp_unsigned("<", bits, ir.Constant(_WORDS, [64] * 8))
-        ones = ir.Constant(_WORDS, [2**64 - 1] * 8)
-        return builder.select(inside, builder.shl(ones, bits), ir.Constant(_WORDS, [0] * 8))
-
-    return _EIGHT(_EIGHT), generate
+@instead_of(vectors.words_in_window, _EIGHT, ANY, _INT, _EIGHT)
+def _words_in_window(call: Call, source: Any, i: Any, places: Any) -> Any:
+    if not _has_instructions(call):
+        return ir.Constant(_WORDS, ir.Undefined)
+    builder, pointer = call.builder, call.pointer(0, _BYTES)
+    first = builder.load(pointer, align=1)
+    second = builder.load(builder.gep(pointer, [I64(1)]), align=1)
+    # The place of each byte: that of its word, and its own there.
+    of_word = ir.Constant(ir.VectorType(I32, 64), [j & ~7 for j in range(64)])
+    of_word = builder.shuffle_vector(
+        builder.bitcast(places, _BYTES), ir.Constant(_BYTES, ir.Undefined), of_word
+    )
+    picked = builder.add(of_word, ir.Constant(_BYTES, [j & 7 for j in range(64)]))
+    found = call.llvm("llvm.x86.avx512.vpermi2var.qi.512", _BYTES, first, picked, second)
+    return builder.bitcast(found, _WORDS)
 
 
-@instead_of(vectors.larger_of)
-def _larger_of(typing_context: Any, words: Any, others: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.select(builder.icmp_unsigned(">", *arguments), *arguments)
-
-    return _EIGHT(_EIGHT, _EIGHT), generate
-
-
-@instead_of(vectors.chosen_above)
-def _chosen_above(typing_context: Any, words: Any, limits: Any, chosen: Any, others: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words, limits, chosen, others = arguments
-        return builder.select(builder.icmp_unsigned(">", words, limits), chosen, others)
-
-    return _EIGHT(_EIGHT, _EIGHT, _EIGHT, _EIGHT), generate
+@instead_of(vectors.lengths_listed, _EIGHT, ANY, ANY, _WORD)
+def _lengths_listed(call: Call, positions: Any, numbers: Any, i: Any) -> Any:
+    starts, stops = _pairs(call, call.data(0), _numbers(call, 1), 8)
+    zeros = ir.Constant(_HALVES, [0] * 8)
+    marked = call.builder.icmp_signed("<", call.load(1, _HALVES, 4), zeros)
+    return call.builder.select(marked, _all(2**60), call.builder.sub(stops, starts))
 
 
-@instead_of(vectors.which_differ)
-def _which_differ(typing_context: Any, words: Any, others: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _bits(builder, builder.icmp_unsigned("!=", *arguments))
-
-    return types.uint64(_EIGHT, _EIGHT), generate
-
-
-@instead_of(vectors.without)
-def _without(typing_context: Any, words: Any, chosen: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = builder.bitcast(builder.trunc(arguments[1], _I8), ir.VectorType(_I1, 8))
-        return builder.select(lanes, ir.Constant(_WORDS, [0] * 8), arguments[0])
-
-    return _EIGHT(_EIGHT, types.uint64), generate
+@instead_of(vectors.words_listed, _TWO_OF_EIGHT, ANY, _INT, ANY, ANY, _WORD)
+def _words_listed(call: Call, source: Any, start: Any, *_: Any) -> Any:
+    builder, positions = call.builder, call.data(2)
+    places = [
+        builder.sub(builder.load(builder.gep(positions, [number])), start)
+        for number in _numbers(call, 3)
+    ]
+    return _two_of_eight(call, _pairs(call, call.data(0), places, 1))
 
 
-@instead_of(vectors.which_above)
-def _which_above(typing_context: Any, words: Any, limits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _bits(builder, builder.icmp_unsigned(">", *arguments))
-
-    return types.uint64(_EIGHT, _EIGHT), generate
+@instead_of(vectors.pairs_listed, _TWO_OF_EIGHT, ANY, ANY, _WORD, _WORD)
+def _pairs_listed(call: Call, array: Any, places: Any, i: Any, behind: Any) -> Any:
+    listed = [call.builder.add(place, behind) for place in _listed(call, 1)]
+    return _two_of_eight(call, _pairs(call, call.data(0), listed, 8))
 
 
-@instead_of(vectors.store_eight)
-def _store_eight(typing_context: Any, words: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_WORDS, context, builder, signature, arguments, 1)
-        builder.store(arguments[0], pointer, align=8)
-        return context.get_dummy_value()
-
-    return types.void(_EIGHT, array, types.uint64), generate
+@instead_of(vectors.rotate_eight, _EIGHT, _EIGHT, _WORD)
+def _rotate_eight(call: Call, words: Any, bits: Any) -> Any:
+    return call.llvm("llvm.fshl.v8i64", _WORDS, words, words, call.splat(bits, 8))
 
 
-@instead_of(vectors.store_halves)
-def _store_halves(typing_context: Any, words: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_at(_HALVES, context, builder, signature, arguments, 1)
-        builder.store(builder.trunc(arguments[0], _HALVES), pointer, align=4)
-        return context.get_dummy_value()
-
-    return types.void(_EIGHT, array, types.uint64), generate
+@instead_of(vectors.from_byte, _EIGHT, _EIGHT)
+def _from_byte(call: Call, numbers: Any) -> Any:
+    # LLVM's shifts say nothing of 64 bits and more; the instruction that it finds here does.
+    bits = call.builder.shl(numbers, _all(3))
+    inside = call.builder.icmp_unsigned("<", bits, _all(64))
+    return call.builder.select(inside, call.builder.shl(_all(2**64 - 1), bits), _all(0))
 
 
-@instead_of(vectors.store_chosen)
-def _store_chosen(typing_context: Any, chosen: Any, first: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not _can(context):
-            return context.get_dummy_value()
-        lanes = builder.bitcast(builder.trunc(arguments[0], _I8), ir.VectorType(_I1, 8))
-        numbers, nothing = ir.Constant(_HALVES, list(range(8))), ir.Constant(_HALVES, [0] * 8)
-        name = "llvm.x86.avx512.mask.compress.v8i32"
-        found = _call(builder, name, _HALVES, numbers, nothing, lanes)
-        places = builder.add(found, builder.trunc(_splat(builder, arguments[1]), _HALVES))
-        pointer = element_at(_HALVES, context, builder, signature, arguments, 2)
-        builder.store(places, pointer, align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, array, types.uint64), generate
+@instead_of(vectors.larger_of, _EIGHT, _EIGHT, _EIGHT)
+def _larger_of(call: Call, words: Any, others: Any) -> Any:
+    return call.builder.select(call.builder.icmp_unsigned(">", words, others), words, others)
 
 
-@instead_of(vectors.store_positions)
-def _store_positions(typing_context: Any, word: Any, base: Any, array: Any, i: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not _can(context):
-            return context.get_dummy_value()
-        lanes = builder.bitcast(arguments[0], ir.VectorType(_I1, 64))
-        numbers, nothing = ir.Constant(_BYTES, list(range(64))), ir.Constant(_BYTES, [0] * 64)
-        name = "llvm.x86.avx512.mask.compress.v64i8"
-        found = _call(builder, name, _BYTES, numbers, nothing, lanes)
-        base = _splat(builder, arguments[1])
-        pointer = element_at(_WORDS, context, builder, signature, arguments, 2)
+@instead_of(vectors.chosen_above, _EIGHT, _EIGHT, _EIGHT, _EIGHT, _EIGHT)
+def _chosen_above(call: Call, words: Any, limits: Any, chosen: Any, others: Any) -> Any:
+    return call.builder.select(call.builder.icmp_unsigned(">", words, limits), chosen, others)
 
-        def store(first: int, stop: int) -> None:
-            for at in range(first, stop, 8):
-                lanes_of = ir.Constant(_HALVES, list(range(at, at + 8)))
-                bits = builder.shuffle_vector(found, ir.Constant(_BYTES, ir.Undefined), lanes_of)
-                positions = builder.add(builder.zext(bits, _WORDS), base)
-                to = builder.gep(pointer, [ir.Constant(_I64, at // 8)])
-                builder.store(positions, to, align=8)
 
-        store(0, _ALWAYS)
-        many = builder.icmp_unsigned(">", builder.ctpop(arguments[0]), ir.Constant(_I64, _ALWAYS))
-        with builder.if_then(many, likely=False):
-            store(_ALWAYS, 64)
-        return context.get_dummy_value()
+@instead_of(vectors.store_chosen, _VOID, _WORD, _WORD, ANY, _WORD)
+def _store_chosen(call: Call, chosen: Any, first: Any, array: Any, i: Any) -> None:
+    if not _has_instructions(call):
+        return
+    numbers, nothing = ir.Constant(_HALVES, list(range(8))), ir.Constant(_HALVES, [0] * 8)
+    name = "llvm.x86.avx512.mask.compress.v8i32"
+    found = call.llvm(name, _HALVES, numbers, nothing, _lanes(call, chosen))
+    firsts = call.builder.trunc(call.splat(first, 8), _HALVES)
+    call.store(call.builder.add(found, firsts), 2, 4)
 
-    return types.void(types.uint64, types.int64, array, types.int64), generate
+
+@instead_of(vectors.store_positions, _VOID, _WORD, _INT, ANY, _INT)
+def _store_positions(call: Call, word: Any, base: Any, array: Any, i: Any) -> None:
+    if not _has_instructions(call):
+        return
+    builder, lanes = call.builder, call.builder.bitcast(word, ir.VectorType(I1, 64))
+    numbers, nothing = ir.Constant(_BYTES, list(range(64))), ir.Constant(_BYTES, [0] * 64)
+    found = call.llvm("llvm.x86.avx512.mask.compress.v64i8", _BYTES, numbers, nothing, lanes)
+    bases, pointer = call.splat(base, 8), call.pointer(2, _WORDS)
+
+    def store(first: int, stop: int) -> None:
+        for at in range(first, stop, 8):
+            lanes_of = ir.Constant(_HALVES, list(range(at, at + 8)))
+            bits = builder.shuffle_vector(found, ir.Constant(_BYTES, ir.Undefined), lanes_of)
+            positions = builder.add(builder.zext(bits, _WORDS), bases)
+            builder.store(positions, builder.gep(pointer, [I64(at // 8)]), align=8)
+
+    store(0, _ALWAYS)
+    many = builder.icmp_unsigned(">", builder.ctpop(word), I64(_ALWAYS))
+    with builder.if_then(many, likely=False):
+        store(_ALWAYS, 64)
