@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels import search, split, split_cl100k, utf8
+from bpe.kernels import search, split, split_cl100k, split_rows, utf8
 from bpe.kernels.jit import pack
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 Number = TypeVar("Number", bound=np.generic)
 
-_O200K = split_cl100k.CASED | split_cl100k.SUFFIXES | split_cl100k.SLASHES
+_O200K = split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES
 
 # Name of a pattern -> the flags with which `split_cl100k` is its scanner; gpt2 has one of its own.
 # A pattern of the same family needs a line here and one in `bpe.patterns`; the tests then hold it
 # equal to both engines (docs/patterns.md).
 _FLAGS = {
-    "cl100k": split_cl100k.WHOLE_END,
+    "cl100k": split_rows.WHOLE_END,
     "o200k": _O200K,
     "llama3": 0,
-    "qwen2": split_cl100k.SINGLE_DIGITS,
+    "qwen2": split_rows.SINGLE_DIGITS,
 }
 
 
@@ -191,7 +191,7 @@ def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
         kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
     else:
         kernel = split.splitter(split_cl100k.scanner(_FLAGS[name]), 0)
-        n_words = split_cl100k.STATE_WORDS
+        n_words = split_rows.STATE_WORDS
     tail = np.empty(split.TAIL, np.uint8)
     scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
     return kernel, _characters(), scratch

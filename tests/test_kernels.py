@@ -29,7 +29,7 @@ from bpe.kernels import encode as encode_kernels
 from bpe.kernels import machine, merge_tables, vectors
 from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import kernel
-from bpe.kernels.split import sure_letters
+from bpe.kernels.split_classes import sure_letters
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, find_all
 from bpe.train import train_from_counts

@@ -19,10 +19,10 @@ LEVELS = [
     "bpe.kernels.vector_intrinsics",
     "bpe.kernels.compiler bpe.kernels.plain_numba",
     "bpe.kernels.jit",
-    "bpe.kernels.search bpe.kernels.split bpe.kernels.words bpe.kernels.learn_merges"
+    "bpe.kernels.search bpe.kernels.split_classes bpe.kernels.words bpe.kernels.learn_merges"
     " bpe.kernels.utf8",
-    "bpe.kernels.merge_tables",
-    "bpe.kernels.apply_merges",
+    "bpe.kernels.merge_tables bpe.kernels.split bpe.kernels.split_rows",
+    "bpe.kernels.apply_merges bpe.kernels.split_mend",
     "bpe.kernels.encode",
     "bpe.kernels.count bpe.kernels.split_cl100k",
     "bpe.kernels",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES, nasty_texts, pattern_texts
 
 from bpe import reference
-from bpe.kernels.split_cl100k import GROUP
+from bpe.kernels.split_rows import GROUP
 from bpe.patterns import PATTERNS, to_tiktoken
 from bpe.pretokenize import Pretokenizer
 

@@ -1,12 +1,11 @@
 """Bytes -> boundaries of pre-tokens, 64 bytes at a time.
 
-Law: `split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token,
-for every document of the buffer at once. The 64 bytes of a block are classified into one bit set
-per class (letter, number, white space, space, apostrophe); boundaries are shifts and masks of those
-sets, with the last bit of the block before and the first of the block after. A character of several
-bytes has its class on all of them, so that "the class changes" is true at first bytes only. What
-speaks of *one* character, the last white space before a word, is moved back to its first byte where
-that character is longer than a byte.
+`split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for every
+document of the buffer at once. The 64 bytes of a block are classified into one bit set per class
+(letter, number, white space, space, apostrophe); boundaries are shifts and masks of those sets,
+with the last bit of the block before and the first of the block after. What speaks of *one*
+character, the last white space before a word, is moved back to its first byte where that character
+is longer than a byte.
 
 The bit set of document starts goes in, and boundaries come out in its place: the ends of documents
 take part in the algebra as "no character here", so that documents of five bytes cost no more than
@@ -22,18 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import (
-    member_mask,
-    noinline,
-    noinline_cold,
-    popcount,
-    range_mask,
-    trailing_zeros,
+from bpe.kernels.machine import noinline, range_mask
+from bpe.kernels.split_classes import (
+    LETTER,
+    MARK,
+    WHITE_SPACE,
+    classify_characters,
+    contractions,
+    mark_first_bytes,
 )
-
-# Flags of bpe.unicode_classes, as constants that the compiler can fold.
-_LETTER, _NUMBER, _WHITE_SPACE, _MARK = 1, 2, 4, 8
-
 
 BLOCK_NEEDS = 68
 """Bytes that are read of a block: its last character may have three behind it."""
@@ -71,13 +67,15 @@ def splitter(scan, behind):
         """Split documents into pre-tokens.
 
         Args:
-            characters: See there.
-            scratch: See there; modified in place.
+            characters: `Characters`.
+            scratch: `Scratch`; modified in place.
             buffer: uint8[n_bytes] or more; what is behind the documents are zeros.
             offsets: int64[n_documents + 1], from 0 to n_bytes.
             is_marked: Whether `starts` has the documents already; then only the last offset counts.
             starts: uint64[n_bytes // 64 + 1 or more], replaced by the bit set of places where a
                 pre-token begins, and of place n_bytes.
+
+        Example: for gpt2, b"Hi you" with offsets [0, 6] -> starts[0] == 0b1000101.
         """
         n = offsets[offsets.size - 1]
         n_blocks = (n >> 6) + 1
@@ -105,139 +103,16 @@ def splitter(scan, behind):
     return split_documents
 
 
-@kernel
-def character(source, at):
-    """The code point whose first byte is `source[at]`, and its number of bytes.
-
-    The byte is 0xC2 to 0xF4, and up to three bytes behind it are looked at. For bytes that are not
-    well-formed UTF-8 the result means nothing, but it is a code point: it can index tables.
-    """
-    first = np.int64(source[at])
-    second = np.int64(source[at + 1]) & 0x3F
-    if first < 0xE0:
-        return ((first & 0x1F) << 6) | second, np.uint64(2)
-    third = np.int64(source[at + 2]) & 0x3F
-    if first < 0xF0:
-        return ((first & 0x0F) << 12) | (second << 6) | third, np.uint64(3)
-    fourth = np.int64(source[at + 3]) & 0x3F
-    code_point = ((first & 0x07) << 18) | (second << 12) | (third << 6) | fourth
-    return min(code_point, np.int64(0x10FFFF)), np.uint64(4)
-
-
-@kernel
-def sure_letters(source, base):
-    """First bytes, of the 64 from `source[base]`, of characters that are letters without case.
-
-    All characters that begin with these bytes are: most of the Chinese and Korean ones. Only those
-    that end within the 64 bytes are told, all of them three bytes long.
-    """
-    sure = range_mask(source, base, 0xE5, 0xE9) | range_mask(source, base, 0xEB, 0xEC)
-    return sure & ((np.uint64(1) << np.uint64(62)) - np.uint64(1))
-
-
-MANY = 16
-"""Characters of several bytes in a block from which on it is worth while to look for pages."""
-_MANY_OF_A_PAGE = 6
-
-
-@kernel
-def _members(source, last, same, members):
-    """Which of the characters `same`, that end at `source[last + j]`, are members of their page."""
-    if members == np.uint64(0) or members == ~np.uint64(0):
-        return same & members
-    return same & member_mask(source, last, members)
-
-
-@kernel
-def _all_bytes(first_bytes, of_three, of_four):
-    """The bits of the characters that begin there, two bytes long or more."""
-    rest = (first_bytes << np.uint64(1)) | ((first_bytes & of_three) << np.uint64(2))
-    return first_bytes | rest | ((first_bytes & of_four) << np.uint64(3))
-
-
-@functools.cache
-def page_classifier(cased):
-    """The kernel `classify_pages`, which tells marks and case only where they are asked for."""
-
-    @kernel
-    def classify_pages(source, base, leads, pages):
-        """Classes of characters that share their page with others of the block.
-
-        Text of most scripts stays within a few pages of 64 code points. The characters of a page
-        have the same bytes but for the last, so that they are found by comparing, and their
-        classes by looking 64 bytes up at once in the members of the page.
-
-        Args:
-            source, base: the block is `source[base : base + 64]`; looks at three bytes more.
-            leads: the first bytes of the characters in question, `MANY` or more.
-            pages: uint64[0x5000 * 8], `bpe.unicode_classes.class_pages`.
-
-        Returns:
-            (leads, letters, numbers, white, marks, uppers, lowers): the first bytes of characters
-            that are still to be classified, and the bytes of the others that are of each class.
-        """
-        noinline_cold()
-        one = np.uint64(1)
-        letters = numbers = white = marks = uppers = lowers = np.uint64(0)
-        # What reaches into the next block is left to the caller.
-        left = leads & ((one << np.uint64(61)) - one)
-        leads ^= left
-        while popcount(left) >= _MANY_OF_A_PAGE:
-            place = base + trailing_zeros(left)
-            first = source[place]
-            same = range_mask(source, base, first, first) & left
-            last = base + 1
-            page = np.uint64(first) & np.uint64(0x1F)
-            if first >= 0xE0:
-                second = source[place + 1]
-                same &= range_mask(source, last, second, second)
-                last += 1
-                page = (page & np.uint64(15)) << np.uint64(6) | np.uint64(second) & np.uint64(63)
-                if first >= 0xF0:
-                    third = source[place + 2]
-                    same &= range_mask(source, last, third, third)
-                    last += 1
-                    page = page << np.uint64(6) | np.uint64(third) & np.uint64(63)
-            if popcount(same) < _MANY_OF_A_PAGE:
-                break
-            left ^= same
-            page <<= np.uint64(3)
-            letters |= _members(source, last, same, pages[page])
-            numbers |= _members(source, last, same, pages[page + np.uint64(1)])
-            white |= _members(source, last, same, pages[page + np.uint64(2)])
-            if cased:
-                marks |= _members(source, last, same, pages[page + np.uint64(3)])
-                uppers |= _members(source, last, same, pages[page + np.uint64(4)])
-                lowers |= _members(source, last, same, pages[page + np.uint64(5)])
-        of_three = range_mask(source, base, 0xE0, 0xF4)
-        of_four = range_mask(source, base, 0xF0, 0xF4)
-        return (
-            leads | left,
-            _all_bytes(letters, of_three, of_four),
-            _all_bytes(numbers, of_three, of_four),
-            _all_bytes(white, of_three, of_four),
-            _all_bytes(marks, of_three, of_four),
-            _all_bytes(uppers, of_three, of_four),
-            _all_bytes(lowers, of_three, of_four),
-        )
-
-    return classify_pages
-
-
-_classify_pages = page_classifier(False)
-
-
-STATE_WORDS = 15
+STATE_WORDS = 14
 
 
 @kernel
 def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
-    """Boundaries of the pattern `gpt2` (see `bpe.patterns`), for some blocks.
+    """Find the boundaries of the pattern `gpt2` (see `bpe.patterns`) in some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on what
-    follows; the call for block `starts.size`, which is empty, finishes the last one. What one call
-    knows of the last block it classified, the next finds in `state`: a text is split in one call or
-    in many.
+    follows; the call for block `starts.size`, which is empty, finishes the last one. `state` holds
+    what is known of the last block classified: a text is split in one call or in many.
 
     Args:
         source: uint8, the bytes of the text from `source_start`. It must reach from two blocks
@@ -253,6 +128,8 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
         first: the first block to classify.
         last: one past the last block to classify, at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
+
+    Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6.
     """
     noinline()
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
@@ -261,10 +138,10 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     apostrophes, documents = state[4], state[5]
     # The last bits of the block before it.
     last_letter, last_number, last_space, last_blank = state[6], state[7], state[8], state[9]
-    # What characters that began in it say of the first bytes of the next.
-    spill_letters, spill_numbers, spill_spaces = state[10], state[11], state[12]
-    # What a contraction before it says of its first bytes: boundaries to drop and to add.
-    drop, add = state[13], state[14]
+    # The class of a character that goes on in the next block, and its bytes there.
+    spill_class, spill = np.int64(state[10]), state[11]
+    # Boundaries at its first bytes to drop and to add, because of a contraction before it.
+    drop, add = state[12], state[13]
     for k in range(first, last):
         next_letters = next_numbers = next_spaces = next_blanks = next_apostrophes = zero
         next_documents = zero
@@ -276,46 +153,16 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             next_blanks = range_mask(source, base, 32, 32)
             next_spaces = range_mask(source, base, 9, 13) | next_blanks
             next_apostrophes = range_mask(source, base, 39, 39)
-            leads = range_mask(source, base, 0xC2, 0xF4)
-            next_letters |= spill_letters
-            next_numbers |= spill_numbers
-            next_spaces |= spill_spaces
-            spill_letters = spill_numbers = spill_spaces = zero
-            if leads != zero:
-                sure = sure_letters(source, base)
-                next_letters |= sure | (sure << one) | (sure << np.uint64(2))
-                leads ^= sure
-                if popcount(leads) >= MANY:
-                    found = _classify_pages(source, base, leads, pages)
-                    leads = found[0]
-                    next_letters |= found[1]
-                    next_numbers |= found[2]
-                    next_spaces |= found[3]
-            while leads != zero:
-                j = trailing_zeros(leads)
-                leads &= leads - one
-                code_point, width = character(source, base + j)
-                flags = classes[code_point]
-                bits = ((one << width) - one) << np.uint64(j)
-                if flags & _LETTER:
-                    next_letters |= bits
-                elif flags & _NUMBER:
-                    next_numbers |= bits
-                elif flags & _WHITE_SPACE:
-                    next_spaces |= bits
-                if j > 60:
-                    # Bytes that the character has in the next block.
-                    over = ((one << width) - one) >> np.uint64(64 - j)
-                    if flags & _LETTER:
-                        spill_letters = over
-                    elif flags & _NUMBER:
-                        spill_numbers = over
-                    elif flags & _WHITE_SPACE:
-                        spill_spaces = over
+            if range_mask(source, base, 0xC2, 0xF4) | spill != zero:
+                more_letters, more_numbers, more_spaces, _, _, _, spill_class, spill = (
+                    classify_characters(source, base, classes, pages, False, spill_class, spill)
+                )
+                next_letters |= more_letters
+                next_numbers |= more_numbers
+                next_spaces |= more_spaces
         if k > 0:
             # Block k - 1 knows its neighbours on both sides now.
-            at = np.int64(k - 1) << 6
-            base = at - source_start
+            base = (np.int64(k - 1) << 6) - source_start
             change = letters ^ ((letters << one) | last_letter)
             change |= numbers ^ ((numbers << one) | last_number)
             change |= spaces ^ ((spaces << one) | last_space)
@@ -327,35 +174,15 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             last_white = spaces & ~followed
             found = (found & ~drop) | add
             drop = add = zero
-            if last_white != zero:
-                wide = last_white & range_mask(source, base, 0x80, 0xBF)
-                found |= last_white ^ wide
-                while wide != zero:
-                    # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
-                    j = trailing_zeros(wide) - 1
-                    wide &= wide - one
-                    if source[base + j] & 0xC0 == 0x80:
-                        j -= 1
-                    if j >= 0:
-                        found |= one << np.uint64(j)
-                    else:
-                        starts[k - 2] |= one << np.uint64(64 + j)
+            wide = last_white & range_mask(source, base, 0x80, 0xBF)
+            found |= last_white ^ wide
             quotes = apostrophes & found
             if quotes != zero:
-                # Loads one and two bytes further look ahead; `same_*`: no document begins there.
-                same_1 = ~((documents >> one) | (next_documents << top))
-                same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
-                short = range_mask(source, base + 1, 115, 116) | range_mask(
-                    source, base + 1, 100, 100
-                )
-                short |= range_mask(source, base + 1, 109, 109)
-                ll = range_mask(source, base + 1, 108, 108) & range_mask(source, base + 2, 108, 108)
-                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(
-                    source, base + 1, 114, 114
-                )
-                ve_re &= range_mask(source, base + 2, 101, 101)
-                two = quotes & short & same_1
-                three = quotes & (ll | ve_re) & same_1 & same_2
+                # No document begins among the letters.
+                two, three = contractions(source, base, quotes, False)
+                two &= ~((documents >> one) | (next_documents << top))
+                three &= ~((documents >> one) | (next_documents << top))
+                three &= ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
                 both = two | three
                 found &= ~(both << one)
                 found |= (two << np.uint64(2)) | (three << np.uint64(3))
@@ -366,6 +193,8 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 end = one << np.uint64(n & 63)
                 found = (found & (end - one)) | end
             starts[k - 1] = found
+            if wide != zero:
+                mark_first_bytes(source, base, k - 1, wide, starts)
             last_letter = letters >> top
             last_number = numbers >> top
             last_space = spaces >> top
@@ -379,17 +208,14 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     state[0], state[1], state[2], state[3] = letters, numbers, spaces, blanks
     state[4], state[5] = apostrophes, documents
     state[6], state[7], state[8], state[9] = last_letter, last_number, last_space, last_blank
-    state[10], state[11], state[12] = spill_letters, spill_numbers, spill_spaces
-    state[13], state[14] = drop, add
+    state[10], state[11], state[12], state[13] = np.uint64(spill_class), spill, drop, add
 
 
 @kernel
 def checked_character(source, at, stop):
-    """The code point that begins at `source[at]`, and its number of bytes.
+    """Return the code point that begins at `source[at]`, and its number of bytes.
 
-    Returns:
-        (code point, n bytes): for bytes that are not well-formed UTF-8 the code point is -1 and the
-        number is 1. Reads nothing at or past `source[stop]`.
+    They are (-1, 1) for bytes that are not well-formed UTF-8. Nothing is read from `stop` on.
     """
     first = np.int64(source[at])
     if first < 0x80:
@@ -414,12 +240,12 @@ def checked_character(source, at, stop):
 
 @kernel
 def safe_cut(buffer, position, stop, classes, after_letters_only):
-    """The first place at or after `position` where cutting the text changes no pre-token.
+    """Return the first place from `position` on where cutting changes no pre-token; else `stop`.
 
     That is before white space that follows a letter (or, where nothing else takes white space,
     anything else), and after a letter before anything that is not a letter, a mark or an
-    apostrophe. Both characters must be well-formed UTF-8, so that the
-    replacement of damaged bytes stays on its side.
+    apostrophe. Both characters must be well-formed UTF-8, so that the replacement of damaged bytes
+    stays on its side.
 
     Args:
         buffer: uint8[>= stop], UTF-8.
@@ -428,8 +254,7 @@ def safe_cut(buffer, position, stop, classes, after_letters_only):
         classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
         after_letters_only: what is before the cut must be a letter.
 
-    Returns:
-        The place, or `stop` if there is none before it.
+    Example: in "ab cd" from 0 on -> 2.
     """
     at = max(position, 1)
     while at < stop:
@@ -444,9 +269,9 @@ def safe_cut(buffer, position, stop, classes, after_letters_only):
         if code_point >= 0 and code_point_before >= 0 and before + width_before == at:
             flags = classes[code_point]
             flags_before = classes[code_point_before]
-            if flags & _WHITE_SPACE and not flags_before & _WHITE_SPACE and not after_letters_only:
+            if flags & WHITE_SPACE and not flags_before & WHITE_SPACE and not after_letters_only:
                 return at
-            if flags_before & _LETTER and not flags & (_LETTER | _MARK) and code_point != 39:
+            if flags_before & LETTER and not flags & (LETTER | MARK) and code_point != 39:
                 return at
         at += 1
     return stop
