@@ -1,10 +1,9 @@
 r"""Split patterns: by name, by exact text, or as steps in a row.
 
-The law here: a pattern is recognised by its exact text *and* by the engine that the text was
-written for.  Spellings of the "same" pattern often split differently (design, law 4), and one text
-can mean two things: `\p{N}{1,3}+` is possessive to tiktoken's engine and a repeated repetition to
-Hugging Face's.  Whatever is not recognised is run as it is written, by `bpe.regex_split`, or
-refused.
+A pattern is recognised by its exact text *and* by the engine that the text was written for.
+Spellings of the "same" pattern often split differently, and one text can mean two things:
+`\p{N}{1,3}+` is possessive to tiktoken's engine and a repeated repetition to Hugging Face's. Any
+other text is run as it is written, by `bpe.regex_split`, or refused.
 
 Everywhere in this package a pattern is one string:
 
@@ -33,8 +32,6 @@ from bpe.errors import PatternError, shown
 if TYPE_CHECKING:
     # Steps are structs of msgspec, which a pattern that has a scanner does without.
     from bpe.steps import Split, Step
-
-# --- patterns that have a scanner ----------------------------------------------------------------
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _CASED_WORD = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
@@ -91,8 +88,6 @@ _TIKTOKEN_SPELLINGS: Final = {
     # As tiktoken wrote gpt2 before it took possessive quantifiers.
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
 }
-
-# --- steps ---------------------------------------------------------------------------------------
 
 TIKTOKEN: Final = "tiktoken:"
 STEPS: Final = "steps:"
@@ -151,9 +146,6 @@ def _isolated(regex: str) -> Split:
     from bpe.steps import Split
 
     return Split({"Regex": regex}, "Isolated")
-
-
-# --- other libraries -----------------------------------------------------------------------------
 
 
 def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:

@@ -1,8 +1,8 @@
 """From the name of a pattern to its scanner.
 
-Law: a `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever
-the length and alignment of the buffer, and reads no byte outside it: whole blocks are read from the
-buffer only where it has them, the last bytes from a padded copy.
+A `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever the
+length and alignment of the buffer. No byte outside the buffer is read: the last ones are read from
+a padded copy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from bpe.steps import Step
 
 Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+Starts = NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
-_O200K = split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES
-
 # Name of a pattern -> the flags with which `split_cl100k` is its scanner; gpt2 has one of its own.
-# A pattern of the same family needs a line here and one in `bpe.patterns`; the tests then hold it
-# equal to both engines (docs/patterns.md).
+# A pattern of the same family needs a line here and one in `bpe.patterns` (docs/patterns.md).
 _FLAGS = {
     "cl100k": split_rows.WHOLE_END,
-    "o200k": _O200K,
+    "o200k": split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES,
     "llama3": 0,
     "qwen2": split_rows.SINGLE_DIGITS,
 }
@@ -47,14 +46,9 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
 
 
 def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
-    """Where `needle` occurs in `buffer`: leftmost first, not overlapping, as `bytes.split`.
+    """Return where `needle` begins in `uint8[n_bytes]`: int64[n], ascending, as `bytes.split` cuts.
 
-    Args:
-        buffer: uint8[n_bytes].
-        needle: at least one byte.
-
-    Returns:
-        int64[n_occurrences], ascending positions of first bytes.
+    Occurrences do not overlap, the leftmost ones count. The needle has one byte at least.
     """
     if not needle:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
@@ -70,7 +64,7 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
 
 
 def is_utf8(buffer: Bytes) -> bool:
-    """Whether `uint8[n_bytes]` is well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong)."""
+    """Return True if `uint8[n_bytes]` is UTF-8 (RFC 3629: no surrogates, nothing overlong)."""
     whole = len(buffer) // 64 * 64
     tail = np.zeros(64, np.uint8)
     tail[: len(buffer) - whole] = buffer[whole:]
@@ -79,7 +73,7 @@ def is_utf8(buffer: Bytes) -> bool:
 
 
 def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
-    """Of `uint8[n_bytes]` that `is_utf8` refuses: the first byte that is wrong, and what it is."""
+    """Return the first wrong byte of `uint8[n_bytes]` that `is_utf8` refuses, and what it is."""
     try:
         buffer.tobytes().decode()
     except UnicodeDecodeError as error:
@@ -106,7 +100,7 @@ class Pretokenizer:
         self._refine = [_splitter(step, dialect) for step in steps(self.pattern)]
 
     def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The set of places where a pre-token begins.
+        """Return the set of places where a pre-token begins.
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
@@ -129,31 +123,26 @@ class Pretokenizer:
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
-        """The pre-tokens of one document; joined they are the document."""
+        """Return the pre-tokens of one document; joined they are the document."""
         starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
         places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
         return [data[i:j] for i, j in pairwise(places)]
 
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
-        """The first place from `position` on where cutting changes no pre-token; else `stop`.
+        """Return the first place in `position`..`stop` where cutting changes no pre-token.
 
-        Only for the patterns that have a scanner are such places known.
-
-        Args:
-            buffer: uint8[>= stop].
-            position: where to begin; place 0 is never returned.
-            stop: where to end.
+        It is `stop` if none is known, as for patterns that have no scanner; it is never 0.
+        `buffer` is uint8[>= stop].
         """
         if self.pattern not in PATTERNS:
             return stop
         # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
         after_letters_only = self.pattern != "gpt2"
-        return int(
-            split.safe_cut(read_only(buffer), position, stop, class_table(), after_letters_only)
-        )
+        arguments = read_only(buffer), position, stop, class_table(), after_letters_only
+        return int(split.safe_cut(*arguments))
 
 
-_Refine = Callable[[Bytes, NDArray[np.int64], bool, NDArray[np.uint64]], None]
+_Refine = Callable[[Bytes, Offsets, bool, Starts], None]
 
 
 def _splitter(step: Step, dialect: str) -> _Refine:
@@ -162,9 +151,7 @@ def _splitter(step: Step, dialect: str) -> _Refine:
         return functools.partial(_scan, step)
     refine = step.splitter(dialect).refine
 
-    def marked(
-        buffer: Bytes, offsets: NDArray[np.int64], is_marked: bool, starts: NDArray[np.uint64]
-    ) -> None:
+    def marked(buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
         if not is_marked:
             starts[:] = 0
             bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
@@ -174,15 +161,9 @@ def _splitter(step: Step, dialect: str) -> _Refine:
     return marked
 
 
-def _scan(
-    name: str,
-    buffer: Bytes,
-    offsets: NDArray[np.int64],
-    is_marked: bool,
-    starts: NDArray[np.uint64],
-) -> None:
-    split_documents, characters, scratch = splitting(name)
-    split_documents(characters, scratch, read_only(buffer), read_only(offsets), is_marked, starts)
+def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
+    split_documents, *memory = splitting(name)
+    split_documents(*memory, read_only(buffer), read_only(offsets), is_marked, starts)
 
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:

@@ -1,9 +1,8 @@
 """Code point -> class: one pinned Unicode version, shipped with the package.
 
-The law here: what a letter, a number or white space is never depends on the Python, the `regex` or
-the operating system that happens to be installed, because a changed class is a silently changed
-corpus.  The version is the one that tiktoken 0.14 and Hugging Face tokenizers 0.23 agree on for
-every code point; `tests/test_unicode_classes.py` asks tiktoken's engine about all of them.
+Classes do not depend on the Python, `regex` or operating system that is installed: a changed class
+is a silently changed corpus. The version is the one that tiktoken 0.14 and Hugging Face tokenizers
+0.23 agree on for every code point; `tests/test_unicode_classes.py` checks tiktoken's.
 
     >>> table = class_table()
     >>> [int(table[ord(c)]) for c in "Aa1 !"]
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 UNICODE_VERSION: Final = "16.0.0"
 
-# Bit flags of the table.  LETTER is \p{L}, NUMBER \p{N}, WHITE_SPACE \s (the property White_Space,
+# Bit flags of the table. LETTER is \p{L}, NUMBER \p{N}, WHITE_SPACE \s (the property White_Space,
 # not what str.isspace() says: U+001C..U+001F are not in it), MARK \p{M}, UPPER \p{Lu} and \p{Lt},
 # LOWER \p{Ll}.
 LETTER: Final = 1
@@ -33,8 +32,7 @@ MARK: Final = 8
 UPPER: Final = 16
 LOWER: Final = 32
 
-# Lines of the table that is shipped.
-_N_RUNS: Final = 3368
+_N_RUNS: Final = 3368  # lines of the table that is shipped
 
 # Flag -> what the General_Category of its code points begins with.
 _CATEGORIES: Final = {
@@ -74,9 +72,7 @@ def category_runs() -> list[tuple[int, int, str]]:
 @functools.cache
 def runs_of(*categories: str) -> list[tuple[int, int]]:
     """Return `(first, last)` of the runs whose General_Category begins with one of some letters."""
-    return [
-        (first, last) for first, last, of_run in category_runs() if of_run.startswith(categories)
-    ]
+    return [(first, last) for first, last, name in category_runs() if name.startswith(categories)]
 
 
 def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
@@ -91,10 +87,9 @@ def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
 
 @functools.cache
 def class_table() -> NDArray[np.uint8]:
-    """Return the class flags of every code point.
+    """Return the class flags of every code point: `uint8[0x110000]`, read-only, sums of the above.
 
-    Returns: `uint8[0x110000]`, read-only, made once: `table[code_point]` is the sum of the flags
-        above.  Surrogates and unassigned code points are in no class.
+    Surrogates and unassigned code points are in no class.
     """
     import numpy as np
 
@@ -116,13 +111,11 @@ def class_table() -> NDArray[np.uint8]:
 
 @functools.cache
 def class_pages() -> NDArray[np.uint64]:
-    """Return `class_table` by pages of 64 code points, a bit for each.
+    """Return `class_table` by pages of 64 code points, whose bytes differ in the last one alone.
 
-    The characters of a page begin with the same bytes and differ in the last one alone.
-
-    Returns: `uint64[0x5000 * 8]`, read-only, made once: bit `code_point % 64` of word
-        `code_point // 64 * 8 + i` is set where flag `1 << i` of the table is.  Words 6 and 7 of a
-        page are zero, and so are pages behind U+10FFFF, up to where bytes that are no UTF-8 lead.
+    Returns: `uint64[0x5000 * 8]`, read-only: bit `code_point % 64` of word
+        `code_point // 64 * 8 + i` is flag `1 << i` of the table. Words 6 and 7 of a page are zero,
+        and so are pages behind U+10FFFF, up to where bytes that are no UTF-8 lead.
     """
     import numpy as np
 

@@ -26,6 +26,7 @@ LEVELS = [
     "bpe.kernels.encode",
     "bpe.kernels.count bpe.kernels.split_cl100k",
     "bpe.kernels",
+    "bpe.regex_parser",
     "bpe.regex_split",
     "bpe.steps",
     "bpe.patterns",

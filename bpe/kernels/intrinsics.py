@@ -67,6 +67,10 @@ class Call(NamedTuple):
         zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.builder.shuffle_vector(first, undefined, zeros)
 
+    def tuple(self, values: Any) -> Any:
+        """Return values as the tuple that the call returns."""
+        return self.context.make_tuple(self.builder, self.signature.return_type, values)
+
     def llvm(self, name: str, result: Any, *arguments: Any) -> Any:
         """Call one of LLVM's own functions."""
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
@@ -107,11 +111,21 @@ instead_of(machine.load_u64, _WORD, ANY, _INT)(lambda call, *_: call.load(0, I64
 instead_of(machine.load_acquire, _WORD, ANY, _INT)(
     lambda call, *_: call.builder.load_atomic(call.pointer(0, I64), "acquire", 8)
 )
+instead_of(machine.store_release, types.void, ANY, _INT, _WORD)(
+    lambda call, *given: call.builder.store_atomic(given[2], call.pointer(0, I64), "release", 8)
+)
+instead_of(machine.add_atomically, _INT, ANY, _INT, _INT)(
+    lambda call, *given: call.builder.atomic_rmw("add", call.pointer(0, I64), given[2], "monotonic")
+)
 instead_of(machine.trailing_zeros, _INT, _WORD)(lambda call, word: call.builder.cttz(word, I1(0)))
 instead_of(machine.leading_zeros, _INT, _WORD)(lambda call, word: call.builder.ctlz(word, I1(1)))
 instead_of(machine.popcount, _INT, _WORD)(lambda call, word: call.builder.ctpop(word))
 instead_of(machine.add, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.add(a, b))
 instead_of(machine.multiply, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.mul(a, b))
+# Of two shifts and an `or` the compiler makes two multiplications instead.
+instead_of(machine.rotate, _WORD, _WORD, _WORD)(
+    lambda call, word, bits: call.llvm("llvm.fshl.i64", I64, word, word, bits)
+)
 
 
 @instead_of(machine.range_mask, _WORD, ANY, _INT, types.uint8, types.uint8)
@@ -146,20 +160,10 @@ def _member_mask(call: Call, array: Any, i: Any, word: Any) -> Any:
     return builder.bitcast(builder.trunc(bits, ir.VectorType(I1, 64)), I64)
 
 
-@instead_of(machine.store_release, types.void, ANY, _INT, _WORD)
-def _store_release(call: Call, array: Any, i: Any, value: Any) -> None:
-    call.builder.store_atomic(value, call.pointer(0, I64), "release", 8)
-
-
 @instead_of(machine.compare_exchange, _BOOL, ANY, _INT, _WORD)
 def _compare_exchange(call: Call, array: Any, i: Any, value: Any) -> Any:
     found = call.builder.cmpxchg(call.pointer(0, I64), I64(0), value, "acq_rel", "acquire")
     return call.builder.extract_value(found, 1)
-
-
-@instead_of(machine.add_atomically, _INT, ANY, _INT, _INT)
-def _add_atomically(call: Call, array: Any, i: Any, value: Any) -> Any:
-    return call.builder.atomic_rmw("add", call.pointer(0, I64), value, "monotonic")
 
 
 @instead_of(machine.take_key, types.void, ANY, _INT, ANY, _WORD, ANY, _WORD)
@@ -179,6 +183,11 @@ def _store_ids(call: Call, ids: Any, number: int) -> None:
     call.store(ids, number, element.width // 8)
 
 
+instead_of(machine.copy_16_ids, types.void, ANY, _INT, ANY, _INT)(
+    lambda call, *_: _store_ids(call, call.load(0, _IDS, 4), 2)
+)
+
+
 @instead_of(machine.store_halves_of_two, types.void, _WORD, _WORD, ANY, _INT)
 def _store_halves_of_two(call: Call, first: Any, second: Any, target: Any, j: Any) -> None:
     words = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
@@ -186,11 +195,6 @@ def _store_halves_of_two(call: Call, first: Any, second: Any, target: Any, j: An
     for lane, word in enumerate((first, kept)):
         words = call.builder.insert_element(words, word, I32(lane))
     _store_ids(call, call.builder.bitcast(words, ir.VectorType(I32, 4)), 2)
-
-
-@instead_of(machine.copy_16_ids, types.void, ANY, _INT, ANY, _INT)
-def _copy_16_ids(call: Call, *_: Any) -> None:
-    _store_ids(call, call.load(0, _IDS, 4), 2)
 
 
 @instead_of(machine.store_four_ids, types.void, ANY, _INT, _WORD, _INT)
@@ -229,12 +233,6 @@ def _multiply_and_fold(call: Call, a: Any, b: Any) -> Any:
     product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
     upper = builder.trunc(builder.lshr(product, wide(64)), I64)
     return builder.xor(builder.trunc(product, I64), upper)
-
-
-@instead_of(machine.rotate, _WORD, _WORD, _WORD)
-def _rotate(call: Call, word: Any, bits: Any) -> Any:
-    # Of two shifts and an `or` the compiler makes two multiplications instead.
-    return call.llvm("llvm.fshl.i64", I64, word, word, bits)
 
 
 def _define_attributes(plain: Callable[[], None], *names: str) -> None:

@@ -1,10 +1,8 @@
 """Single machine instructions that Python has no word for.
 
-Law: what stands here is what they do; `bpe.kernels.intrinsics` says what the compiler makes of them
-instead, which gives the same bits. None of them checks bounds: the caller guarantees that the bytes
-named in the docstring lie inside the array.
-
-All integers are `uint64`; bit j of a mask speaks of byte `i + j`. Words are little-endian.
+These run where kernels are not compiled; `bpe.kernels.intrinsics` has the LLVM code for the
+same bits. None checks bounds: the caller guarantees that what the docstring names lies inside the
+array. All integers are `uint64`; bit j of a mask is that of byte `i + j`. Words are little-endian.
 """
 
 from __future__ import annotations
@@ -20,22 +18,12 @@ _ONE_AT_A_TIME = threading.Lock()  # for what is one step to all threads
 
 def range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
     """Which of `array[i : i + 64]`, `uint8`, are in low..high, inclusive."""
-    mask = 0
-    for j in range(64):
-        if low <= array[i + j] <= high:
-            mask |= 1 << j
-    return np.uint64(mask)
+    return np.uint64(sum(1 << j for j in range(64) if low <= array[i + j] <= high))
 
 
 def member_mask(array: Any, i: int, word: int) -> np.uint64:
-    """Which of `array[i : i + 64]`, `uint8`, have as their lowest six bits the number of a bit.
-
-    That is: of a bit of `word` that is set.
-    """
-    mask = 0
-    for j in range(64):
-        mask |= (int(word) >> (int(array[i + j]) & 63) & 1) << j
-    return np.uint64(mask)
+    """Which of `array[i : i + 64]`, `uint8`, have the number of a set bit of `word` in six bits."""
+    return np.uint64(sum((int(word) >> (int(array[i + j]) & 63) & 1) << j for j in range(64)))
 
 
 def load_u64(array: Any, i: int) -> np.uint64:
@@ -49,18 +37,12 @@ def load_acquire(array: Any, i: int) -> np.uint64:
 
 
 def store_release(array: Any, i: int, value: int) -> None:
-    """Write `array[i]`, `uint64`, after all that was written before it.
-
-    Who reads it by `load_acquire` finds that, too.
-    """
+    """Write `array[i]`, `uint64`; who reads it by `load_acquire` finds what was written before."""
     array[i] = value
 
 
 def compare_exchange(array: Any, i: int, value: int) -> bool:
-    """Put `value` at `array[i]`, `uint64`, if 0 is there.
-
-    Returns whether it was: of threads that try at the same time for one only.
-    """
+    """Put `value` at `array[i]`, `uint64`, if 0 is there; return True if so."""
     with _ONE_AT_A_TIME:
         free = array[i] == 0
         if free:
@@ -69,10 +51,7 @@ def compare_exchange(array: Any, i: int, value: int) -> bool:
 
 
 def add_atomically(array: Any, i: int, value: int) -> np.int64:
-    """Add to `array[i]`, `int64`; what other threads add at the same time is not lost.
-
-    Returns what was there before.
-    """
+    """Add to `array[i]`, `int64`, together with other threads; return what was there before."""
     with _ONE_AT_A_TIME:
         before = np.int64(array[i])
         array[i] += value
@@ -90,20 +69,13 @@ def take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> No
 
 
 def store_halves_of_two(first: int, second: int, target: Any, j: int) -> None:
-    """The halves of two words to `target[j : j + 4]`, `uint16` or `uint32`.
-
-    The three highest bits of the second word are left out.
-    """
-    words = int(first), int(second) & _MASK64 >> 3
-    halves = [half for word in words for half in (word & 0xFFFFFFFF, word >> 32)]
-    target[j : j + 4] = np.array(halves, np.uint32)
+    """The halves of two words to `target[j : j + 4]`, `uint16` or `uint32`; 3 top bits left out."""
+    words = np.array([first, int(second) & _MASK64 >> 3], "<u8")
+    target[j : j + 4] = words.view("<u4")
 
 
 def copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
-    """`source[i : i + 16]`, `uint32`, to `target[j : j + 16]`, `uint16` or `uint32`.
-
-    All are read before the first is written.
-    """
+    """`source[i : i + 16]`, `uint32`, to `target[j : j + 16]`, `uint16` or `uint32`, at once."""
     target[j : j + 16] = source[i : i + 16]
 
 
@@ -118,7 +90,7 @@ def store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
 
 def minimum_of_16(array: Any, i: int) -> np.uint32:
     """The smallest of `array[i : i + 16]`, `uint32`."""
-    return np.uint32(min(int(value) for value in array[i : i + 16]))
+    return np.uint32(array[i : i + 16].min())
 
 
 def minimum_of_others(array: Any, i: int, one_place: Any, a: int, b: int, c: int) -> np.uint32:
@@ -127,13 +99,10 @@ def minimum_of_others(array: Any, i: int, one_place: Any, a: int, b: int, c: int
     These are less than 64 from each of the 16; `one_place` is `ONE_PLACE`. 2**32 - 1 if there are
     no others.
     """
-    least = 2**32 - 1
-    for j in range(int(i), int(i) + 16):
-        left_out = 0
-        for place in (a, b, c):
-            left_out |= int(one_place[63 + j - int(place)])
-        least = min(least, int(array[j]) | left_out)
-    return np.uint32(least)
+    values = array[i : i + 16].copy()
+    for place in (a, b, c):
+        values |= one_place[63 + int(i) - int(place) :][:16]
+    return np.uint32(values.min())
 
 
 def trailing_zeros(word: int) -> np.int64:
@@ -173,10 +142,7 @@ def rotate(word: int, bits: int) -> np.uint64:
 
 
 def noinline_cold() -> None:
-    """The function that says so is called, never inlined, and seldom.
-
-    The registers of the loop around it are not kept free for it.
-    """
+    """The function that says so is called, seldom: loops around it keep no registers for it."""
 
 
 def noinline() -> None:
@@ -186,15 +152,14 @@ def noinline() -> None:
 def always_inline() -> None:
     """The function that says so becomes a part of those that call it.
 
-    A call hands over every array of the arguments, of seven words each, on the stack: with ours
-    that takes longer than a look-up.
+    A call hands over the arrays, of seven words each, on the stack: that takes longer than a
+    look-up.
     """
 
 
 def prefetch(array: Any, i: int) -> None:
     """Have the cache line of `array[i]` fetched; it changes no result."""
-    # Nothing to do but to notice a wrong index.
-    array[i]
+    array[i]  # notices a wrong index
 
 
 ONE_PLACE = np.zeros(63 + 64 + 15, np.uint32)

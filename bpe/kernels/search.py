@@ -1,8 +1,4 @@
-"""Where a byte string occurs: separators between documents, text that looks like a special token.
-
-Law: the same places as `bytes.split` cuts at, leftmost first and not overlapping; no byte outside
-the buffer is read.
-"""
+"""Where a byte string occurs: a separator of documents, the text of a special token."""
 
 from __future__ import annotations
 
@@ -14,7 +10,9 @@ from bpe.kernels.machine import range_mask, trailing_zeros
 
 @kernel
 def find_all(buffer, needle, position, found):
-    """Fill `found` with places where `needle` occurs at or after `position`.
+    """Fill `found` with places where `needle` occurs at or after `position`, as `bytes.split` cuts.
+
+    They are the leftmost ones, not overlapping. No byte outside the buffer is read.
 
     Args:
         buffer: uint8[n_bytes].
@@ -24,17 +22,14 @@ def find_all(buffer, needle, position, found):
 
     Returns:
         (number of places found, where to go on): the second is n_bytes once there are no more.
+
+    Example: "aaaa" and needle "aa" from 0 on -> places 0 and 2, (2, 4).
     """
-    n = buffer.size
-    m = needle.size
-    one = np.uint64(1)
-    n_found = 0
-    first = needle[0]
-    last = needle[m - 1]
-    at = position
+    n, m, one = buffer.size, needle.size, np.uint64(1)
+    n_found, at = 0, position
+    first, last = needle[0], needle[m - 1]
     while at + m <= n:
-        # Candidates: the first byte and the last byte of the needle both match, for 64 places at
-        # once.
+        # Candidates, 64 places at once: the first and the last byte of the needle match.
         if at + m - 1 + 64 <= n:
             candidates = range_mask(buffer, at, first, first)
             if candidates:

@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import noinline, range_mask
+from bpe.kernels.machine import noinline, range_mask, trailing_zeros
 from bpe.kernels.split_classes import (
     LETTER,
     MARK,
     WHITE_SPACE,
     classify_characters,
     contractions,
-    mark_first_bytes,
 )
 
 BLOCK_NEEDS = 68
@@ -174,8 +173,19 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             last_white = spaces & ~followed
             found = (found & ~drop) | add
             drop = add = zero
-            wide = last_white & range_mask(source, base, 0x80, 0xBF)
-            found |= last_white ^ wide
+            if last_white != zero:
+                wide = last_white & range_mask(source, base, 0x80, 0xBF)
+                found |= last_white ^ wide
+                while wide != zero:
+                    # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
+                    j = trailing_zeros(wide) - 1
+                    wide &= wide - one
+                    if source[base + j] & 0xC0 == 0x80:
+                        j -= 1
+                    if j >= 0:
+                        found |= one << np.uint64(j)
+                    else:
+                        starts[k - 2] |= one << np.uint64(64 + j)
             quotes = apostrophes & found
             if quotes != zero:
                 # No document begins among the letters.
@@ -193,8 +203,6 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 end = one << np.uint64(n & 63)
                 found = (found & (end - one)) | end
             starts[k - 1] = found
-            if wide != zero:
-                mark_first_bytes(source, base, k - 1, wide, starts)
             last_letter = letters >> top
             last_number = numbers >> top
             last_space = spaces >> top

@@ -199,28 +199,6 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
 
 
 @kernel
-def mark_first_bytes(source, base, k, lasts, starts):
-    """Mark where white space of several bytes begins whose last bytes are `lasts`, in block k.
-
-    Args:
-        source, base: the block is `source[base : base + 64]`; two bytes before it may be read.
-        lasts: uint64, at least one bit.
-        starts: uint64, bit set of boundaries; words k and k - 1 are modified in place.
-    """
-    one = np.uint64(1)
-    while lasts != np.uint64(0):
-        # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
-        j = trailing_zeros(lasts) - 1
-        lasts &= lasts - one
-        if source[base + j] & 0xC0 == 0x80:
-            j -= 1
-        if j >= 0:
-            starts[k] |= one << np.uint64(j)
-        else:
-            starts[k - 1] |= one << np.uint64(64 + j)
-
-
-@kernel
 def _letter_mask(source, at, first, last, any_case):
     """Return which of the 64 bytes from `source[at]` are small letters from `first` to `last`.
 

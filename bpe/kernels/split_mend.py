@@ -17,7 +17,6 @@ from bpe.kernels.machine import (
     popcount,
     trailing_zeros,
 )
-from bpe.kernels.split_classes import mark_first_bytes
 from bpe.kernels.split_rows import behind, below, run, shift
 
 _FEW_ENDS = 40
@@ -83,6 +82,22 @@ def mend_indents(first, sets, count, starts):
         while ends != np.uint64(0):
             _take_back(starts, first + i - 1, trailing_zeros(ends))
             ends &= ends - np.uint64(1)
+
+
+@kernel
+def _mend_wide(source, base, k, lasts, starts):
+    """Mark where white space of several bytes begins, whose last bytes in block k are `lasts`."""
+    one = np.uint64(1)
+    while lasts != np.uint64(0):
+        # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
+        j = trailing_zeros(lasts) - 1
+        lasts &= lasts - one
+        if source[base + j] & 0xC0 == 0x80:
+            j -= 1
+        if j >= 0:
+            starts[k] |= one << np.uint64(j)
+        else:
+            starts[k - 1] |= one << np.uint64(64 + j)
 
 
 @kernel
@@ -196,7 +211,7 @@ def mend(flags, source, base, first, sets, count, starts):
         places = sets[row.MENDS + i]
         k = first + i - 1
         if places & sets[row.WHITE + i] != np.uint64(0):
-            mark_first_bytes(source, base, k, places & sets[row.WHITE + i], starts)
+            _mend_wide(source, base, k, places & sets[row.WHITE + i], starts)
         if not flags & row.SINGLE_DIGITS and places & sets[row.NUMBERS + i] != np.uint64(0):
             _mend_numbers(k, sets, i, starts)
         base += 64

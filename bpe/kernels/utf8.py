@@ -1,9 +1,9 @@
 """Whether bytes are well-formed UTF-8, 64 of them at a time.
 
-Law: `is_utf8` says what `bytes.decode` says. The bytes of a block become bit sets: where characters
-of two, three and four bytes begin, and which bytes go on with one. Each of these has to stand where
-a character that has begun wants it, and nowhere else. What else is forbidden (RFC 3629: overlong
-forms, surrogates, code points above U+10FFFF) shows in a first byte, or in the one behind it.
+The bytes of a block become bit sets: where characters of two, three and four bytes begin, and which
+bytes go on with one. Each of these has to stand where a character that has begun wants it, and
+nowhere else. What else is forbidden (RFC 3629: overlong forms, surrogates, code points above
+U+10FFFF) shows in a first byte, or in the one behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEVERAL, _LONG, _LONGEST, _E0, _ED, _F0, _F4 = range(STATE_WORDS)
 
 @kernel
 def _behind(state, name, members, n):
-    """The places `n` behind a member of a set, 1 to 3; keeps the set for the next block."""
+    """Return the places `n` behind a member of a set, 1 to 3; keep the set for the next block."""
     before = state[name]
     state[name] = members
     return (members << np.uint64(n)) | (before >> np.uint64(64 - n))
@@ -29,7 +29,7 @@ def _behind(state, name, members, n):
 
 @kernel
 def _wrong(source, base, state):
-    """The places in the block `source[base : base + 64]` that are not as they have to be."""
+    """Return the places in the block `source[base : base + 64]` that are not as they have to be."""
     always_inline()
     zero = np.uint64(0)
     several = range_mask(source, base, 0xC0, 0xFF)
@@ -53,23 +53,15 @@ def _wrong(source, base, state):
 
 
 @kernel
-def _goes_on(state):
-    """Whether the next block has to begin with the rest of a character."""
-    return (
-        state[_SEVERAL] >> np.uint64(63)
-        | state[_LONG] >> np.uint64(62)
-        | state[_LONGEST] >> np.uint64(61)
-    ) != np.uint64(0)
-
-
-@kernel
 def is_utf8(source, tail, state):
-    """Whether `source` and `tail` together are well-formed.
+    """Return True if `source` and `tail` together are well-formed, as `bytes.decode` has it.
 
     Args:
         source: uint8[n], of which whole blocks are looked at.
         tail: uint8[64], the last n % 64 bytes, then zeros: one at least.
         state: uint64[STATE_WORDS], zeros; replaced.
+
+    Example: bytes C3 A9 in the tail -> True; C3 alone -> False.
     """
     goes_on = False
     for base in range(0, source.size - 63, 64):
@@ -77,5 +69,6 @@ def is_utf8(source, tail, state):
         if goes_on or range_mask(source, base, 0x80, 0xFF) != np.uint64(0):
             if _wrong(source, base, state) != np.uint64(0):
                 return False
-            goes_on = _goes_on(state)
+            rest = state[_SEVERAL] >> np.uint64(63) | state[_LONG] >> np.uint64(62)
+            goes_on = rest | state[_LONGEST] >> np.uint64(61) != np.uint64(0)
     return _wrong(tail, 0, state) == np.uint64(0)

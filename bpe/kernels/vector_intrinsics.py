@@ -127,10 +127,6 @@ def _pairs(call: Call, data: Any, places: list[Any], align: int) -> tuple[Any, A
     return tuple(builder.shuffle_vector(even, odd, ir.Constant(_HALVES, which)) for which in lanes)
 
 
-def _two_of_eight(call: Call, pairs: tuple[Any, Any]) -> Any:
-    return call.context.make_tuple(call.builder, call.signature.return_type, pairs)
-
-
 instead_of(vectors.has_eight, types.boolean)(lambda call: I1(_has_instructions(call)))
 instead_of(vectors.all_eight, _EIGHT, _WORD)(lambda call, word: call.splat(word, 8))
 instead_of(vectors.load_eight, _EIGHT, ANY, _WORD)(lambda call, *_: call.load(0, _WORDS, 8))
@@ -145,6 +141,15 @@ instead_of(vectors.which_differ, _WORD, _EIGHT, _EIGHT)(
 )
 instead_of(vectors.which_above, _WORD, _EIGHT, _EIGHT)(
     lambda call, words, limits: _bits(call, call.builder.icmp_unsigned(">", words, limits))
+)
+instead_of(vectors.larger_of, _EIGHT, _EIGHT, _EIGHT)(
+    lambda call, a, b: call.builder.select(call.builder.icmp_unsigned(">", a, b), a, b)
+)
+instead_of(vectors.chosen_above, _EIGHT, _EIGHT, _EIGHT, _EIGHT, _EIGHT)(
+    lambda call, a, b, *each: call.builder.select(call.builder.icmp_unsigned(">", a, b), *each)
+)
+instead_of(vectors.rotate_eight, _EIGHT, _EIGHT, _WORD)(
+    lambda call, words, n: call.llvm("llvm.fshl.v8i64", _WORDS, words, words, call.splat(n, 8))
 )
 instead_of(vectors.without, _EIGHT, _EIGHT, _WORD)(
     lambda call, words, chosen: call.builder.select(_lanes(call, chosen), _all(0), words)
@@ -189,18 +194,13 @@ def _words_listed(call: Call, source: Any, start: Any, *_: Any) -> Any:
         builder.sub(builder.load(builder.gep(positions, [number])), start)
         for number in _numbers(call, 3)
     ]
-    return _two_of_eight(call, _pairs(call, call.data(0), places, 1))
+    return call.tuple(_pairs(call, call.data(0), places, 1))
 
 
 @instead_of(vectors.pairs_listed, _TWO_OF_EIGHT, ANY, ANY, _WORD, _WORD)
 def _pairs_listed(call: Call, array: Any, places: Any, i: Any, behind: Any) -> Any:
     listed = [call.builder.add(place, behind) for place in _listed(call, 1)]
-    return _two_of_eight(call, _pairs(call, call.data(0), listed, 8))
-
-
-@instead_of(vectors.rotate_eight, _EIGHT, _EIGHT, _WORD)
-def _rotate_eight(call: Call, words: Any, bits: Any) -> Any:
-    return call.llvm("llvm.fshl.v8i64", _WORDS, words, words, call.splat(bits, 8))
+    return call.tuple(_pairs(call, call.data(0), listed, 8))
 
 
 @instead_of(vectors.from_byte, _EIGHT, _EIGHT)
@@ -209,16 +209,6 @@ def _from_byte(call: Call, numbers: Any) -> Any:
     bits = call.builder.shl(numbers, _all(3))
     inside = call.builder.icmp_unsigned("<", bits, _all(64))
     return call.builder.select(inside, call.builder.shl(_all(2**64 - 1), bits), _all(0))
-
-
-@instead_of(vectors.larger_of, _EIGHT, _EIGHT, _EIGHT)
-def _larger_of(call: Call, words: Any, others: Any) -> Any:
-    return call.builder.select(call.builder.icmp_unsigned(">", words, others), words, others)
-
-
-@instead_of(vectors.chosen_above, _EIGHT, _EIGHT, _EIGHT, _EIGHT, _EIGHT)
-def _chosen_above(call: Call, words: Any, limits: Any, chosen: Any, others: Any) -> Any:
-    return call.builder.select(call.builder.icmp_unsigned(">", words, limits), chosen, others)
 
 
 @instead_of(vectors.store_chosen, _VOID, _WORD, _WORD, ANY, _WORD)

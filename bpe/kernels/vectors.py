@@ -1,11 +1,11 @@
 """Eight words at a time, for processors that can.
 
-Law: what stands here is what is done; `bpe.kernels.vector_intrinsics` says what the compiler makes
-of it instead, which gives the same bits. Nothing checks bounds: the caller guarantees that what the
-docstring names lies inside the arrays.
+These run where kernels are not compiled; `bpe.kernels.vector_intrinsics` has the LLVM code, which
+gives the same bits. None checks bounds: the caller guarantees that what the docstring names lies
+inside the arrays.
 
 Eight words are `uint64[8]` here, and one register in a kernel, which knows `+ - * & | ^` of two of
-them, modulo 2**64. A kernel asks `has_eight` first, whose answer the compiler knows: on other
+them, modulo 2**64. A kernel asks `has_eight` first, whose answer the compiler knows: for other
 processors what would follow is left out.
 """
 
@@ -62,31 +62,20 @@ def lengths_listed(positions: Any, numbers: Any, i: int) -> Any:
     That is `positions[number + 1] - positions[number]`, `int64`; 2**60 where the highest bit of a
     number is set, which does not count as one of its bits here and in `words_listed`.
     """
-    lengths = []
-    for number in numbers[i : i + np.uint64(8)].tolist():
-        at = number & _NUMBER
-        length = int(positions[at + 1]) - int(positions[at])
-        lengths.append(2**60 if number > _NUMBER else length)
-    return np.array(lengths, np.uint64)
+    listed = numbers[i : i + np.uint64(8)]
+    places = listed & _NUMBER
+    lengths = np.where(listed > _NUMBER, 2**60, positions[places + 1] - positions[places])
+    return lengths.astype(np.uint64)
 
 
 def words_listed(source: Any, start: int, positions: Any, numbers: Any, i: int) -> tuple[Any, Any]:
-    """The first eight bytes of each of these, and the next eight.
-
-    They are `source[position - start :]`, `uint8`, for each `positions[number]`.
-    """
-    places = [int(positions[number & _NUMBER]) - int(start) for number in numbers[int(i) :][:8]]
-    first, second = (
-        np.array([load_u64(source, place + behind) for place in places]) for behind in (0, 8)
-    )
-    return first, second
+    """The eight bytes from each `source[positions[number] - start]`, and the next eight."""
+    places = positions[numbers[i : i + np.uint64(8)] & _NUMBER]
+    return words_at(source, -int(start), places), words_at(source, 8 - int(start), places)
 
 
 def pairs_listed(array: Any, places: Any, i: int, behind: int) -> tuple[Any, Any]:
-    """The words `array[place + behind]`, and those behind them.
-
-    The places are `places[i : i + 8]`, all `uint64`.
-    """
+    """The words `array[place + behind]`, and the next ones, for `places[i : i + 8]`, `uint64`."""
     first = places[i : i + np.uint64(8)] + np.uint64(behind)
     return array[first], array[first + np.uint64(1)]
 
@@ -118,9 +107,8 @@ def which_differ(words: Any, others: Any) -> np.uint64:
 
 def without(words: Any, chosen: int) -> Any:
     """The words; 0 where bit j of `chosen` is set."""
-    return np.array(
-        [0 if int(chosen) >> j & 1 else word for j, word in enumerate(words)], np.uint64
-    )
+    kept = [0 if int(chosen) >> j & 1 else word for j, word in enumerate(words)]
+    return np.array(kept, np.uint64)
 
 
 def which_above(words: Any, limits: Any) -> np.uint64:
