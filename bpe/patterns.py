@@ -151,9 +151,8 @@ def _isolated(regex: str) -> Split:
 def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
     """Return the pattern of a list of Hugging Face's pre-tokenizers, in their JSON.
 
-    Args:
-        listed: `Split` and `Digits` steps, and the name "gpt2" where ByteLevel splits by its own
-            regex.  ByteLevel itself is not among them.
+    These are `Split` and `Digits` steps, and the name "gpt2" where ByteLevel splits by its own
+    regex. ByteLevel itself is not among them.
 
     Raises:
         PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
@@ -181,9 +180,8 @@ def _name_of(listed: list[Step]) -> str:
 def _canonical(step: Step) -> Step:
     if isinstance(step, str):
         if step not in PATTERNS:
-            raise PatternError(
-                f"the step {step!r} is no pattern: expected one of {', '.join(PATTERNS)}"
-            )
+            expected = ", ".join(PATTERNS)
+            raise PatternError(f"the step {step!r} is no pattern: expected one of {expected}")
         return step
     from bpe.steps import Split
 
@@ -198,8 +196,7 @@ def _canonical(step: Step) -> Step:
 def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
     """Return the steps of a pattern as Hugging Face's `Split` and `Digits`, in their JSON.
 
-    Returns:
-        The steps; None for gpt2, which ByteLevel splits by itself.
+    For gpt2, which ByteLevel splits by itself, it is None.
 
     Raises:
         PatternError: The pattern was written for tiktoken, and no text means the same there.

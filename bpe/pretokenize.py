@@ -54,13 +54,13 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
     wanted = read_only(np.frombuffer(needle, np.uint8))
     buffer = read_only(buffer)
-    pieces: list[NDArray[np.int64]] = []
+    pieces = [np.empty(0, np.int64)]
     found = np.empty(4096, np.int64)
     position = 0
     while position < len(buffer):
         n_found, position = search.find_all(buffer, wanted, position, found)
         pieces.append(found[:n_found].copy())
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+    return np.concatenate(pieces)
 
 
 def is_utf8(buffer: Bytes) -> bool:
@@ -82,13 +82,10 @@ def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
 
 
 class Pretokenizer:
-    """Splits UTF-8 into pre-tokens.
-
-    Args:
-        pattern: A pattern as `bpe.patterns` writes it.
+    """Splits UTF-8 into pre-tokens by a pattern as `bpe.patterns` writes it.
 
     Raises:
-        PatternError: It is none.
+        PatternError: It is no pattern.
 
     >>> Pretokenizer("gpt2").split(b"Hello world's end")
     [b'Hello', b' world', b"'s", b' end']
@@ -104,8 +101,7 @@ class Pretokenizer:
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
-            offsets: int64[n_documents + 1], document d is `buffer[offsets[d] : offsets[d + 1]]`;
-                from 0 to n_bytes.
+            offsets: int64[n_documents + 1], where documents begin; from 0 to n_bytes.
 
         Returns:
             uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a

@@ -31,25 +31,15 @@ FIRST_SET = 0xE000
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a regex.
+    """A part of a regex."""
 
-    Attributes:
-        written: It as the `regex` package reads it; sets are single characters (`FIRST_SET`).
-        length: How many characters it takes, None if that is not fixed.
-        size: How many characters it has when its repetitions are written out.
-        can_be_empty: It can match no character.
-        is_assertion: It is an anchor or a lookaround.
-        begins: The numbers of the sets that it can begin with.
-        ends: The numbers of the sets that it can end with.
-    """
-
-    written: str
-    length: int | None = 0
-    size: int = 1
-    can_be_empty: bool = True
-    is_assertion: bool = False
-    begins: frozenset[int] = frozenset()
-    ends: frozenset[int] = frozenset()
+    written: str  # as the `regex` package reads it; sets are single characters (`FIRST_SET`)
+    length: int | None = 0  # in characters of text, None if that is not fixed
+    size: int = 1  # in characters of the regex, its repetitions written out
+    can_be_empty: bool = True  # it can match no character
+    is_assertion: bool = False  # it is an anchor or a lookaround
+    begins: frozenset[int] = frozenset()  # numbers of the sets that it can begin with
+    ends: frozenset[int] = frozenset()  # and end with
 
 
 def _in_a_row(parts: list[Node]) -> Node:
@@ -106,19 +96,12 @@ def _category(name: str) -> Set:
     return members_of(*runs_of(name))
 
 
-def _white_space() -> Set:
-    members: Set = np.not_equal(class_table() & WHITE_SPACE, 0)
-    return members
-
-
 class Parser:
     """Parser of a regex; `sets` are the sets of characters that it names, each once."""
 
     def __init__(self, text: str, dialect: str) -> None:
-        self.text = text
-        self.dialect = dialect
-        self.place = 0
-        self.depth = 0
+        self.text, self.dialect = text, dialect
+        self.place = self.depth = 0
         self.ignores_case = False
         self.sets: list[Set] = []
         self._numbers: dict[bytes, int] = {}
@@ -268,10 +251,7 @@ class Parser:
             if lower.isascii() and lower.isalpha():
                 for other in (lower, lower.upper(), _FOLDS.get(lower, lower)):
                     members[ord(other)] = True
-            elif (
-                not character.isascii()
-                and character.casefold() + character.upper() != 2 * character
-            ):
+            elif character.casefold() + character.upper() != 2 * character:
                 raise self.refuse(f"{character!r} where case is ignored")
         return members
 
@@ -311,7 +291,8 @@ class Parser:
         if not letter:
             raise self.refuse("a '\\' at its end", at)
         if letter in ("s", "S", "d", "D"):
-            members = _white_space() if letter in "sS" else _category("Nd")
+            is_space = letter in "sS"
+            members = (class_table() & WHITE_SPACE).astype(bool) if is_space else _category("Nd")
             return members if letter.islower() else ~members
         if letter in ("p", "P"):
             return self._property(at, letter == "P")

@@ -10,8 +10,8 @@ A regex splits as it does in the engine that it was written for, whatever Unicod
   property of Unicode at all;
 - text is cut at documents only, for where else a cut is safe nobody knows.
 
-It takes about 15 bytes of memory for each byte of a document and runs at the speed of `regex`,
-some MB/s: a hundredth of a scanner's.
+It takes about 15 bytes of memory for each byte of a document, and a hundred times as long as a
+scanner.
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ _BYTES_AT_A_TIME = 1 << 22
 
 
 def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
-    """Number the code points; those which no set tells apart share a number.
-
-    Returns:
-        uint16[0x110000], the number of each code point; the numbers that each set has, as the
-            members of a set of a regex.
-    """
+    """Return uint16[0x110000], letters of the code points, and each set's letters in a regex."""
     # Between two places where some set begins or ends, all code points are alike.
     changes = np.zeros(N_CODE_POINTS, np.bool_)
     changes[0] = True
@@ -69,9 +64,8 @@ class RegexSplitter:
 
     Args:
         regex: Its text.
-        dialect: Whose engine it was written for: "huggingface" or "tiktoken".
-        behavior: What becomes of a match, as in Hugging Face's `Split`: "Isolated" stands alone,
-            "Contiguous" joins with the next, and so on.
+        dialect: The engine it was written for: "huggingface" or "tiktoken".
+        behavior: One of `BEHAVIORS`, as in Hugging Face's `Split`.
         invert: What is between the matches counts as matches, and the reverse.
 
     Raises:
@@ -104,10 +98,7 @@ class RegexSplitter:
         letters, sets = _alphabet(parser.sets)
         self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
         # An empty set matches nothing.
-        written = {
-            FIRST_SET + number: f"[{members}]" if members else "(?!)"
-            for number, members in enumerate(sets)
-        }
+        written = {FIRST_SET + i: f"[{each}]" if each else "(?!)" for i, each in enumerate(sets)}
         self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
         self._dialect = dialect
         self._joined = BEHAVIORS[behavior]
@@ -136,7 +127,7 @@ class RegexSplitter:
             _set(starts, places[cuts] + first)
 
     def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
-        """The matches in one text; `place` is its first byte."""
+        """Yield the matches in one text; `place` is its first byte."""
         patience = _PATIENCE + len(text) * 1e-6
         try:
             yield from self._find(text, timeout=patience)
@@ -148,7 +139,7 @@ class RegexSplitter:
             ) from error
 
     def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
-        """Where pieces of one text begin, counted in characters; `begin` is added."""
+        """Yield where pieces of one text begin, in characters, plus `begin`."""
         pieces: list[tuple[int, bool]] = []  # where each begins, whether it is a match
         place = 0
         for found in self._matches(text, first + int(places[begin])):
@@ -184,8 +175,7 @@ def _numbers() -> Set:
 class DigitsSplitter:
     """Sets numbers (General_Category N) apart from all else, as Hugging Face's `Digits`.
 
-    Args:
-        individual: Each number stands alone, else each run of them.
+    With `individual` each number stands alone, else each run of them.
     """
 
     def __init__(self, individual: bool) -> None:
@@ -226,7 +216,7 @@ def _texts(
 
 
 def _set_bits(starts: NDArray[np.uint64], first: int, stop: int) -> NDArray[np.int64]:
-    """The bits of [first, stop) that are set, ascending."""
+    """Return the bits of [first, stop) that are set, ascending."""
     low = first // 64
     words = starts[low : -(-stop // 64)]
     bits = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")) + low * 64

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 UNICODE_VERSION: Final = "16.0.0"
 
-# Bit flags of the table. LETTER is \p{L}, NUMBER \p{N}, WHITE_SPACE \s (the property White_Space,
-# not what str.isspace() says: U+001C..U+001F are not in it), MARK \p{M}, UPPER \p{Lu} and \p{Lt},
-# LOWER \p{Ll}.
-LETTER: Final = 1
-NUMBER: Final = 2
-WHITE_SPACE: Final = 4
-MARK: Final = 8
-UPPER: Final = 16
-LOWER: Final = 32
+# Bit flags of the table.
+LETTER: Final = 1  # \p{L}
+NUMBER: Final = 2  # \p{N}
+WHITE_SPACE: Final = 4  # \s: White_Space, not str.isspace(): U+001C..U+001F are not in it
+MARK: Final = 8  # \p{M}
+UPPER: Final = 16  # \p{Lu} and \p{Lt}
+LOWER: Final = 32  # \p{Ll}
 
 _N_RUNS: Final = 3368  # lines of the table that is shipped
 

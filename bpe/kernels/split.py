@@ -54,11 +54,9 @@ class Scratch(NamedTuple):
 
 @functools.cache
 def splitter(scan, behind):
-    """Return the kernel that splits whole texts with a scanner.
+    """Return the kernel that splits whole texts with a scanner, a kernel such as `split_gpt2`.
 
-    Args:
-        scan: A kernel such as `split_gpt2`.
-        behind: Blocks that it asks for behind the last one.
+    `behind` is how many blocks the scanner asks for behind the last one.
     """
 
     @kernel
@@ -66,8 +64,7 @@ def splitter(scan, behind):
         """Split documents into pre-tokens.
 
         Args:
-            characters: `Characters`.
-            scratch: `Scratch`; modified in place.
+            characters, scratch: `Characters` and `Scratch`, the second modified in place.
             buffer: uint8[n_bytes] or more; what is behind the documents are zeros.
             offsets: int64[n_documents + 1], from 0 to n_bytes.
             is_marked: Whether `starts` has the documents already; then only the last offset counts.
@@ -114,18 +111,14 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     what is known of the last block classified: a text is split in one call or in many.
 
     Args:
-        source: uint8, the bytes of the text from `source_start`. It must reach from two blocks
-            before `first` (where the text does) to 67 bytes past the beginning of the last block,
-            with zeros for what lies behind the text.
-        source_start: a multiple of 64.
+        source: uint8, the bytes of the text from `source_start`, a multiple of 64. It must reach
+            from two blocks before `first` (where the text does) to 67 bytes past the beginning of
+            the last block, with zeros for what lies behind the text.
         n: number of bytes of the text.
-        classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
-        pages: uint64[0x5000 * 8], the same by pages, `bpe.unicode_classes.class_pages`.
+        classes, pages: see `Characters`.
         starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n;
-            replaced, block by block, by the bit set of the places where a pre-token begins, and of
-            place n.
-        first: the first block to classify.
-        last: one past the last block to classify, at most `starts.size + 1`.
+            replaced, block by block, by that of the places where a pre-token begins, and of n.
+        first, last: the blocks to classify, [first, last), `last` at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
     Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6.
@@ -257,9 +250,7 @@ def safe_cut(buffer, position, stop, classes, after_letters_only):
 
     Args:
         buffer: uint8[>= stop], UTF-8.
-        position: where to begin, 0 or more.
-        stop: where the text ends.
-        classes: uint8[0x110000], flags of `bpe.unicode_classes.class_table`.
+        classes: uint8[0x110000], `bpe.unicode_classes.class_table`.
         after_letters_only: what is before the cut must be a letter.
 
     Example: in "ab cd" from 0 on -> 2.

@@ -4,9 +4,9 @@ r"""Bytes -> boundaries of pre-tokens for the patterns that descend from cl100k,
 document of the buffer at once and for every sum of the flags of `split_rows`. Which flags a pattern
 has is written in `bpe.pretokenize`; one more of this family is one more line there.
 
-As in `split_gpt2` a block becomes bit sets, one for each class of characters, and boundaries are
-shifts and masks of them. There are too many sets for the registers of a processor. So they lie in
-memory (`split_rows`), and each step is a loop over a group of blocks that needs few of them:
+As in `split_gpt2` boundaries are shifts and masks of bit sets, one for each class of characters.
+There are too many sets for the registers of a processor. So they lie in memory (`split_rows`), and
+each step is a loop over a group of blocks that needs few of them:
 
 1. the classes of characters (`classify`, `classify_rest`);
 2. what is settled from left to right (`_take_lines`, `_end_words`, `_find_indents`);
@@ -269,9 +269,8 @@ def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, 
 
     Args:
         flags: a sum of the flags of `split_rows`.
-        source, source_start, n, classes, pages, starts: as in `split.split_gpt2`.
-        first: the first block.
-        last: one past the last block, at most `starts.size`.
+        source, ..., starts: as in `split.split_gpt2`.
+        first, last: the blocks, [first, last), `last` at most `starts.size`.
         sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
     Example (llama3): "a1234!\n" -> boundaries at 0 (a), 1 (123), 4 (4), 5 (! and the line end), 7.

@@ -87,11 +87,7 @@ def _classify_pages(source, base, leads, pages, cased):
     the same bytes but for the last, so that they are found by comparing, and their classes by
     looking 64 bytes up at once in the members of the page.
 
-    Args:
-        source, base: the block is `source[base : base + 64]`; three bytes more are read.
-        leads: the first bytes of the characters in question, `MANY` or more.
-        pages: uint64[0x5000 * 8], `bpe.unicode_classes.class_pages`.
-        cased: whether marks and case are asked for.
+    Arguments as of `classify_characters`; `leads` are first bytes of characters, `MANY` or more.
 
     Returns:
         (leads, letters, numbers, white, marks, uppers, lowers): the first bytes of characters that
@@ -149,7 +145,7 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
 
     Args:
         source, base: the block is `source[base : base + 64]`; three bytes more are read.
-        classes, pages: `bpe.unicode_classes.class_table` and `class_pages`.
+        classes, pages: see `split.Characters`.
         cased: whether marks and case are asked for.
         spill_class, spill: class flags of the character that began in the block before and ends in
             this one, and its bytes in this one.
