@@ -9,7 +9,7 @@ a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation s
     compiler      what numba and LLVM make of a kernel; `plain_numba`, where that way fails
     machine       single instructions that Python has no word for
     intrinsics    what the compiler makes of those
-    split         bytes -> boundaries of pre-tokens
+    split         bytes -> boundaries of pre-tokens, and `split_*`, of which scanners are made
     search        where a byte string occurs
     utf8          whether bytes are well-formed
     count         pre-tokens -> counts

@@ -19,6 +19,7 @@ from bpe.kernels.machine import (
 )
 from bpe.kernels.split_rows import behind, below, run, shift
 
+_EVERY_THIRD = np.uint64(0x9249249249249249)
 _FEW_ENDS = 40
 """So many ends of indents of a group are looked at one by one."""
 
@@ -213,5 +214,14 @@ def mend(flags, source, base, first, sets, count, starts):
         if places & sets[row.WHITE + i] != np.uint64(0):
             _mend_wide(source, base, k, places & sets[row.WHITE + i], starts)
         if not flags & row.SINGLE_DIGITS and places & sets[row.NUMBERS + i] != np.uint64(0):
-            _mend_numbers(k, sets, i, starts)
+            rests = sets[row.RESTS + i] | (sets[row.RESTS + i - 1] >> np.uint64(61))
+            before = np.int64(3)
+            if places == ~np.uint64(0) and rests == np.uint64(0):
+                before = leading_zeros(starts[k - 1] | np.uint64(1))
+            # In what is not UTF-8 there may be no boundary among the three places before.
+            if before < 3:
+                # Nothing but digits: every third from three places behind the last.
+                starts[k] = _EVERY_THIRD << np.uint64(2 - before)
+            else:
+                _mend_numbers(k, sets, i, starts)
         base += 64

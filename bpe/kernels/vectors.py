@@ -127,12 +127,11 @@ def store_halves(words: Any, array: Any, i: int) -> None:
 
 
 def store_chosen(chosen: int, first: int, array: Any, i: int) -> None:
-    """`first + j` for every set bit j of eight, ascending, to `array[i:]`, `uint32`.
+    """`first + j` for every set bit j of eight, ascending, to `array[i : i + 8]`, `uint32`.
 
-    Eight are written: what is behind them means nothing.
+    What is behind them there means nothing.
     """
-    places = [int(first) + j for j in range(8) if int(chosen) >> j & 1]
-    array[i : i + np.uint64(len(places))] = places
+    store_positions(int(chosen) & 0xFF, first, array, int(i))
 
 
 def store_positions(word: int, base: int, array: Any, i: int) -> None:
