@@ -21,13 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import noinline, range_mask, trailing_zeros
+from bpe.kernels.machine import noinline, popcount, range_mask, trailing_zeros
 from bpe.kernels.split_classes import (
     LETTER,
+    MANY,
     MARK,
+    NUMBER,
     WHITE_SPACE,
-    classify_characters,
-    contractions,
+    character,
+    classify_pages,
+    sure_letters,
 )
 
 BLOCK_NEEDS = 68
@@ -99,7 +102,7 @@ def splitter(scan, behind):
     return split_documents
 
 
-STATE_WORDS = 14
+STATE_WORDS = 15
 
 
 @kernel
@@ -130,10 +133,10 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     apostrophes, documents = state[4], state[5]
     # The last bits of the block before it.
     last_letter, last_number, last_space, last_blank = state[6], state[7], state[8], state[9]
-    # The class of a character that goes on in the next block, and its bytes there.
-    spill_class, spill = np.int64(state[10]), state[11]
-    # Boundaries at its first bytes to drop and to add, because of a contraction before it.
-    drop, add = state[12], state[13]
+    # What characters that began in it say of the first bytes of the next.
+    spill_letters, spill_numbers, spill_spaces = state[10], state[11], state[12]
+    # What a contraction before it says of its first bytes: boundaries to drop and to add.
+    drop, add = state[13], state[14]
     for k in range(first, last):
         next_letters = next_numbers = next_spaces = next_blanks = next_apostrophes = zero
         next_documents = zero
@@ -145,16 +148,46 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             next_blanks = range_mask(source, base, 32, 32)
             next_spaces = range_mask(source, base, 9, 13) | next_blanks
             next_apostrophes = range_mask(source, base, 39, 39)
-            if range_mask(source, base, 0xC2, 0xF4) | spill != zero:
-                more_letters, more_numbers, more_spaces, _, _, _, spill_class, spill = (
-                    classify_characters(source, base, classes, pages, False, spill_class, spill)
-                )
-                next_letters |= more_letters
-                next_numbers |= more_numbers
-                next_spaces |= more_spaces
+            leads = range_mask(source, base, 0xC2, 0xF4)
+            next_letters |= spill_letters
+            next_numbers |= spill_numbers
+            next_spaces |= spill_spaces
+            spill_letters = spill_numbers = spill_spaces = zero
+            if leads != zero:
+                sure = sure_letters(source, base)
+                next_letters |= sure | (sure << one) | (sure << np.uint64(2))
+                leads ^= sure
+                if popcount(leads) >= MANY:
+                    found = classify_pages(source, base, leads, pages, False)
+                    leads = found[0]
+                    next_letters |= found[1]
+                    next_numbers |= found[2]
+                    next_spaces |= found[3]
+            while leads != zero:
+                j = trailing_zeros(leads)
+                leads &= leads - one
+                code_point, width = character(source, base + j)
+                flags = classes[code_point]
+                bits = ((one << width) - one) << np.uint64(j)
+                if flags & LETTER:
+                    next_letters |= bits
+                elif flags & NUMBER:
+                    next_numbers |= bits
+                elif flags & WHITE_SPACE:
+                    next_spaces |= bits
+                if j > 60:
+                    # Bytes that the character has in the next block.
+                    over = ((one << width) - one) >> np.uint64(64 - j)
+                    if flags & LETTER:
+                        spill_letters = over
+                    elif flags & NUMBER:
+                        spill_numbers = over
+                    elif flags & WHITE_SPACE:
+                        spill_spaces = over
         if k > 0:
             # Block k - 1 knows its neighbours on both sides now.
-            base = (np.int64(k - 1) << 6) - source_start
+            at = np.int64(k - 1) << 6
+            base = at - source_start
             change = letters ^ ((letters << one) | last_letter)
             change |= numbers ^ ((numbers << one) | last_number)
             change |= spaces ^ ((spaces << one) | last_space)
@@ -181,11 +214,20 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                         starts[k - 2] |= one << np.uint64(64 + j)
             quotes = apostrophes & found
             if quotes != zero:
-                # No document begins among the letters.
-                two, three = contractions(source, base, quotes, False)
-                two &= ~((documents >> one) | (next_documents << top))
-                three &= ~((documents >> one) | (next_documents << top))
-                three &= ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
+                # Loads one and two bytes further look ahead; `same_*`: no document begins there.
+                same_1 = ~((documents >> one) | (next_documents << top))
+                same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
+                short = range_mask(source, base + 1, 115, 116) | range_mask(
+                    source, base + 1, 100, 100
+                )
+                short |= range_mask(source, base + 1, 109, 109)
+                ll = range_mask(source, base + 1, 108, 108) & range_mask(source, base + 2, 108, 108)
+                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(
+                    source, base + 1, 114, 114
+                )
+                ve_re &= range_mask(source, base + 2, 101, 101)
+                two = quotes & short & same_1
+                three = quotes & (ll | ve_re) & same_1 & same_2
                 both = two | three
                 found &= ~(both << one)
                 found |= (two << np.uint64(2)) | (three << np.uint64(3))
@@ -209,7 +251,8 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     state[0], state[1], state[2], state[3] = letters, numbers, spaces, blanks
     state[4], state[5] = apostrophes, documents
     state[6], state[7], state[8], state[9] = last_letter, last_number, last_space, last_blank
-    state[10], state[11], state[12], state[13] = np.uint64(spill_class), spill, drop, add
+    state[10], state[11], state[12] = spill_letters, spill_numbers, spill_spaces
+    state[13], state[14] = drop, add
 
 
 @kernel

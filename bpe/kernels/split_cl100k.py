@@ -181,7 +181,7 @@ def _end_words(flags, source, base, sets, count):
             documents, next_documents = sets[row.DOCUMENTS + i], sets[row.DOCUMENTS + i + 1]
             if flags & row.SUFFIXES:
                 apostrophes &= behind(sets, row.LETTERS, i, 1) & ~documents
-            short, long = contractions(source, base, apostrophes, True)
+            short, long = contractions(source, base, apostrophes)
             # Where a document begins among the letters there is none.
             begins = (documents >> one) | (next_documents << top)
             short &= ~begins

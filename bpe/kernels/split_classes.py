@@ -80,7 +80,7 @@ def _all_bytes(first_bytes, of_three, of_four):
 
 
 @kernel
-def _classify_pages(source, base, leads, pages, cased):
+def classify_pages(source, base, leads, pages, cased):
     """Classify characters that share their page with others of the block.
 
     Text of most scripts stays within a few pages of 64 code points. The characters of a page have
@@ -140,6 +140,12 @@ def _classify_pages(source, base, leads, pages, cased):
 
 
 @kernel
+def _if_in(char_class, flag, bits):
+    """Return the bits if a character is of the class of a flag, else none; without a branch."""
+    return bits if char_class & flag else np.uint64(0)
+
+
+@kernel
 def classify_characters(source, base, classes, pages, cased, spill_class, spill):
     """Classify the characters of a block that are not ASCII.
 
@@ -160,15 +166,31 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
     one, zero = np.uint64(1), np.uint64(0)
     sure = sure_letters(source, base)
     leads = range_mask(source, base, 0xC2, 0xF4) ^ sure
-    letters = sure | (sure << one) | (sure << np.uint64(2))
-    numbers = white = marks = uppers = lowers = zero
+    letters = sure | (sure << one) | (sure << np.uint64(2)) | _if_in(spill_class, LETTER, spill)
+    numbers = _if_in(spill_class, NUMBER, spill)
+    white = _if_in(spill_class, WHITE_SPACE, spill)
+    marks = uppers = lowers = zero
+    if cased:
+        marks = _if_in(spill_class, MARK, spill)
+        uppers = _if_in(spill_class, UPPER, spill)
+        lowers = _if_in(spill_class, LOWER, spill)
     if popcount(leads) >= MANY:
-        leads, more, numbers, white, marks, uppers, lowers = _classify_pages(
-            source, base, leads, pages, cased
-        )
-        letters |= more
-    char_class, bits, spill = spill_class, spill, zero
-    while True:
+        found = classify_pages(source, base, leads, pages, cased)
+        leads = found[0]
+        letters |= found[1]
+        numbers |= found[2]
+        white |= found[3]
+        if cased:
+            marks |= found[4]
+            uppers |= found[5]
+            lowers |= found[6]
+    spill = zero
+    while leads != zero:
+        j = trailing_zeros(leads)
+        leads &= leads - one
+        code_point, width = character(source, base + j)
+        char_class = np.int64(classes[code_point])
+        bits = ((one << width) - one) << np.uint64(j)
         if char_class & LETTER:
             letters |= bits
             if cased:
@@ -182,47 +204,30 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
             white |= bits
         elif cased and char_class & MARK:
             marks |= bits
-        if leads == zero:
-            return letters, numbers, white, marks, uppers, lowers, spill_class, spill
-        j = trailing_zeros(leads)
-        leads &= leads - one
-        code_point, width = character(source, base + j)
-        char_class = np.int64(classes[code_point])
-        whole = (one << width) - one
-        bits = whole << np.uint64(j)
         if j > 60:
-            spill, spill_class = whole >> np.uint64(64 - j), char_class
+            spill, spill_class = ((one << width) - one) >> np.uint64(64 - j), char_class
+    return letters, numbers, white, marks, uppers, lowers, spill_class, spill
 
 
 @kernel
-def _letter_mask(source, at, first, last, any_case):
-    """Return which of the 64 bytes from `source[at]` are small letters from `first` to `last`.
-
-    With `any_case` also the capitals.
-    """
-    found = range_mask(source, at, first, last)
-    if any_case:
-        found |= range_mask(source, at, first - 32, last - 32)
-    return found
+def _letter_mask(source, at, letter):
+    """Return which of the 64 bytes from `source[at]` are this small letter, or the capital."""
+    return range_mask(source, at, letter, letter) | range_mask(source, at, letter - 32, letter - 32)
 
 
 @kernel
-def contractions(source, base, apostrophes, any_case):
+def contractions(source, base, apostrophes):
     """Return which apostrophes of a block begin contractions of one letter byte, and of two.
 
-    The letters are s, t, m, d, re, ve or ll; with `any_case` also capitals, and U+017F, which folds
-    to s. Two bytes behind the block are read.
+    The letters are s, t, m, d, re, ve or ll, small or capital, or U+017F, which folds to s. Two
+    bytes behind the block are read.
 
     Example: "'s 'll x'y" with apostrophes 0b1_0000_1001 -> (0b1, 0b1000).
     """
-    one_letter = _letter_mask(source, base + 1, 115, 116, any_case)
-    one_letter |= _letter_mask(source, base + 1, 100, 100, any_case)
-    one_letter |= _letter_mask(source, base + 1, 109, 109, any_case)
-    two = _letter_mask(source, base + 1, 114, 114, any_case)
-    two |= _letter_mask(source, base + 1, 118, 118, any_case)
-    two &= _letter_mask(source, base + 2, 101, 101, any_case)
-    ll = _letter_mask(source, base + 1, 108, 108, any_case)
-    two |= ll & _letter_mask(source, base + 2, 108, 108, any_case)
-    if any_case:
-        two |= range_mask(source, base + 1, 0xC5, 0xC5) & range_mask(source, base + 2, 0xBF, 0xBF)
+    one_letter = range_mask(source, base + 1, 115, 116) | range_mask(source, base + 1, 83, 84)
+    one_letter |= _letter_mask(source, base + 1, 100) | _letter_mask(source, base + 1, 109)
+    two = _letter_mask(source, base + 1, 114) | _letter_mask(source, base + 1, 118)
+    two &= _letter_mask(source, base + 2, 101)
+    two |= _letter_mask(source, base + 1, 108) & _letter_mask(source, base + 2, 108)
+    two |= range_mask(source, base + 1, 0xC5, 0xC5) & range_mask(source, base + 2, 0xBF, 0xBF)
     return apostrophes & one_letter, apostrophes & two
