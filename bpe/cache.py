@@ -1,15 +1,11 @@
-"""The user's cache: what saves time in later processes and can be lost, compiled kernels for one.
+"""The user's cache, for example of kernels: it saves time in later processes and can be lost.
 
-Law: what is read was written whole, and for just what it is asked for. Each state of the sources
-that decide what is kept has a directory of its own, named by their digest; a file has the digest of
-its name and content in front, which is compared first, as a power cut may leave a file cut off or
-full of zeros; and it gets its name when it is complete. What is damaged is said, and made and
-written anew. That is no defence against somebody who can write to the directory, where kernels are
-there to be run.
-
-A directory that another user can write to would let them run code here, so there is no fall-back to
-a shared temporary directory: where the user's cache directory cannot be written, nothing is kept,
-and that is said.
+What is read was written completely, and for just this use. Each state of the sources that decide
+the content has a directory of its own, named by their digest. A file begins with the digest of its
+name and content, as a power cut may leave it cut off or full of zeros, and is renamed when it is
+complete. Damage is reported, and the file rebuilt. That is no defence against somebody who can
+write to the directory and so run code here: there is no fallback to a shared temporary directory.
+If the user's cache directory cannot be written, nothing is kept, and that is reported.
 """
 
 from __future__ import annotations
@@ -28,26 +24,25 @@ _logger = logging.getLogger("bpe")
 _said: set[str] = set()
 
 
-def say_once(message: str, *details: object) -> None:
-    """Say something, each thing once per process: after a power cut all files may be damaged."""
+def warn_once(message: str, *details: object) -> None:
+    """Warn, once per process for each message: after a power cut all files may be damaged."""
     if message not in _said:
         _said.add(message)
         _logger.warning(message, *details)
 
 
 def digest_of(about: str, paths: Iterable[Path]) -> str:
-    """Hexadecimal digest of a text and of the files that are there, with their names."""
+    """Return the hexadecimal digest of a text, and of the names and content of existing files."""
     digest = hashlib.sha256(about.encode())
     for path in paths:
         if path.is_file():
             content = path.read_bytes()
-            digest.update(f"\0{path.name}\0{len(content)}\0".encode())
-            digest.update(content)
+            digest.update(f"\0{path.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:32]
 
 
 def _digest(name: str, data: bytes | memoryview) -> bytes:
-    """Of what is kept, and of the name under which it was asked to be."""
+    """Return the digest of the name and content of a file."""
     digest = hashlib.sha256(f"{name}\0".encode())
     digest.update(data)
     return digest.digest()
@@ -58,58 +53,54 @@ class Cache:
 
     Args:
         name: Of the directory: the kind, and the digest of what decides its content.
-        otherwise: What happens where nothing can be kept, as in "kernels are compiled anew".
+        otherwise: What happens without the cache, as in "kernels are compiled anew".
 
     Attributes:
-        directory: Where it is; None if that cannot be written, which is said.
+        directory: None if it cannot be written, which is reported.
     """
 
     def __init__(self, name: str, otherwise: str) -> None:
         self._otherwise = otherwise
-        self.directory = self._made(name)
-
-    def _made(self, name: str) -> Path | None:
         base = os.environ.get("NUMBA_CACHE_DIR")
         if not base:
             import platformdirs
 
             base = platformdirs.user_cache_dir("tokenbin", False)
-        directory = Path(base, name)
+        self.directory: Path | None = Path(base, name)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            probe = directory / f".probe-{os.urandom(8).hex()}"
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe = self.directory / f".probe-{os.urandom(8).hex()}"
             probe.touch()
             probe.unlink()
         except OSError as error:
-            say_once(
-                f"{self._otherwise} in every process, because their cache %s cannot be written"
-                " (%s); set NUMBA_CACHE_DIR to a directory of yours",
-                directory,
-                error.strerror,
+            warning = (
+                f"{otherwise} in every process, because their cache %s cannot be written"
+                " (%s); set NUMBA_CACHE_DIR to a directory of yours"
             )
-            return None
-        return directory
+            warn_once(warning, self.directory, error.strerror)
+            self.directory = None
 
     def read(self, name: str) -> memoryview | None:
-        """What a file holds, or None: there is none, or it is damaged."""
+        """Return the content of a file; None if there is none, or it is damaged."""
         if self.directory is None:
             return None
         path = self.directory / name
+        damage: str | None = "its content is not what was written"
         try:
             content = memoryview(path.read_bytes())
+            data = content[_DIGEST_BYTES:]
+            if content[:_DIGEST_BYTES] == _digest(name, data):
+                return data
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._say_damaged(path, error.strerror)
-            return None
-        data = content[_DIGEST_BYTES:]
-        if content[:_DIGEST_BYTES] != _digest(name, data):
-            self._say_damaged(path, "its content is not what was written")
-            return None
-        return data
+            damage = error.strerror
+        warning = f"{self._otherwise} where their cache is damaged; the first such file is %s (%s)"
+        warn_once(warning, path, damage)
+        return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep it for other processes, all of it or nothing; that it cannot be kept is said."""
+        """Keep data for other processes, all or nothing; a failure is reported."""
         if self.directory is None:
             return
         path = self.directory / name
@@ -118,14 +109,11 @@ class Cache:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_atomically(path, _digest(name, data) + data, durable=False)
         except OSError as error:
-            say_once(
-                f"{self._otherwise} in the next process, because %s cannot be written (%s)",
-                path,
-                error.strerror,
-            )
+            warning = f"{self._otherwise} in the next process, because %s cannot be written (%s)"
+            warn_once(warning, path, error.strerror)
 
     def keep_newest(self, n: int) -> None:
-        """Remove all files but those that were written last; that this cannot be done is said."""
+        """Remove all files but the `n` written last; a failure is reported."""
         if self.directory is None:
             return
         try:
@@ -137,11 +125,4 @@ class Cache:
             for path in sorted(ages, key=ages.__getitem__)[:-n]:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            say_once("%s cannot be tidied up (%s)", self.directory, error.strerror)
-
-    def _say_damaged(self, path: Path, why: str | None) -> None:
-        say_once(
-            f"{self._otherwise} where their cache is damaged; the first such file is %s (%s)",
-            path,
-            why,
-        )
+            warn_once("%s cannot be tidied up (%s)", self.directory, error.strerror)

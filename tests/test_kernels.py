@@ -689,7 +689,7 @@ def test_rows_are_published_in_order_on_every_processor() -> None:
     # A processor that keeps the order of all stores would not notice if it were not asked for.
     from bpe.kernels.plain_numba import dispatcher
 
-    share = dispatcher(_share, type(_share))
+    share = dispatcher(_share)
     share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
     (code,) = share.inspect_llvm().values()
     for expected in (

@@ -1,8 +1,8 @@
 """Compile kernels to machine code with numba's front end and one LLVM optimisation per entry.
 
-The entry of a kernel is a C function that takes one address, that of a block of 64-bit words (see
-`bpe.kernels.machine_code`), and returns a status. Kernels that it calls are lowered to LLVM
-IR without wrappers or dispatchers, linked into its module and optimised there, once.
+The entry of a kernel is a C function that takes the address of a block of 64-bit words (see
+`bpe.kernels.machine_code`), and returns a status. Kernels that it calls are lowered to LLVM IR
+without wrappers or dispatchers, linked into its module and optimised there, once.
 
 This is the only module that relies on internals of numba and llvmlite. Before it is used,
 `bpe.kernels.jit` compiles a small kernel and runs it; where that or compiling a kernel fails, it
@@ -12,6 +12,9 @@ import numba.
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,8 +36,8 @@ from bpe.kernels.machine_code import ERROR, OK, KernelError, MachineCode
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
-# Reference counts (`_nrt`) are atomic instructions, several for each array that is passed on,
-# renamed or taken out of a tuple: half of the time of splitting. Kernels allocate nothing.
+# Kernels allocate nothing, so they need no reference counts (`_nrt`): several atomic instructions
+# whenever an array is passed on or renamed took half of the time of splitting.
 _OPTIONS = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
 
 
@@ -49,9 +52,14 @@ class _Library(JITCodeLibrary):
 
 
 class _Codegen(JITCPUCodegen):
-    """Code generation for this processor, with libraries of IR."""
-
     _library_class = _Library
+
+
+@functools.cache
+def _context() -> Any:
+    """Return numba's target context, with `_Codegen`."""
+    cpu_target.target_context.refresh()
+    return cpu_target.target_context.subtarget(_internal_codegen=_Codegen("kernels"))
 
 
 class _Callee:
@@ -86,49 +94,28 @@ class _Callee:
         return self._lowered[argument_types]
 
     def get_call_template(self, arguments: Any, keywords: Any) -> Any:
+        name = self._kernel.name
         if keywords:
-            raise KernelError(f"{self._kernel.name}: kernels call kernels without keywords")
+            raise KernelError(f"{name}: kernels call kernels without keywords")
         # One specialization for all constants.
         plain = tuple(map(unliteral, arguments))
         _, result = self.lowered(plain)
-        name = self._kernel.name
         return make_concrete_template(name, name, [result.signature]), None, plain, {}
 
     def get_overload(self, arguments: Any) -> Any:
         return self.lowered(tuple(arguments))[0]
 
 
-_contexts: list[Any] = []
-_known: set[type] = set()
+_callee = functools.cache(_Callee)
 
 
-def _context() -> Any:
-    """Return numba's target context, with `_Codegen`."""
-    if not _contexts:
-        cpu_target.target_context.refresh()
-        _contexts.append(cpu_target.target_context.subtarget(_internal_codegen=_Codegen("kernels")))
-    return _contexts[0]
-
-
-def _register(kernels: type) -> None:
-    """Tell numba what objects of the class of kernels are where a kernel calls them."""
-    if kernels not in _known:
-
-        @typeof_impl.register(kernels)
-        def type_of_kernel(kernel: Any, context: Any) -> Any:
-            return types.Dispatcher(_callee(kernel))
-
-        _known.add(kernels)
-
-
-def _callee(kernel: Any) -> Any:
-    if kernel.callee is None:
-        kernel.callee = _Callee(kernel)
-    return kernel.callee
+def _type_of_kernel(kernel: Any, context: Any) -> Any:
+    callee: Any = _callee(kernel)
+    return types.Dispatcher(callee)
 
 
 def numba_type(kind: Any) -> Any:
-    """Return numba's type of an argument; `kind` as of `bpe.kernels.machine_code.append`."""
+    """Return numba's type of an argument of a kind, see `bpe.kernels.machine_code.append`."""
     if isinstance(kind, str):
         return {"int": types.int64, "uint": types.uint64, "bool": types.boolean}[kind]
     if kind[0] == "tuple":
@@ -139,30 +126,22 @@ def numba_type(kind: Any) -> Any:
 
 
 def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> MachineCode:
-    """Compile a kernel.
-
-    Args:
-        kernel: A `bpe.kernels.jit.Kernel`.
-        kinds: Those of its arguments, see `bpe.kernels.machine_code.append`.
-        what: Which kernel, for which arguments and which processor.
-        entry: Name of the C function.
+    """Compile a `bpe.kernels.jit.Kernel` for arguments of these kinds; see `MachineCode`.
 
     Raises:
-        KernelError: The kernel returns something else than numbers, or its machine code needs
-            functions outside of it.
+        KernelError: The kernel returns other things than numbers, or needs external functions.
     """
     with global_compiler_lock:
-        _register(type(kernel))
-        argument_types = tuple(map(numba_type, kinds))
-        _, result = _callee(kernel).lowered(argument_types)
-        context = _context()
-        library = context.codegen().create_library(entry)
+        kernels: Any = type(kernel)
+        if kernels not in typeof_impl.registry:
+            typeof_impl.register(kernels, _type_of_kernel)
+        _, result = _callee(kernel).lowered(tuple(map(numba_type, kinds)))
+        library = _context().codegen().create_library(entry)
         module = library.create_ir_module(entry)
-        results, is_tuple = _write_entry(
-            context, module, entry, kinds, argument_types, result.fndesc, kernel.name
-        )
+        results = _write_entry(module, entry, kinds, result.fndesc, kernel.name)
         library.add_ir_module(module)
         library.add_linking_library(result.library)
+        is_tuple = isinstance(result.fndesc.restype, BaseTuple)
         return MachineCode(what, entry, results, is_tuple, _object_file(library, entry, kernel))
 
 
@@ -175,7 +154,7 @@ def _object_file(library: Any, entry: str, kernel: Any) -> bytes:
             if each is not rtsys.library and each not in found:
                 found.add(each)
                 left.append(each)
-                # Numba compiles its own functions, as `max`, with its own code generation.
+                # Numba compiles its own functions, such as `max`, with its own code generation.
                 is_ours = isinstance(each, _Library)
                 part = each._final_module if is_ours else each._get_module_for_linking()
                 module.link_in(part, preserve=True)
@@ -196,34 +175,30 @@ def _object_file(library: Any, entry: str, kernel: Any) -> bytes:
 
 
 def _write_entry(
-    context: Any,
-    module: Any,
-    entry: str,
-    kinds: tuple[Any, ...],
-    argument_types: tuple[Any, ...],
-    description: Any,
-    name: str,
-) -> tuple[tuple[str, ...], bool]:
-    """Write the C function; return the kinds of its results, and whether they are a tuple."""
+    module: Any, entry: str, kinds: tuple[Any, ...], description: Any, name: str
+) -> tuple[str, ...]:
+    """Write the C function; return the kinds of its results."""
+    context = _context()
     function = ir.Function(module, ir.FunctionType(_I32, [_I64.as_pointer()]), entry)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    reader = _BlockReader(context, builder, function.args[0])
-    values = [reader.value(*each) for each in zip(kinds, argument_types, strict=True)]
-    kernel_type = context.call_conv.get_function_type(description.restype, description.argtypes)
+    (block,) = function.args
+    returned, argument_types = description.restype, description.argtypes
+    values = _arguments(context, builder, _words(builder, block), kinds, argument_types)
+    convention = context.call_conv
+    kernel_type = convention.get_function_type(returned, argument_types)
     callee = ir.Function(module, kernel_type, description.llvm_func_name)
-    status, result = context.call_conv.call_function(
-        builder, callee, description.restype, description.argtypes, values
-    )
+    status, result = convention.call_function(builder, callee, returned, argument_types, values)
+    n_words = sum(1 + kind[2] if kind[0] == "array" else 1 for kind in kinds)
+    place = builder.gep(block, [_I64(n_words)])
     with builder.if_then(status.is_error, likely=False):
-        reader.append(builder.ptrtoint(status.excinfoptr, _I64), 0)
+        builder.store(builder.ptrtoint(status.excinfoptr, _I64), place)
         builder.ret(_I32(ERROR))
-    returned: Any = description.restype
     if isinstance(returned, BaseTuple):
-        pairs = list(zip(returned.types, cgutils.unpack_tuple(builder, result), strict=True))
+        results = list(zip(returned.types, cgutils.unpack_tuple(builder, result), strict=True))
     else:
-        pairs = [] if returned == types.none else [(returned, result)]
+        results = [] if returned == types.none else [(returned, result)]
     kinds_of_results = []
-    for number, (of, value) in enumerate(pairs):
+    for number, (of, value) in enumerate(results):
         of = getattr(of, "literal_type", of)  # a constant has a type of its own
         if of == types.boolean:
             kind, word = "bool", builder.zext(value, _I64)
@@ -234,52 +209,45 @@ def _write_entry(
         else:
             kind, word = "int", (builder.sext if of.signed else builder.zext)(value, _I64)
         kinds_of_results.append(kind)
-        reader.append(word, number)
+        builder.store(word, builder.gep(place, [_I64(number)]))
     builder.ret(_I32(OK))
-    return tuple(kinds_of_results), isinstance(returned, BaseTuple)
+    return tuple(kinds_of_results)
 
 
-class _BlockReader:
-    """Reads arguments from a block of words, one after the other, as numba represents them."""
+def _words(builder: Any, block: Any) -> Iterator[Any]:
+    """Load the words of a block, one after the other."""
+    for place in itertools.count():
+        yield builder.load(builder.gep(block, [_I64(place)]))
 
-    def __init__(self, context: Any, builder: Any, block: Any) -> None:
-        self._context, self._builder, self._block = context, builder, block
-        self._place = 0
 
-    def append(self, word: Any, number: int) -> None:
-        """Write a word to the block, `number` places behind the last one that was read."""
-        at = self._builder.gep(self._block, [_I64(self._place + number)])
-        self._builder.store(word, at)
+def _arguments(context: Any, builder: Any, words: Iterator[Any], kinds: Any, of: Any) -> list[Any]:
+    """Return the next arguments as numba represents them; `of` are their types."""
+    return [_argument(context, builder, words, *each) for each in zip(kinds, of, strict=True)]
 
-    def _word(self) -> Any:
-        at = self._builder.gep(self._block, [_I64(self._place)])
-        self._place += 1
-        return self._builder.load(at)
 
-    def value(self, kind: Any, of: Any) -> Any:
-        """Return the next argument."""
-        builder, word = self._builder, self._word()
-        if kind == "bool":
-            return builder.trunc(word, ir.IntType(1))
-        if isinstance(kind, str):
-            return word
-        if kind[0] == "tuple":
-            block = builder.inttoptr(word, _I64.as_pointer())
-            reader = _BlockReader(self._context, builder, block)
-            values = [reader.value(*each) for each in zip(kind[2], of.types, strict=True)]
-            return self._context.make_tuple(builder, of, values)
-        _, dtype, n_dimensions, _ = kind
-        item_size = _I64(np.dtype(dtype).itemsize)
-        array = self._context.make_array(of)(self._context, builder)
-        shape = [self._word() for _ in range(n_dimensions)]
-        strides: list[Any] = []
-        n_items, step = _I64(1), item_size
-        for size in reversed(shape):
-            strides.insert(0, step)
-            n_items, step = builder.mul(n_items, size), builder.mul(step, size)
-        array.meminfo = array.parent = ir.Constant(cgutils.voidptr_t, None)
-        array.nitems, array.itemsize = n_items, item_size
-        array.data = builder.inttoptr(word, array.data.type)
-        array.shape = cgutils.pack_array(builder, shape, _I64)
-        array.strides = cgutils.pack_array(builder, strides, _I64)
-        return array._getvalue()
+def _argument(context: Any, builder: Any, words: Iterator[Any], kind: Any, of: Any) -> Any:
+    """Return the next argument; see `_arguments`."""
+    word = next(words)
+    if kind == "bool":
+        return builder.trunc(word, ir.IntType(1))
+    if isinstance(kind, str):
+        return word
+    if kind[0] == "tuple":
+        inner = _words(builder, builder.inttoptr(word, _I64.as_pointer()))
+        values = _arguments(context, builder, inner, kind[2], of.types)
+        return context.make_tuple(builder, of, values)
+    _, dtype, n_dimensions, _ = kind
+    array = context.make_array(of)(context, builder)
+    shape = list(itertools.islice(words, n_dimensions))
+    strides: list[Any] = []
+    n_items, step = _I64(1), _I64(np.dtype(dtype).itemsize)
+    array.itemsize = step
+    for size in reversed(shape):
+        strides.insert(0, step)
+        n_items, step = builder.mul(n_items, size), builder.mul(step, size)
+    array.meminfo = array.parent = ir.Constant(cgutils.voidptr_t, None)
+    array.nitems = n_items
+    array.data = builder.inttoptr(word, array.data.type)
+    array.shape = cgutils.pack_array(builder, shape, _I64)
+    array.strides = cgutils.pack_array(builder, strides, _I64)
+    return array._getvalue()

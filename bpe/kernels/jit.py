@@ -1,7 +1,7 @@
 """Kernels: functions that are compiled for the arguments they are called with.
 
-Machine code is chosen by the kinds of the arguments (`bpe.kernels.machine_code`): what is in the
-process, else what is in the cache, else it is compiled, which is reported.
+Machine code is chosen by the kinds of the arguments (`bpe.kernels.machine_code`). It is looked up
+in the process, then in the cache, else it is compiled, which is reported.
 """
 
 from __future__ import annotations
@@ -17,67 +17,51 @@ from typing import Any
 
 import numpy as np
 
-from bpe.cache import say_once
+from bpe.cache import warn_once
 from bpe.kernels import machine_code
 from bpe.kernels.machine_code import Entry, KernelError, MachineCode, Packed, append, spelled
 
-# Whether kernels are run as they are written, by Python.
+# True if Python runs kernels as they are written.
 DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 _lock = threading.RLock()
-_linker = functools.cache(machine_code.Linker)
 if hasattr(os, "register_at_fork"):
-    # A child has no thread that would release what another one held at that moment.
+    # A child has no thread that would release a lock that another one held at that moment.
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
 
-
-# Not empty while somebody else reports that kernels are compiled.
-_reported_elsewhere: list[None] = []
+_is_reported_elsewhere = False
 
 
 @contextlib.contextmanager
 def reported_elsewhere() -> Iterator[None]:
-    """Say nothing of compiling inside the `with`."""
-    _reported_elsewhere.append(None)
+    """Do not report compiling inside the `with`."""
+    global _is_reported_elsewhere
+    _is_reported_elsewhere = True
     try:
         yield
     finally:
-        _reported_elsewhere.pop()
+        _is_reported_elsewhere = False
 
 
 class Kernel:
     """A function that is compiled for the arguments it is called with, and runs without the GIL.
 
-    Args:
-        function: What it does. It sees arrays, numbers and tuples of these, allocates nothing and
-            returns numbers.
-
-    Attributes:
-        name: Of the module and of the function.
-        py_func: The function.
-        callee: What the compiler knows it as, where it has been compiled in this process.
+    It takes arrays, numbers and tuples of these, allocates nothing and returns numbers.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self.__doc__ = function.__doc__
         self.py_func = function
-        self.callee: Any = None
-        # As it is now: who edits the module later runs what was imported.
-        self._source = _source_of(function)
-        self.has_source = bool(self._source)
+        # Digest of the source as of now: after an edit, this process runs what was imported.
+        self.source = _source_of(function)
         self._entries: dict[tuple[Any, ...], Entry] = {}
         self._by_numba: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run it.
-
-        Raises:
-            KernelError: It takes no such arguments.
-            Whatever it raises.
-        """
+        """Run it; raise KernelError if no kernel takes such arguments."""
         words: list[int] = []
         keep: list[Packed] = []
         entry = self._entry(arguments, words, keep)
@@ -86,10 +70,7 @@ class Kernel:
         return entry.run(entry.block(words))
 
     def bind(self, first: Packed, *others: Any) -> Callable[[Any], Any]:
-        """Return a function of the first argument, which has the others packed.
-
-        It is for one thread at a time, and for first arguments of the kind of this one.
-        """
+        """Return a function of first arguments of one kind, for one thread at a time."""
         words: list[int] = []
         keep: list[Packed] = []
         entry = self._entry((first, *others), words, keep)
@@ -114,7 +95,7 @@ class Kernel:
     def _entry(
         self, arguments: tuple[Any, ...], words: list[int], keep: list[Packed]
     ) -> Entry | None:
-        """Return the machine code for arguments, which are appended as words; None: numba's way."""
+        """Return the machine code for arguments; None if numba runs it. See `append`."""
         kinds = tuple([append(each, words, keep) for each in arguments])
         entry = self._entries.get(kinds)
         if entry is not None or self._by_numba is not None:
@@ -124,35 +105,27 @@ class Kernel:
                 code = self._machine_code(kinds)
                 if code is None:
                     return None
-                self._entries[kinds] = Entry(code, _linker().address(code), len(words))
+                self._entries[kinds] = Entry(code, len(words))
             return self._entries[kinds]
 
     def _run_by_numba(self, *arguments: Any) -> Any:
         assert self._by_numba is not None
-        return self._by_numba(
-            *[each.values if isinstance(each, Packed) else each for each in arguments]
-        )
+        plain = [each.values if isinstance(each, Packed) else each for each in arguments]
+        return self._by_numba(*plain)
 
     def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode | None:
-        arguments = ", ".join(map(spelled, kinds))
-        about = [_linker().processor, machine_code.numba_settings(), self._source]
-        what = f"{self.name}({arguments}) {about}"
+        """Load it, or compile it; None if that must be left to `numba.njit`, which is reported."""
+        about = [machine_code.processor(), machine_code.numba_settings(), self.source]
+        what = f"{self.name}({', '.join(map(spelled, kinds))}) {about}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
         name = f"{self.name}-{digest}.o"
-        if self._source and (found := machine_code.load(name, what)) is not None:
+        if self.source and (found := machine_code.load(name, what)) is not None:
             return found
-        if not _reported_elsewhere:
-            say_once("compiling kernels for this machine; this happens once and takes 20 seconds")
-        code = self._compiled(kinds, what, f"tokenbin_{digest}")
-        if self._source and code is not None:
-            machine_code.save(name, code)
-        return code
-
-    def _compiled(self, kinds: tuple[Any, ...], what: str, entry: str) -> MachineCode | None:
-        """Compile it; None if that must be left to `numba.njit`, which is reported."""
+        if not _is_reported_elsewhere:
+            warn_once("compiling kernels for this machine; this happens once and takes 20 seconds")
         try:
-            code: MachineCode = _checked_compiler().compiled(self, kinds, what, entry)
-            return code
+            compiler = _checked_compiler()
+            code: MachineCode = compiler.compiled(self, kinds, what, f"tokenbin_{digest}")
         except KernelError:
             raise
         except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
@@ -160,62 +133,56 @@ class Kernel:
 
             from bpe.kernels import plain_numba
 
-            say_once(
+            warning = (
                 "kernels run as numba.njit compiles them, which takes longer to compile and to run:"
-                " compiling with numba %s as tokenbin does it failed (%s: %s)",
-                numba.__version__,
-                type(error).__name__,
-                error,
+                " compiling with numba %s as tokenbin does it failed (%s: %s)"
             )
-            self._by_numba = plain_numba.dispatcher(self, Kernel)
+            warn_once(warning, numba.__version__, type(error).__name__, error)
+            self._by_numba = plain_numba.dispatcher(self)
             return None
+        if self.source:
+            machine_code.save(name, code)
+        return code
 
 
 def pack(values: Any) -> Any:
-    """Return a tuple of arrays with the addresses of these, for many calls of kernels."""
+    """Return a tuple of arrays, packed for many calls of kernels."""
     return values if DISABLE_JIT else Packed(values)
 
 
-def bind(function: Any, first: Any, *others: Any) -> Callable[[Any], Any]:
+def bind(function: Any, first: Any, *others: Any) -> Any:
     """Return a function of the first argument of a kernel, see `Kernel.bind`."""
     if DISABLE_JIT:
         return lambda first: function(first, *others)
-    bound: Callable[[Any], Any] = function.bind(first, *others)
-    return bound
+    return function.bind(first, *others)
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """What decides what a kernel does, beside what the directory of the cache is named by.
+    """Return a digest of a kernel and its module, whose kernels and constants it may use.
 
-    Kernels of one module call one another, and take numbers from it. It is "" of one that is in no
-    file, as by `python -c`: its machine code is not kept.
+    Without a file, as with `python -c`, the digest is "", and machine code is not kept.
     """
     code = function.__code__
     path = Path(code.co_filename)
     if not path.is_file():
         return ""
-    state = path.stat()
-    of_file = _digest_of_file(path, state.st_mtime_ns, state.st_size)
-    return hashlib.sha256(
-        f"{of_file} {code.co_firstlineno} {code.co_code.hex()}".encode()
-    ).hexdigest()
+    of_file = _digest_of_file(path, path.stat().st_mtime_ns)
+    what = f"{of_file} {code.co_firstlineno} {code.co_code.hex()}"
+    return hashlib.sha256(what.encode()).hexdigest()
 
 
 @functools.cache
-def _digest_of_file(path: Path, mtime_ns: int, size: int) -> str:
-    """Of its content; the other two say which state of the file that is."""
+def _digest_of_file(path: Path, mtime_ns: int) -> str:
+    """Return a digest of a file, which is read again when `mtime_ns` has changed."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _own_name(function: Callable[..., Any]) -> str:
-    """The qualified name of a kernel; of one made inside a function with a digest of what it is.
+    """Return the qualified name of a kernel, with a digest if it is made inside a function.
 
-    Machine code of several processes comes together in one, from the cache, and there names decide
-    what is what: two kernels of one name that close over different numbers, or that one function
-    makes in two ways, must not meet.
-
-    Raises:
-        TypeError: It closes over something else than numbers and kernels that are there already.
+    The cache brings together machine code of several processes, where names identify functions: two
+    kernels of one name that close over different numbers, or that one function makes in two ways,
+    must differ. Raise TypeError if it closes over other things than numbers and existing kernels.
     """
     name = function.__qualname__
     if "<locals>" not in name:
@@ -226,12 +193,12 @@ def _own_name(function: Callable[..., Any]) -> str:
     for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
-        except ValueError:  # what Python says of one that is made further down
+        except ValueError:  # the variable has no value yet
             value = None
         if isinstance(value, Kernel):
             what.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
         elif isinstance(value, int | np.generic):
-            what.append(f"{type(value).__name__} {value!r}")
+            what.append(value)
         else:
             raise TypeError(
                 f"{name} closes over {variable}, {type(value).__name__}; kernels may close over"
@@ -262,8 +229,7 @@ def _check(arrays, i):
 def _checked_compiler() -> Any:
     """Return `bpe.kernels.compiler` after compiling and running a small kernel with it.
 
-    Raises:
-        Exception: Of any type, where internals of numba or llvmlite have changed.
+    Raise an exception of any type if internals of numba or llvmlite have changed.
     """
     from bpe.kernels import compiler
 
@@ -274,7 +240,7 @@ def _checked_compiler() -> Any:
         code = compiler.compiled(_check, kinds, "", "tokenbin_check")
     except KernelError as error:  # the small kernel is sound: the compiler is not
         raise RuntimeError(str(error)) from error
-    entry = Entry(code, _linker().address(code), len(words))
+    entry = Entry(code, len(words))
     found = entry.run(entry.block(words))
     if found != (7, 6):
         raise RuntimeError(f"a kernel for a check returned {found}: expected (7, 6)")

@@ -1,4 +1,4 @@
-"""Machine code of kernels: the cache on disk, how it is loaded without numba, how it is called.
+"""Machine code of kernels: the cache on disk, loading it without numba, calling it.
 
 What numba compiles (`bpe.kernels.compiler`) is kept as one object file for each kernel and kind of
 arguments, which LLVM (llvmlite) loads into the process: importing numba takes 0.3 s and 65 MB,
@@ -6,8 +6,8 @@ which a process that only runs kernels does not spend.
 
 Machine code is called with the address of a block of 64-bit words. An integer or truth value is one
 word; an array is its address and its sizes; a tuple of arrays is the address of a block of its own.
-The words of the results follow. Machine code cannot see what it is given, so the kind of every
-argument is determined in Python, and code is chosen by these kinds.
+The words of the results follow. Machine code does not check its arguments: Python determines the
+kind of each and chooses the code by these kinds.
 
 A stale kernel never runs: every state of the sources and of numba has a directory of its own
 (`bpe.cache`), and a file is used only for the kernel, kinds and processor that it names.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import pickle
 import sys
@@ -30,159 +29,130 @@ import numpy as np
 
 from bpe.cache import Cache, digest_of
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 
-
-def sources() -> list[Path]:
-    """The files whose content decides what the kernels do, in a fixed order: code and tables."""
-    return [*sorted((_PACKAGE / "kernels").glob("*.py")), *sorted(_PACKAGE.glob("unicode_*"))]
-
-
-def source_digest() -> str:
-    """Hexadecimal digest of all kernel sources and tables, and of what compiles them."""
-    # The file in which a package says its version, read without importing the package.
+def _source_digest() -> str:
+    """Return the hexadecimal digest of kernel sources and tables, and of what compiles them."""
+    package = Path(__file__).resolve().parent.parent
+    sources = [*sorted((package / "kernels").glob("*.py")), *sorted(package.glob("unicode_*"))]
+    # The file in which a package states its version, read without importing the package.
     versions = [
         Path(spec.origin).with_name("_version.py")
         for name in ("numba", "llvmlite")
         if (spec := find_spec(name)) is not None and spec.origin is not None
     ]
     about = f"{sys.implementation.cache_tag} {sys.byteorder} numpy {np.__version__}"
-    return digest_of(about, [*versions, *sources()])
+    return digest_of(about, [*versions, *sources])
 
 
-# Of the sources as they are now, before they are imported: who edits them later runs the old ones.
-_DIGEST = source_digest()
+# Of the sources before they are imported: after an edit, this process runs the old ones.
+_DIGEST = _source_digest()
 
 
 @functools.cache
 def kept_code() -> Cache:
-    """Where machine code is kept."""
+    """Return the cache of machine code."""
     return Cache(f"kernels-{_DIGEST}", "kernels are compiled anew")
 
 
 def numba_settings() -> list[str]:
-    """What numba is told by its settings, to check bounds for one: that makes other code."""
+    """Return the settings of numba, such as bounds checks, which change the machine code."""
     settings = [
         f"{name}={value}"
         for name, value in sorted(os.environ.items())
         if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
     ]
-    # Numba takes it from where it is imported.
+    # Numba reads it from the current directory.
     file = Path(".numba_config.yaml")
     return [*settings, repr(file.read_bytes())] if file.is_file() else settings
 
 
 class KernelError(TypeError):
-    """A kernel does what kernels cannot, or is called with what no kernel takes."""
+    """A kernel uses something unsupported, or is called with unsupported arguments."""
 
 
 class MachineCode(NamedTuple):
-    """A compiled kernel, as it is kept.
+    """A compiled kernel, as it is kept."""
 
-    Attributes:
-        what: Which kernel, for which arguments and which processor.
-        entry: Name of the C function.
-        results: The kind of each number that it returns: "int", "uint" or "bool".
-        is_tuple: Whether those are returned as a tuple.
-        object_file: What LLVM made.
-    """
-
-    what: str
-    entry: str
-    results: tuple[str, ...]
-    is_tuple: bool
-    object_file: bytes
+    what: str  # which kernel, for which arguments and which processor
+    entry: str  # name of the C function
+    results: tuple[str, ...]  # the kind of each number that it returns: "int", "uint" or "bool"
+    is_tuple: bool  # whether those are returned as a tuple
+    object_file: bytes  # the output of LLVM
 
 
 def load(name: str, what: str) -> MachineCode | None:
     """Return what was kept under a name; None if there is nothing, or it is for something else."""
     content = kept_code().read(name)
-    if content is None:
-        return None
-    head, _, object_file = bytes(content).partition(b"\n")
-    found_what, entry, results, is_tuple = json.loads(head)
-    if found_what != what:
-        return None
-    return MachineCode(what, entry, tuple(results), is_tuple, object_file)
+    code: MachineCode | None = None if content is None else pickle.loads(content)
+    return code if code is not None and code.what == what else None
 
 
 def save(name: str, code: MachineCode) -> None:
     """Keep it for other processes."""
-    kept_code().write(name, json.dumps(code[:-1]).encode() + b"\n" + code.object_file)
+    kept_code().write(name, pickle.dumps(code))
 
 
-class Linker:
-    """Loads machine code into the process.
+@functools.cache
+def processor() -> str:
+    """Return what machine code is compiled for."""
+    from llvmlite import binding
 
-    Attributes:
-        processor: What machine code is compiled for.
-    """
+    features = binding.get_host_cpu_features().flatten()
+    return f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features}"
 
-    def __init__(self) -> None:
+
+@functools.cache
+def _engine() -> Any:
+    """Return LLVM's engine, which loads object files into the process."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine()
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+
+_addresses: dict[str, int] = {}
+
+
+def _address(code: MachineCode) -> int:
+    """Return the address of a kernel's entry, loaded once."""
+    if code.entry not in _addresses:
         from llvmlite import binding
 
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        self._binding = binding
-        self.processor = " ".join(
-            [
-                binding.get_process_triple(),
-                binding.get_host_cpu_name(),
-                binding.get_host_cpu_features().flatten(),
-            ]
-        )
-        machine = binding.Target.from_default_triple().create_target_machine()
-        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        self._addresses: dict[str, int] = {}
-
-    def address(self, code: MachineCode) -> int:
-        """Return the address of a kernel's entry."""
-        if code.entry not in self._addresses:
-            object_file = self._binding.ObjectFileRef.from_data(code.object_file)
-            self._engine.add_object_file(object_file)
-            self._engine.finalize_object()
-            self._addresses[code.entry] = self._engine.get_function_address(code.entry)
-        return self._addresses[code.entry]
+        _engine().add_object_file(binding.ObjectFileRef.from_data(code.object_file))
+        _engine().finalize_object()
+        _addresses[code.entry] = _engine().get_function_address(code.entry)
+    return _addresses[code.entry]
 
 
 OK, ERROR = range(2)
-"""Status that an entry returns: it ran; it raised."""
+"""Status that an entry returns: success; an exception was raised."""
 
-_READ: dict[str, Callable[[int], Any]] = {
-    "int": int,
-    "uint": lambda word: word & (2**64 - 1),
-    "bool": bool,
-}
+_READ: dict[str, Callable[[int], Any]] = {"int": int, "uint": lambda n: n % 2**64, "bool": bool}
 
 
 class Entry:
-    """Machine code in the process.
+    """Machine code in the process, called with arguments of `n_words` words.
 
-    Args:
-        code: What was compiled.
-        address: Where it is.
-        n_words: Words of its arguments.
+    Not to be created on two threads at the same time.
     """
 
-    def __init__(self, code: MachineCode, address: int, n_words: int) -> None:
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(address)
+    def __init__(self, code: MachineCode, n_words: int) -> None:
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(_address(code))
         self._n_words = n_words
-        # A word for what was raised, at least. Instances of a subclass can have attributes.
+        # At least a word for an exception. Instances of a subclass can have attributes.
         words = ctypes.c_int64 * (n_words + max(1, len(code.results)))
         self._block_type = type("Block", (words,), {})
         self._read = [(_READ[kind], n_words + number) for number, kind in enumerate(code.results)]
         self._is_tuple = code.is_tuple
 
     def block(self, words: list[int]) -> Any:
-        """Return a block with these words for the arguments, for one call at a time."""
+        """Return a block with these argument words, for one call at a time."""
         return self._block_type(*words)
 
     def run(self, block: Any) -> Any:
-        """Return what the kernel returns.
-
-        Raises:
-            Whatever the kernel raises.
-        """
+        """Run the kernel: return or raise what it does."""
         if self._function(block) != OK:
             raise _raised(block[self._n_words])
         if self._is_tuple:
@@ -190,15 +160,11 @@ class Entry:
         return self._read[0][0](block[self._read[0][1]]) if self._read else None
 
 
-class _Raised(ctypes.Structure):
-    """Numba's record of an exception that a kernel raised: its address and size, pickled."""
-
-    _fields_ = (("pickled", ctypes.c_void_p), ("n_bytes", ctypes.c_int32))
-
-
 def _raised(address: int) -> Exception:
-    at = _Raised.from_address(address)
-    cls, arguments, *_ = pickle.loads(ctypes.string_at(at.pickled, at.n_bytes))
+    """Return a kernel's exception from numba's record of it: address and size of a pickle."""
+    pickled = ctypes.c_void_p.from_address(address).value
+    n_bytes = ctypes.c_int32.from_address(address + ctypes.sizeof(ctypes.c_void_p)).value
+    cls, arguments, *_ = pickle.loads(ctypes.string_at(pickled or 0, n_bytes))
     error: Exception = cls(*arguments or ())
     return error
 
@@ -206,27 +172,21 @@ def _raised(address: int) -> Exception:
 # Truth values, and the integers and floating numbers that every machine has.
 _DTYPES = {np.dtype(character): np.dtype(character).name for character in "?bBhHiIlLqQfd"}
 
-
 _kinds: dict[Any, Any] = {}
 
 
 class Packed:
-    """A tuple of arrays as a block of words, which any number of calls use.
-
-    The arrays stay where they are as long as this object lives.
-
-    Args:
-        values: The tuple.
+    """A tuple of arrays as a block of words, for any number of calls; keeps the arrays alive.
 
     Raises:
-        KernelError: It holds something that no kernel takes.
+        KernelError: No kernel takes one of the values.
     """
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         words: list[int] = []
         self.values, self._keep = values, list[Packed]()
         kinds = tuple([append(value, words, self._keep) for value in values])
-        # The same object for all of a kind.
+        # The same object for equal kinds, which `Kernel.bind` compares by identity.
         kind = "tuple", type(values), kinds
         self.kind = _kinds.setdefault(kind, kind)
         self._block = (ctypes.c_int64 * len(words))(*words)
@@ -237,17 +197,17 @@ class Packed:
 
 
 def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
-    """Append the words of an argument, and what must live until the call is over to `keep`.
+    """Append the words of an argument to `words`, and what must outlive the call to `keep`.
 
     Returns:
-        Its kind, which decides what machine code it needs: "int", "uint" or "bool"; ("array", name
-        of the element type, dimensions, whether it is writable); ("tuple", class, kinds).
+        Its kind, by which machine code is chosen: "int", "uint" or "bool"; ("array", name of the
+        element type, dimensions, whether it is writable); ("tuple", class, kinds).
 
     Raises:
         KernelError: No kernel takes such a value.
     """
     cls = type(value)
-    # A map of a file is an array like others; what other classes hide is not for kernels.
+    # Other subclasses of arrays, as masked ones, mean more than their elements.
     if cls is np.ndarray or cls is np.memmap:
         name, flags = _DTYPES.get(value.dtype), value.flags
         if name is not None and flags.c_contiguous and flags.aligned:
@@ -271,16 +231,13 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
         keep.append(packed)
         words.append(packed.address)
         return packed.kind
+    found = f"{value!r} ({cls.__name__})"
+    if isinstance(value, np.ndarray):
+        found = f"a {cls.__name__} of {value.dtype} with the strides {value.strides}"
     raise KernelError(
         "kernels take integers of 64 bits, truth values, contiguous arrays of numbers, and tuples"
-        f" of these; found {_described(value)}"
+        f" of these; found {found}"
     )
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"a {type(value).__name__} of {value.dtype} with the strides {value.strides}"
-    return f"{value!r} ({type(value).__name__})"
 
 
 def spelled(kind: Any) -> str:
