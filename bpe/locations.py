@@ -8,9 +8,7 @@ import re
 from bpe.errors import TokenbinError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-
-# What a location should be, for messages that name the argument themselves.
-LOCAL = (
+LOCAL = (  # the end of messages about a location
     "should be a path on this machine, for URLs can be neither read nor written; copy or mount what"
     " is there and give its path"
 )

@@ -167,14 +167,16 @@ def _name_of(listed: list[Step]) -> str:
     only = canonical[0] if len(canonical) == 1 else None
     if isinstance(only, str):
         return only
-    from bpe.steps import Split, encode_steps
+    import msgspec
+
+    from bpe.steps import Split
 
     regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
     # A text that would be taken for something else is told apart by its step.
     is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
     if is_text and only == _isolated(regex):
         return regex
-    return STEPS + encode_steps(canonical)
+    return STEPS + msgspec.json.encode(canonical).decode()
 
 
 def _canonical(step: Step) -> Step:
@@ -210,9 +212,9 @@ def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
             "the same in a tokenizer.json; write it for Hugging Face, without the prefix"
         )
     named = (_isolated(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
-    from bpe.steps import steps_to_json
+    import msgspec
 
-    return steps_to_json(named)
+    return [msgspec.to_builtins(step) for step in named]
 
 
 def to_tiktoken(pattern: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
@@ -19,48 +18,35 @@ Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNe
 
 
 class Digits(msgspec.Struct, frozen=True, tag=True):
-    """Numbers stand apart from all else, as in Hugging Face's `Digits`.
+    """Numbers are split off, as by Hugging Face's `Digits`."""
 
-    Attributes:
-        individual_digits: Each number stands alone, else each run of numbers.
-    """
-
-    individual_digits: bool = False
+    individual_digits: bool = False  # each number alone, else each run of numbers
 
     def splitter(self, dialect: str) -> DigitsSplitter:
-        """Return what splits by it, whatever the dialect."""
+        """Return its splitter, for any dialect."""
         from bpe.regex_split import DigitsSplitter
 
         return DigitsSplitter(self.individual_digits)
 
 
 class Split(msgspec.Struct, frozen=True, tag=True):
-    """A regex that `bpe.regex_split` runs, as in Hugging Face's `Split`.
+    """A regex that `bpe.regex_split` runs, as in Hugging Face's `Split`."""
 
-    Attributes:
-        pattern: "Regex" or "String" -> its text.
-        behavior: What becomes of a match.
-        invert: The matches are the pieces and what is between them the delimiters.
-    """
-
+    # "Regex" or "String" -> its text
     pattern: Annotated[
         dict[Literal["Regex", "String"], Annotated[str, msgspec.Meta(min_length=1)]],
         msgspec.Meta(min_length=1, max_length=1),
     ]
-    behavior: Behavior
-    invert: bool = False
+    behavior: Behavior  # what becomes of a match
+    invert: bool = False  # whether matches are the pieces, and the text between the delimiters
 
     def splitter(self, dialect: str = "huggingface") -> RegexSplitter:
-        """Return what splits by it.
+        """Return its splitter; raise PatternError if the regex cannot be run exactly.
 
-        Args:
-            dialect: Whose engine the regex was written for: "huggingface" or "tiktoken".
-
-        Raises:
-            PatternError: The regex cannot be run exactly.
+        `dialect` is the engine that the regex was written for: "huggingface" or "tiktoken".
         """
         ((kind, text),) = self.pattern.items()
-        # What means something in a regex, and nothing else: `\<` would mean something again.
+        # Only what is special in a regex: an escaped `\<` would be special again.
         regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
         return _splitter(regex, dialect, self.behavior, self.invert)
 
@@ -74,14 +60,11 @@ def _splitter(regex: str, dialect: str, behavior: str, invert: bool) -> RegexSpl
 
 # The name of a pattern that has a scanner stands for itself.
 Step = str | Digits | Split
+_STEPS: Any = Annotated[list[Step], msgspec.Meta(min_length=1)]
 
 
 def decode_steps(text: str) -> list[Step]:
-    """Return steps from their JSON.
-
-    Raises:
-        PatternError: It is damaged, or a step is of another kind.
-    """
+    """Return steps from their JSON; raise PatternError if it is damaged, or as `check_steps`."""
     try:
         listed = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -93,29 +76,13 @@ def decode_steps(text: str) -> list[Step]:
 
 
 def check_steps(listed: object) -> list[Step]:
-    """Return steps from values of JSON.
-
-    Raises:
-        PatternError: One is of another kind or damaged.
-    """
+    """Return steps from values of JSON; raise PatternError if one is damaged or of another kind."""
     try:
-        typed: list[Step] = msgspec.convert(
-            listed, Annotated[list[Step], msgspec.Meta(min_length=1)]
-        )
+        steps: list[Step] = msgspec.convert(listed, _STEPS)
     except msgspec.ValidationError as error:
         raise PatternError(
             f"the steps {shown(listed)} are not implemented: {error}: expected a list of Digits,"
             " of Split with a Regex or a String and a behavior that loses no text"
             f" ({', '.join(get_args(Behavior))}), and of names of patterns"
         ) from error
-    return typed
-
-
-def encode_steps(steps: list[Step]) -> str:
-    """Return the JSON of steps."""
-    return msgspec.json.encode(steps).decode()
-
-
-def steps_to_json(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """Return steps as values of JSON."""
-    return [msgspec.to_builtins(step) for step in steps]
+    return steps

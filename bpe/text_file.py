@@ -1,9 +1,8 @@
 """Text files: read piece by piece, and cut where a cut changes nothing.
 
-Files are read, not mapped: into memory that is used again that costs less than to map a file, page
-by page, and to give the map back; and where a mapped file is truncated, or the disk cannot read it,
-the process is killed with SIGBUS, which cannot be caught. The size, time and identity of a file are
-compared before and after each read.
+Files are read, not mapped: reading into reused memory costs less than mapping page by page; and
+where a mapped file is truncated, or the disk cannot read it, SIGBUS kills the process. The size,
+time and identity of a file are compared before and after each read.
 """
 
 from __future__ import annotations
@@ -22,25 +21,20 @@ from numpy.typing import NDArray
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 
 Bytes = NDArray[np.uint8]
+SafeCut = Callable[[Bytes, int, int], int]
 
-# How far is looked at a time for a place to cut; a signal waits for no longer than this takes.
-_WINDOW_BYTES = 64 * 1024
-# How far is looked at a time for the end of a long document.
-_STRIDE_BYTES = 1024 * 1024
-# No character has more bytes.
-_CHARACTER_BYTES = 4
+_WINDOW_BYTES = 64 * 1024  # searched at a time for a place to cut; signals wait that long
+_STRIDE_BYTES = 1024 * 1024  # searched at a time for the end of a document
+_CHARACTER_BYTES = 4  # at most
 
 
 def new_array(n_bytes: int) -> Bytes:
-    """uint8[n_bytes], of any content."""
+    """Return uint8[n_bytes], of any content."""
     return np.empty(n_bytes, np.uint8)
 
 
 class TextFile:
     """A regular file that does not change.
-
-    Args:
-        path: The file.
 
     Attributes:
         path: The file.
@@ -60,18 +54,17 @@ class TextFile:
                 f"{path}: a text file or a directory is expected, and this is neither (pipes"
                 " and devices cannot be read twice); save the text to a file"
             )
-        with open(path, "rb"):  # or an error that says why not
-            pass
+        open(path, "rb").close()  # raises if it cannot be read
         self._state = _identity(state)
         self.n_bytes = state.st_size
         self.modified = state.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Compare the file's size, time and identity with those it was found with.
+        """Compare the file's size, time and identity with those at first.
 
         Raises:
             ChangedError: They differ.
-            UnavailableError: They cannot be found out.
+            UnavailableError: They cannot be determined.
         """
         with self._being_there():
             state = os.stat(self.path)
@@ -86,16 +79,13 @@ class TextFile:
         )
 
     def read(self, start: int, stop: int, array: Callable[[int], Bytes] = new_array) -> Bytes:
-        """uint8[stop - start], read-only: bytes [start, stop) of the file.
+        """Return bytes [start, stop) of the file: uint8[stop - start], read-only.
 
-        Args:
-            start: The first byte.
-            stop: The end; at most `n_bytes`.
-            array: Gives uint8[n] for n bytes, to read them to.
+        The bytes are read into what `array` returns, uint8[n] for n bytes.
 
         Raises:
-            ChangedError: The file is not as it was found, before they were read or afterwards.
-            UnavailableError: They cannot be read.
+            ChangedError: The file is not as it was at first, before or after reading.
+            UnavailableError: The bytes cannot be read.
         """
         content = array(stop - start)
         left = content.data
@@ -111,7 +101,7 @@ class TextFile:
                 f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
                 " disk and run the same command again, or leave the file out"
             ) from error
-        # Before anybody finds fault with it: what was written meanwhile is no text of this file.
+        # Before the content is judged, which may be of another file.
         self.check_unchanged()
         if left:
             raise self._changed(f"{stop - len(left):,} bytes")
@@ -119,14 +109,13 @@ class TextFile:
         return content
 
     def _open(self) -> io.FileIO:
-        # A pipe that stands there now would be waited for.
-        self.check_unchanged()
+        self.check_unchanged()  # opening a pipe would block
         with self._being_there():
             return open(self.path, "rb", buffering=0)
 
     @contextmanager
     def _being_there(self) -> Iterator[None]:
-        """Turn a failure to find the file, where it was before, into an error that says so."""
+        """Turn a failure to find the file, which was there, into an error of the corpus."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
@@ -158,39 +147,31 @@ class Cutter:
         separator: What separates its documents; b"": it is one document.
         uncut: Byte strings that no cut may run through.
         safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
-        array: As in `TextFile.read`.
     """
 
     def __init__(
-        self,
-        file: TextFile,
-        separator: bytes,
-        uncut: Sequence[bytes],
-        safe_cut: Callable[[Bytes, int, int], int] | None,
-        array: Callable[[int], Bytes] = new_array,
+        self, file: TextFile, separator: bytes, uncut: Sequence[bytes], safe_cut: SafeCut | None
     ) -> None:
         from bpe.pretokenize import Pretokenizer
 
-        self._file, self._array = file, array
-        self._separator = separator
+        self._file, self._separator = file, separator
         self._uncut = [needle for needle in uncut if len(needle) > 1]
         self._safe_cut = safe_cut or Pretokenizer("gpt2").safe_cut
-        # What stands around a place may have to be known as well: a separator that ends there, and
-        # one that runs into that.
-        longest = max(map(len, [self._separator, *self._uncut]))
+        # A separator that ends at a place, and one that runs into that, may have to be known.
+        longest = max(map(len, [separator, *self._uncut]))
         self._around = 2 * longest + _CHARACTER_BYTES
         # What was read last, and where it begins.
         self._window_start, self._window = 0, np.empty(0, np.uint8)
 
     def cut(self, position: int) -> tuple[int, Ends]:
-        """A place at or behind `position`, the first found: in a document or behind a separator."""
+        """Return the first place from `position` on: in a document or just after a separator."""
         n = self._file.n_bytes
         while position < n:
             stop = min(position + _WINDOW_BYTES, n)
             place = self._safe_place(position, stop)
             if place < stop:
-                touching = self._separator_that_touches(place)
-                if touching < 0 and not self._splits_special_token(place):
+                touching = self._separator_at(place)
+                if touching < 0 and not self._splits_uncut(place):
                     return place, Ends.INSIDE
                 candidates: Iterable[int] = [touching] if touching >= 0 else []
                 position = place + 1
@@ -198,26 +179,26 @@ class Cutter:
                 candidates = self._occurrences(self._separator, position, stop)
                 position = stop
             for candidate in candidates:
-                behind = candidate + len(self._separator)
-                if behind < n and self._is_separator(candidate):
-                    return behind, Ends.BETWEEN
+                after = candidate + len(self._separator)
+                if after < n and self._is_separator(candidate):
+                    return after, Ends.BETWEEN
         return n, Ends.FILE
 
     def cut_inside(self, position: int, stop: int) -> int:
-        """A place at or behind `position` inside the document that ends at `stop`; else `stop`."""
+        """Return a place from `position` on in the document that ends at `stop`; else `stop`."""
         while position < stop:
             window_stop = min(position + _WINDOW_BYTES, stop)
             place = self._safe_place(position, window_stop)
             if place == window_stop:
                 position = window_stop
-                continue
-            if self._separator_that_touches(place) < 0 and not self._splits_special_token(place):
+            elif self._separator_at(place) < 0 and not self._splits_uncut(place):
                 return place
-            position = place + 1
+            else:
+                position = place + 1
         return stop
 
     def last_between(self, start: int, stop: int) -> int:
-        """The last place in (start, stop] just after a separator; `start` if there is none.
+        """Return the last place in (start, stop] just after a separator; `start` if there is none.
 
         A document starts at `start`. Little but the end is read if documents are short.
         """
@@ -231,43 +212,42 @@ class Cutter:
                     return candidate + len(self._separator)
             size *= 8
         # Separators found from the start of a document are the true ones.
-        starts, _ = between(self._file.read(start, stop, self._array), self._separator)
+        starts, _ = between(self._file.read(start, stop), self._separator)
         return start + int(starts[-1])
 
     def end_of_document(self, start: int) -> tuple[int, int]:
-        """(end, start of the next) of the document that starts at `start`."""
+        """Return (end, start of the next) of the document that starts at `start`."""
         from bpe.separated import between
 
-        n = self._file.n_bytes
-        overlap = max(len(self._separator) - 1, 0)
+        n, size = self._file.n_bytes, len(self._separator)
         position = start
-        while position < n and self._separator:
-            stride = self._bytes(position, position + _STRIDE_BYTES + overlap)
+        while position < n and size:
+            stride = self._bytes(position, position + _STRIDE_BYTES + size - 1)
             _, ends = between(stride, self._separator)
             if len(ends) > 1:
                 end = position + int(ends[0])
-                return end, end + len(self._separator)
+                return end, end + size
             position += _STRIDE_BYTES
         return n, n
 
     def _safe_place(self, position: int, stop: int) -> int:
-        """The first place in [position, stop) where a cut changes no pre-token; else `stop`."""
+        """Return the first place in [position, stop) where a cut is safe; else `stop`."""
         first = max(position - _CHARACTER_BYTES, 0)
         return first + self._safe_cut(self._bytes(first, stop), position - first, stop - first)
 
     def _bytes(self, start: int, stop: int) -> Bytes:
-        """uint8: bytes [start, stop) of the file, those that it has."""
+        """Return bytes [start, stop) of the file, as far as there are any."""
         start, stop = max(start, 0), min(stop, self._file.n_bytes)
         if not self._window_start <= start <= stop <= self._window_start + len(self._window):
             first = max(start - self._around, 0)
-            # And a window more: behind a place that is none to cut at, the next is often near.
+            # And a window more: after a place that is refused, the next is often near.
             end = min(stop + self._around + _WINDOW_BYTES, self._file.n_bytes)
-            self._window = self._file.read(first, end, self._array)
+            self._window = self._file.read(first, end)
             self._window_start = first
         return self._window[start - self._window_start : stop - self._window_start]
 
     def _occurrences(self, needle: bytes, start: int, stop: int) -> Iterator[int]:
-        """Every place in [start, stop) where `needle` begins, overlapping or not."""
+        """Yield every place in [start, stop) where `needle` begins, overlapping or not."""
         if not needle:
             return
         start = max(start, 0)
@@ -277,16 +257,16 @@ class Cutter:
             yield start + found
             found = data.find(needle, found + 1)
 
-    def _separator_that_touches(self, place: int) -> int:
-        """Where a separator begins that ends at, begins at or runs through `place`; else -1."""
+    def _separator_at(self, place: int) -> int:
+        """Return where a separator begins that ends at, begins at or spans `place`; else -1."""
         return next(self._occurrences(self._separator, place - len(self._separator), place + 1), -1)
 
     def _is_separator(self, candidate: int) -> bool:
-        """Whether a scan from the left takes the occurrence at `candidate`: none runs into it."""
+        """Return True if a scan from the left takes this occurrence: none runs into it."""
         before = self._occurrences(self._separator, candidate - len(self._separator) + 1, candidate)
         return next(before, -1) < 0
 
-    def _splits_special_token(self, place: int) -> bool:
+    def _splits_uncut(self, place: int) -> bool:
         return any(
             next(self._occurrences(needle, place - len(needle) + 1, place), -1) >= 0
             for needle in self._uncut
