@@ -1,7 +1,7 @@
 """Compile the kernels of training, or of encoding, before they are needed.
 
-A kernel is compiled at its first call. Here they are called on a few bytes, so that a program can
-do so where it suits, report it, and have another process compile some of them into the cache:
+A kernel is compiled at its first call. Calling all of them on a few bytes lets a program report
+that, and have another process compile some of them into the cache:
 
     python -c "from bpe.compile_ahead import compile_encoding; compile_encoding('gpt2')"
 """
@@ -19,29 +19,27 @@ from bpe.patterns import steps
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
 from bpe.vocabulary import Vocabulary
 
-Kernels = dict[Any, float]
-"""Kernels, and how long compiling each takes, in seconds on one machine."""
+Kernels = dict[Any, float]  # kernels, and the seconds to compile each on one machine
 
 
 def reading_kernels(pattern: str) -> Kernels:
-    """Return what training and encoding have in common."""
-    scanners = [step for step in steps(pattern) if isinstance(step, str)]
-    return {search.find_all: 0.5, utf8.is_utf8: 0.2} | {
-        splitting(name)[0]: 1.2 if name == "gpt2" else 4.0 for name in scanners
-    }
+    """Return the kernels of both training and encoding."""
+    kernels = {search.find_all: 0.5, utf8.is_utf8: 0.2}
+    for step in steps(pattern):
+        if isinstance(step, str):
+            kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
+    return kernels
 
 
 def training_kernels(pattern: str) -> Kernels:
-    """Return all that training on text calls, but for what large tables and special tokens need."""
+    """Return the kernels of training, except those for large tables."""
     from bpe.kernels import count, learn_merges
 
     return reading_kernels(pattern) | {
         count.count_pretokens: 1.2,
-        count.move_short: 0.1,
-        count.give: 0.4,
-        count.measure: 0.2,
+        count.move_rows: 0.1,
+        count.merge_into: 0.4,
         count.export: 0.3,
-        learn_merges.words_of_counts: 0.1,
         learn_merges.count_byte_pairs: 0.1,
         learn_merges.fill_rows: 0.2,
         learn_merges.queue_pairs: 0.4,
@@ -50,7 +48,7 @@ def training_kernels(pattern: str) -> Kernels:
 
 
 def encoding_kernels() -> Kernels:
-    """Return what encoding calls beside `reading_kernels`."""
+    """Return the kernels of encoding, besides `reading_kernels`."""
     return {merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0}
 
 
@@ -60,16 +58,12 @@ def is_kept() -> bool:
 
 
 def missing(kernels: Kernels) -> Kernels:
-    """Return the kernels that have no machine code yet, neither here nor in the cache."""
+    """Return the kernels without machine code in this process or in the cache."""
     if jit.DISABLE_JIT:
         return {}
     directory = kept_code().directory
     kept = {path.name.rpartition("-")[0] for path in directory.glob("*.o")} if directory else set()
-    return {
-        kernel: seconds
-        for kernel, seconds in kernels.items()
-        if not kernel.is_loaded and kernel.name not in kept
-    }
+    return {k: s for k, s in kernels.items() if not k.is_loaded and k.name not in kept}
 
 
 def compile_reading(pattern: str) -> None:
@@ -88,12 +82,11 @@ def compile_training(pattern: str) -> None:
 
     compile_reading(pattern)
     text = np.frombuffer(b"abab ab", np.uint8)
-    # Of two that counted, one takes over what both have.
-    counts = [PretokenCounts(pattern) for _ in range(2)]
+    counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
     for each in counts:
         each.add(text, np.array([0, len(text)]))
     train_from_counts(added_up(counts), 258)
-    count.move_short(np.zeros(4, np.uint64), np.zeros(8, np.uint64))
+    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False)
 
 
 def compile_encoding(pattern: str) -> None:

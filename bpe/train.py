@@ -1,7 +1,6 @@
 """Counts of pre-tokens -> tokenizer.
 
-Law: the merges are those of `reference.train`, for both tie-breaks, whatever the number of threads
-that counted and the order in which they did.
+The merges are those of `reference.train`, for both tie-breaks and any number of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.count import FrozenCounts, PretokenCounts, added_up, require_text
+from bpe.count import FrozenCounts, PretokenCounts, added_up
 from bpe.errors import EncodingError, TrainingError
 from bpe.huge_pages import zeros
 from bpe.kernels import learn_merges as kernels
@@ -34,17 +33,15 @@ from bpe.vocabulary import Vocabulary
 
 _logger = logging.getLogger("bpe")
 
-# A file is cut into parts of about this size, each counted by one thread.
-_PART_BYTES = 1 << 22
-# The kernel comes back after so many places (some tens of milliseconds), so that Ctrl-C is seen.
+_PART_BYTES = 1 << 22  # size of a part of a file, which one thread counts
+# The kernel returns after so many places (some tens of milliseconds), so that Ctrl-C is seen.
 _PLACES_PER_CALL = 1 << 21
-_PAIRS = 2**17  # that there is room for at first
+_PAIRS = 2**17  # initial capacity
 # Positions are 32 bits; the first 256 are the bytes themselves.
 _MAX_POSITIONS = 2**31 - 1
-# Bytes of pre-tokens that are laid out by one thread at least, and threads at most.
+# Least bytes of pre-tokens for a thread to lay out, and most threads.
 _PART_OF_ROWS, _MOST_PARTS = 2**20, 8
-# Of counts of pre-tokens, by `_least_merged`.
-_MOST_TOLD_APART = 2**16
+_MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
 
 
 def train_from_counts(
@@ -61,7 +58,7 @@ def train_from_counts(
     """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
 
     Args:
-        counts: what the corpus holds; not changed.
+        counts: those of the corpus; not changed.
         vocab_size: number of ids in all: 256 bytes, merges, special tokens.
         special_tokens: get the last ids, in this order.
         tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
@@ -79,44 +76,44 @@ def train_from_counts(
             pre-tokens.
     """
     special_tokens = list(special_tokens)
-    _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
-    workers = _n_threads(workers)
-    require_text(counts)
-    n_wanted = vocab_size - 256 - len(special_tokens)
-    merge_ids = _learn(
-        counts, n_wanted, tie_break, min_frequency, max_token_length, workers, progress
-    )
-    if len(merge_ids) < n_wanted:
-        _logger.warning(
-            "training stopped early: no pair occurs %d times after %d merges, so the"
-            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
-            max(min_frequency, 1),
-            len(merge_ids),
-            256 + len(merge_ids) + len(special_tokens),
-            vocab_size,
+    _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
+    if not counts.total:
+        raise TrainingError(
+            "there is no text to train on: every document is empty or consists of special tokens;"
+            " give at least one file with text"
         )
+    n_wanted = vocab_size - 256 - len(special_tokens)
+    longest = 2**31 - 1 if max_token_length is None else max_token_length
+    by_bytes = tie_break == "greatest-bytes"
+    workers = workers or available_workers()
+    least = max(min_frequency, 1)
+    merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
+    if len(merge_ids) < n_wanted:
+        warning = (
+            "training stopped early: no pair occurs %d times after %d merges, so the"
+            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size"
+        )
+        n_tokens = 256 + len(merge_ids) + len(special_tokens)
+        _logger.warning(warning, least, len(merge_ids), n_tokens, vocab_size)
     vocabulary = Vocabulary.from_merge_ids(merge_ids, special_tokens)
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
 
 def memory_of_merging(n_bytes: int, n_words: int) -> int:
-    """About how many bytes of memory merging takes, counts included.
-
-    Args:
-        n_bytes: bytes of the unique pre-tokens.
-        n_words: how many they are.
-    """
-    # See `_learn`: the text twice, rows, places; offsets twice and counts; pairs.
+    """Estimate the bytes of memory to merge `n_words` unique pre-tokens of `n_bytes` in all."""
+    # See `_learn`: the text twice, rows, places; offsets twice, counts; pairs.
     return (2 + 8 + 12) * n_bytes + 40 * n_words + 50_000_000
 
 
-def _check_arguments(
+def _check(
     vocab_size: int,
     special_tokens: Sequence[str],
     tie_break: str,
     min_frequency: int,
     max_token_length: int | None,
+    workers: int | None,
 ) -> None:
+    """Raise TrainingError if arguments make no sense together."""
     if tie_break not in TIE_BREAKS:
         known = ", ".join(map(repr, TIE_BREAKS))
         raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
@@ -140,18 +137,20 @@ def _check_arguments(
         raise TrainingError(f"min_frequency is {min_frequency}; expected 0 or more")
     if max_token_length is not None and max_token_length < 1:
         raise TrainingError(f"max_token_length is {max_token_length}; expected at least 1 byte")
+    if workers is not None and workers < 1:
+        raise TrainingError(f"workers is {workers}; expected at least 1")
 
 
 def _learn(
     counts: PretokenCounts | FrozenCounts,
     n_wanted: int,
-    tie_break: str,
-    min_frequency: int,
-    max_token_length: int | None,
+    by_bytes: bool,
+    least: int,
+    longest: int,
     workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> NDArray[np.int32]:
-    by_bytes = tie_break == "greatest-bytes"
+    """Learn merges: int32[n, 2], the ids of their parts; see `kernels.merge_steps`."""
     buffer, offsets, word_counts = counts.arrays()
     n_positions = 256 + len(buffer)
     if n_positions > _MAX_POSITIONS:
@@ -169,9 +168,7 @@ def _learn(
     frequent = np.flatnonzero(word_counts >= kernels.BEGINS >> symbol_bits)
     words = kernels.Words(text, offsets, word_counts, offsets[frequent], word_counts[frequent])
     del buffer, offsets
-    longest = 2**31 - 1 if max_token_length is None else max_token_length
-    least = max(min_frequency, 1, _least_merged(words, n_wanted, longest))
-
+    least = max(least, _least_merged(words, n_wanted, longest))
     symbols = kernels.Symbols(
         lengths=np.ones(n_symbols, np.int32),
         places=np.full(n_symbols, -1, np.int64),
@@ -181,9 +178,8 @@ def _learn(
         merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
     symbols.places[:256] = np.arange(256)
-
     pairs, state = _laid_out(words, symbol_bits, least, longest, workers)
-    kernels.queue_pairs(words, symbols, pairs, state)
+    kernels.queue_pairs(words, symbols, pairs, state, 0)
     while True:
         status = kernels.merge_steps(
             words, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
@@ -201,7 +197,7 @@ def _learn(
 def _laid_out(
     words: kernels.Words, symbol_bits: int, least: int, longest: int, workers: int
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
-    """All bytes in rows, and all pairs of bytes that may be merged, none of them queued."""
+    """Lay out all bytes in rows, and all pairs of bytes that may be merged, none of them queued."""
     n_positions = len(words.text)
     n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
     edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1, dtype=np.int64))
@@ -216,18 +212,17 @@ def _laid_out(
         counts_of_all = code_counts.sum(axis=0)
         codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
         n_places = occurrences[:, codes].sum(axis=0)
-        # Of each pair those of the first part first.
+        # The places of a pair are ordered by part.
         places = np.cumsum(np.append(0, occurrences[:, codes].T))
         next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
         pairs = _pairs(max(_PAIRS, 2 * len(codes)))
-        pairs.left[: len(codes)] = codes >> 8
-        pairs.right[: len(codes)] = codes & 255
-        pairs.counts[: len(codes)] = counts_of_all[codes]
-        pairs.first_place[: len(codes)] = next_places[0]
-        pairs.n_places[: len(codes)] = n_places
+        n = len(codes)
+        pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
+        pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
+        pairs.first_place[:n] = next_places[0]
         most_places = 2 * int(n_places.max(initial=0)) + 1
         state = kernels.MergeState(
-            # One more: the row behind the last pair is fetched, if there is one or not.
+            # One more: the row after the last pair is prefetched.
             rows=zeros(2 * (n_positions + 1), np.int32),
             symbol_bits=np.array([symbol_bits], np.int64),
             places=zeros(3 * n_positions, np.int32),
@@ -246,24 +241,24 @@ def _laid_out(
 
 
 def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
-    """A count below which no pair is merged, because `n_wanted` others come before it; or 0.
+    """Return a count below which no pair is merged, because `n_wanted` others precede it; or 0.
 
-    While a pre-token of count n, of two to `longest` bytes, is in pieces, it has pairs of a count
-    of at least n, all of which may be merged. No two pre-tokens are made whole by one merge. So
-    where `n_wanted` of them have a count of at least n, one is still in pieces before each of the
-    first `n_wanted` merges, and the pair that is merged, which has the highest count, has at least
-    that.
+    While a pre-token of count n, of two to `longest` bytes, is in pieces, all its pairs may be
+    merged and have a count of at least n. No merge makes two pre-tokens whole. So where `n_wanted`
+    pre-tokens have a count of at least n, one is still in pieces before each of the first
+    `n_wanted` merges, and the pair that is merged has the highest count, which is at least n.
     """
-    of_count = np.zeros(_MOST_TOLD_APART + 1, np.int64)
-    kernels.words_of_counts(words, longest, of_count)
+    lengths = np.diff(words.offsets)
+    counts = np.minimum(words.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
+    of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
     enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
     return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
 
 
 def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
-    """See `kernels.Symbols.order`."""
+    """Return `kernels.Symbols.order`."""
     if by_bytes:
-        # Those of merges are filled in as they are made.
+        # Entries of merges are filled in by the kernel.
         order = np.zeros(n_symbols, np.uint64)
         order[:256] = np.arange(256, dtype=np.uint64) << np.uint64(56)
         return order
@@ -325,8 +320,7 @@ def train_bpe(
         PatternError: the pattern is not known.
     """
     special_tokens = list(special_tokens)
-    _check_arguments(vocab_size, special_tokens, tie_break, min_frequency, max_token_length)
-    workers = _n_threads(workers)
+    _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
     name = pattern_name(pattern)
     counted: list[PretokenCounts] = []
 
@@ -335,7 +329,8 @@ def train_bpe(
         counted.append(counts)
         return lambda documents: counts.add(*documents())
 
-    with closing(run_in_order(_parts(input, name, special_tokens), make_work, workers)) as results:
+    parts = _parts(input, name, special_tokens)
+    with closing(run_in_order(parts, make_work, workers or available_workers())) as results:
         deque(results, maxlen=0)
     return train_from_counts(
         added_up(counted or [PretokenCounts(name, special_tokens)]),
@@ -348,15 +343,7 @@ def train_bpe(
     )
 
 
-def _n_threads(workers: int | None) -> int:
-    if workers is None:
-        return available_workers()
-    if workers < 1:
-        raise TrainingError(f"workers is {workers}; expected at least 1")
-    return workers
-
-
-# Gives uint8[n_bytes], UTF-8, and int64[n_documents + 1], their offsets.
+# Returns uint8[n_bytes], UTF-8, and int64[n_documents + 1], the offsets of documents.
 _Documents = Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
@@ -366,26 +353,23 @@ def _parts(
     special_tokens: Sequence[str],
 ) -> Iterator[_Documents]:
     if isinstance(input, str | os.PathLike):
-        yield from _parts_of_file(Path(local_path(input)), pattern, special_tokens)
-        return
+        input = [Path(local_path(input))]
     texts: list[str] = []
-    size = n_texts = n_existing = 0
-    name = ""
+    size = n_texts = 0
+    all_exist = True  # then they are likely to be names by mistake
     for item in input:
         if isinstance(item, os.PathLike):
             yield from _parts_of_file(Path(item), pattern, special_tokens)
             continue
         n_texts += 1
+        all_exist = all_exist and os.path.isfile(item)
         name = item
-        # One text that names no file is enough: the rest need not be asked.
-        if n_existing == n_texts - 1:
-            n_existing += os.path.isfile(item)
         texts.append(item)
         size += len(item)
         if size >= _PART_BYTES:
             yield partial(_joined, texts)
             texts, size = [], 0
-    if n_texts and n_existing == n_texts:
+    if n_texts and all_exist:
         raise TrainingError(
             f"every one of the {n_texts} texts is the name of an existing file, {name!r}"
             " for one; to train on files pass pathlib.Path objects, to train on these very texts"
@@ -396,16 +380,14 @@ def _parts(
 
 
 def _joined(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    encoded = []
-    for text in texts:
-        try:
-            encoded.append(text.encode())
-        except UnicodeEncodeError as error:
-            raise EncodingError(
-                f"a text holds the lone surrogate U+{ord(text[error.start]):04X} at"
-                f" position {error.start}; it is not valid Unicode: remove it, or decode the text"
-                " with errors='replace'"
-            ) from error
+    try:
+        encoded = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        raise EncodingError(
+            f"a text holds the lone surrogate U+{ord(error.object[error.start]):04X} at"
+            f" position {error.start}; it is not valid Unicode: remove it, or decode the text"
+            " with errors='replace'"
+        ) from error
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
@@ -427,7 +409,6 @@ def _read(file: TextFile, start: int, stop: int) -> tuple[NDArray[np.uint8], NDA
     if not is_utf8(part):
         place, what = invalid_utf8(part)
         raise EncodingError(
-            f"{file.path}: not UTF-8 at byte {start + place:,} (found {what}); convert the file to"
-            " UTF-8"
+            f"{file.path}: not UTF-8 at byte {start + place:,} (found {what}); convert it to UTF-8"
         )
     return part, np.array([0, len(part)])

@@ -21,7 +21,7 @@ from numba import config
 from numpy.typing import NDArray
 
 from bpe import encode, reference, train
-from bpe.count import PretokenCounts, added_up
+from bpe.count import FrozenCounts, PretokenCounts, added_up
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import apply_merges as merging
@@ -973,9 +973,9 @@ def test_pretokens_that_begin_alike_stand_side_by_side() -> None:
     words += [b" \xe6\x97\xa5 a long one of these", b"\xe6\x97\xa5", b"\xe6\x97", b"\0", b" \0"]
     weights = np.arange(1, 1 + len(words))
     offsets = np.cumsum([0, *map(len, words)])
-    counts = PretokenCounts.from_arrays(
-        "gpt2", [], np.frombuffer(b"".join(words), np.uint8), offsets, weights
-    )
+    counts = PretokenCounts()
+    buffer = np.frombuffer(b"".join(words), np.uint8)
+    counts.merge(FrozenCounts("gpt2", (), buffer, offsets, weights))
     assert len(counts) == len(words)
     buffer, offsets, found = counts.arrays()
     got = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]

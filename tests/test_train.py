@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train, train_bpe
-from bpe.count import CountsFileError, added_up
+from bpe.count import FrozenCounts, added_up
 from bpe.errors import ChangedError, CorpusError
 from bpe.pretokenize import Pretokenizer
 from bpe.text_file import TextFile
 from bpe.train import train_from_counts
 
 END = "<|endoftext|>"
-OF_TOMORROW = b'{"format_version": 99, "pattern": "gpt2", "special_tokens": []}'
 
 
 def counted(documents: list[str], special_tokens: list[str] | None = None) -> PretokenCounts:
@@ -91,7 +90,7 @@ def test_counts_of_every_size(
     max_token_length: int | None,
 ) -> None:
     counts = {word.encode(): count for word, count in words.items()}
-    ours = PretokenCounts.from_arrays(
+    ours = FrozenCounts(
         "gpt2",
         [],
         np.frombuffer(b"".join(counts), np.uint8),
@@ -166,7 +165,7 @@ def test_frequent_words_that_are_too_long_to_be_one_token() -> None:
     words = {bytes(letters): 100 for letters in product(b"abcd", repeat=3)} | {b"xy": 5}
     buffer = np.frombuffer(b"".join(words), np.uint8)
     offsets = np.cumsum([0, *map(len, words)])
-    counts = PretokenCounts.from_arrays("gpt2", [], buffer, offsets, np.array([*words.values()]))
+    counts = FrozenCounts("gpt2", [], buffer, offsets, np.array([*words.values()]))
     # Fewer pairs of letters than there are words: the rare one is merged, too.
     tokenizer = train_from_counts(counts, 256 + 30, max_token_length=2)
     assert tokenizer.merges[-1] == (b"x", b"y")
@@ -175,7 +174,7 @@ def test_frequent_words_that_are_too_long_to_be_one_token() -> None:
 
 def test_frequent_words_of_one_byte_need_no_merge() -> None:
     words = {b"a": 100, b"b": 90, b"xy": 5}
-    counts = PretokenCounts.from_arrays(
+    counts = FrozenCounts(
         "gpt2", [], np.frombuffer(b"abxy", np.uint8), np.array([0, 1, 2, 4]), np.array([100, 90, 5])
     )
     for n in (1, 2):
@@ -259,62 +258,6 @@ def test_counts_merge_and_grow() -> None:
 def test_counts_of_another_kind_are_not_merged() -> None:
     with pytest.raises(ValueError, match="cannot be added"):
         PretokenCounts().merge(PretokenCounts(special_tokens=[END]))
-
-
-def test_saved_counts_come_back(tmp_path: Path) -> None:
-    counts = counted(["low lower lowest " * 3, "naïve"], [END])
-    counts.save(tmp_path / "counts.npz")
-    again = PretokenCounts.load(tmp_path / "counts.npz")
-    assert list(again.items()) == list(counts.items())
-    assert (again.pattern, again.special_tokens, again.total) == ("gpt2", (END,), counts.total)
-    again.save(tmp_path / "again.npz")
-    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "counts.npz").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.npz", "counts.npz"]
-
-
-def test_counts_that_cannot_be_saved_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        counted(["text"]).save(tmp_path / "counts.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_damaged_counts_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "counts.npz"
-    counted(["low lower"]).save(path)
-    data = path.read_bytes()
-    for damaged in (b"", b"not an archive", data[: len(data) // 2]):
-        path.write_bytes(damaged)
-        with pytest.raises(CountsFileError, match="count the corpus again"):
-            PretokenCounts.load(path)
-    np.savez(path, settings=np.zeros(1, np.uint8))
-    with pytest.raises(CountsFileError, match="found something else"):
-        PretokenCounts.load(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"offsets": np.array([0, 9, 3])}, "contradict"),
-        ({"counts": np.array([1, -1])}, "contradict"),
-        ({"settings": np.frombuffer(OF_TOMORROW, np.uint8)}, "format version 1, found 99"),
-    ],
-)
-def test_contradictory_counts_are_refused(
-    tmp_path: Path, change: dict[str, np.ndarray], message: str
-) -> None:
-    path = tmp_path / "counts.npz"
-    counted(["low lower"]).save(path)
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    np.savez(path, **(arrays | change))
-    with pytest.raises(CountsFileError, match=message):
-        PretokenCounts.load(path)
 
 
 @pytest.fixture

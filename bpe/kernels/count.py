@@ -1,9 +1,8 @@
 """Pre-tokens -> counts.
 
-Law: every pre-token is counted exactly once, in 64 bits, whatever its length; tables are grown by
-the wrapper before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
-`bpe.kernels.encode`); a longer one is a hash, and bytes in an arena that are compared before they
-are believed.
+Every pre-token is counted exactly once, in 64 bits, whatever its length; the wrapper grows tables
+before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
+`bpe.kernels.encode`); a longer one is a hash, and bytes in an arena that are compared.
 """
 
 from __future__ import annotations
@@ -13,38 +12,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode import GROUP, KEY_PARTS, LONG, SHORT, fill_tail, take_positions
+from bpe.kernels.encode import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import always_inline, prefetch, take_key
 from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
 
-_NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
 
-SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED, TOTAL = 0, 1, 2, 3
-"""Places in `CountTable.used`."""
-
-FIRST_LETTERS = 2**16
-"""Beginnings that are told apart in `export`."""
+SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = 0, 1, 2  # indices of `CountTable.used`
+FIRST_LETTERS = 2**16  # number of buckets by first letters, see `export`
 
 
 class CountTable(NamedTuple):
-    """Two hash tables of pre-tokens; every array is modified in place."""
+    """Two hash tables of pre-tokens, of rows of four words; every array is modified in place.
 
-    # uint64[4 * n]: key, key, count, unused; free where the key's second word is 0
-    short_rows: NDArray[np.uint64]
+    In each the second word is 0 in a free row, and the third is the count.
+    """
+
+    short_rows: NDArray[np.uint64]  # uint64[4 * n]: key, key, count, unused
     short_counts: NDArray[np.int64]  # int64[4 * n], the same memory, for the counts
-    # uint64[4 * n]: hash, place in the arena, length, count; free where hash is _NONE
-    long_rows: NDArray[np.uint64]
-    long_counts: NDArray[np.int64]  # int64[4 * n], the same memory
+    long_rows: NDArray[np.uint64]  # uint64[4 * n]: hash, length, count, index in the arena
+    long_counts: NDArray[np.int64]  # int64[4 * n], the same memory, for the counts
     arena: NDArray[np.uint8]
-    # int64[4]: short entries, long entries, bytes of the arena, pre-tokens counted
-    used: NDArray[np.int64]
+    used: NDArray[np.int64]  # int64[3]: short entries, long entries, bytes of the arena
 
 
 @kernel
 def room(table, n_pretokens, n_bytes):
-    """DONE if so many more pre-tokens and bytes fit at a good load, else what must grow."""
+    """Return DONE if so many more pre-tokens and bytes fit at half load, else what must grow."""
     if (table.used[SHORT_ENTRIES] + n_pretokens) * 2 > table.short_rows.size // 4:
         return GROW_SHORT
     if (table.used[LONG_ENTRIES] + n_pretokens) * 2 > table.long_rows.size // 4:
@@ -56,7 +51,7 @@ def room(table, n_pretokens, n_bytes):
 
 @kernel
 def find_short(rows, slot, low, high):
-    """The place in `rows`, from `slot` on, of a short pre-token, or the free place for it."""
+    """Return the index in `rows`, from `slot` on, of a short pre-token or of its free row."""
     mask = np.uint64(rows.size - 1)
     while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
         slot + np.uint64(1)
@@ -67,23 +62,23 @@ def find_short(rows, slot, low, high):
 
 @kernel
 def short_slot(rows, low, high):
-    """Where the search for a short pre-token begins in `rows`.
+    """Return where the search for a short pre-token begins in `rows`.
 
-    A larger table has the same order, several times over: two tables are gone through side by side.
+    A larger table has the same order, several times over, so two tables are traversed in parallel.
     """
     return ((hash_key(low, high) >> np.uint64(32)) << np.uint64(2)) & np.uint64(rows.size - 1)
 
 
 @kernel
 def find_long(rows, arena, hashed, buffer, start, length):
-    """The place in `rows` of a long pre-token, or the free place where it belongs."""
+    """Return the index in `rows` of a long pre-token or of its free row."""
     mask = rows.size - 1
     at = np.int64(long_bucket(hashed, rows))
-    while rows[at] != _NONE:
+    while rows[at + 1] != np.uint64(0):
         if (
             rows[at] == hashed
-            and np.int64(rows[at + 2]) == length
-            and same_bytes(arena, np.int64(rows[at + 1]), buffer, start, length)
+            and np.int64(rows[at + 1]) == length
+            and same_bytes(arena, np.int64(rows[at + 3]), buffer, start, length)
         ):
             break
         at = (at + 4) & mask
@@ -91,26 +86,14 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 
 @kernel
-def compute_keys(buffer, tail_start, n_pretokens, scratch, rows):
-    """The keys of a group, where the search for each begins, and a prefetch of that.
+def compute_keys(source, source_start, first, last, scratch, rows):
+    """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
 
     Args:
-        buffer: uint8[n_bytes].
-        tail_start: where `scratch.tail` begins, from which the last keys are read.
-        n_pretokens: `scratch.positions` has one more position than this.
-        scratch: its keys are replaced: four words for each, of which the last means nothing.
+        source: uint8[n_bytes], of which the first is byte `source_start` of the text.
+        scratch: its keys are replaced: key, key, slot in `rows`, unused for each.
         rows: see `CountTable.short_rows`.
     """
-    n_inside = n_pretokens
-    while n_inside > 0 and scratch.positions[n_inside - 1] >= tail_start:
-        n_inside -= 1
-    keys_between(buffer, 0, 0, n_inside, scratch, rows)
-    keys_between(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows)
-
-
-@kernel
-def keys_between(source, source_start, first, last, scratch, rows):
-    """`compute_keys` for some; `source[0]` is byte `source_start` of the text."""
     always_inline()
     positions, keys = scratch.positions, scratch.keys
     start = positions[first]
@@ -133,14 +116,17 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
 
     Args:
         table, scratch: modified in place.
-        buffer, tail_start: see `compute_keys`.
-        n_pretokens: how many.
-        weights: int64[n], what each counts for; int64[0]: one.
-        first_weight: index of the first one's weight.
+        tail_start: where `scratch.tail` begins, from which the last keys are read.
+        n_pretokens: `scratch.positions` has one more position than this.
+        weights: see `count_pretokens`; `first_weight` is the index of the first one's.
     """
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
-    compute_keys(buffer, tail_start, n_pretokens, scratch, rows)
+    n_inside = n_pretokens
+    while n_inside > 0 and positions[n_inside - 1] >= tail_start:
+        n_inside -= 1
+    compute_keys(buffer, 0, 0, n_inside, scratch, rows)
+    compute_keys(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)
@@ -154,7 +140,6 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
             if rows[slot + np.uint64(1)] == np.uint64(0):
                 rows[slot] = low
                 rows[slot + np.uint64(1)] = high
-                rows[slot + np.uint64(2)] = np.uint64(0)
                 table.used[SHORT_ENTRIES] += 1
             counts[slot + np.uint64(2)] += weight
         else:
@@ -162,30 +147,30 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
             length = positions[i + np.uint64(1)] - start
             hashed = hash_bytes(buffer, start, start + length)
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
-            if table.long_rows[at] == _NONE:
+            if table.long_rows[at + 1] == np.uint64(0):
                 place = table.used[ARENA_USED]
                 for j in range(length):
                     table.arena[place + j] = buffer[start + j]
                 table.used[ARENA_USED] += length
                 table.long_rows[at] = hashed
-                table.long_rows[at + 1] = np.uint64(place)
-                table.long_rows[at + 2] = np.uint64(length)
-                table.long_rows[at + 3] = np.uint64(0)
+                table.long_rows[at + 1] = np.uint64(length)
+                table.long_rows[at + 3] = np.uint64(place)
                 table.used[LONG_ENTRIES] += 1
-            table.long_counts[at + 3] += weight
+            table.long_counts[at + 2] += weight
 
 
 @kernel
-def count_pretokens(table, scratch, buffer, starts, cursor, most):
+def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
     """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
 
     Args:
-        starts, cursor: see `bpe.kernels.encode.take_positions`.
+        starts: see `bpe.kernels.encode.take_positions`.
+        cursor: int64[3]: two as there; pre-tokens counted so far. Modified in place.
+        weights: int64[n_pretokens], the count to add for each pre-token; int64[0]: 1 for each.
 
     Returns:
         DONE, PAUSED, or what must grow before the next call.
     """
-    no_weights = table.used[:0]
     tail_start = fill_tail(buffer, buffer.size, scratch.tail)
     while cursor[0] < starts.size:
         if most == 0:
@@ -199,99 +184,57 @@ def count_pretokens(table, scratch, buffer, starts, cursor, most):
             if status != DONE:
                 cursor[0], cursor[1] = before
                 return status
-            count_group(table, scratch, buffer, tail_start, n_pretokens, no_weights, 0)
-            table.used[TOTAL] += n_pretokens
+            count_group(table, scratch, buffer, tail_start, n_pretokens, weights, cursor[2])
+            cursor[2] += n_pretokens
     return DONE
 
 
 @kernel
-def count_words(table, scratch, buffer, offsets, weights, cursor):
-    """Count given pre-tokens with given weights, from `cursor[0]` on, until a table is full.
-
-    Args:
-        offsets: int64[n + 1]; weights: int64[n]; cursor: int64[1], modified in place.
-
-    Returns:
-        DONE, or what must grow before the next call.
-    """
-    n = weights.size
-    tail_start = fill_tail(buffer, buffer.size, scratch.tail)
-    while cursor[0] < n:
-        first = cursor[0]
-        n_pretokens = min(np.int64(GROUP), n - first)
-        status = room(table, n_pretokens, offsets[first + n_pretokens] - offsets[first])
-        if status != DONE:
-            return status
-        for i in range(n_pretokens + 1):
-            scratch.positions[i] = offsets[first + i]
-        count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first)
-        for i in range(n_pretokens):
-            table.used[TOTAL] += weights[first + i]
-        cursor[0] = first + n_pretokens
-    return DONE
-
-
-@kernel
-def move_short(old, new):
-    """Put all entries of one table of short pre-tokens into a larger, empty one."""
+def move_rows(old, new, is_long):
+    """Copy all entries of a table of short or of long pre-tokens into a larger, empty one."""
+    mask = np.uint64(new.size - 1)
     for at in range(0, old.size, 4):
-        low, high = old[at], old[at + 1]
-        if high != np.uint64(0):
-            slot = find_short(new, short_slot(new, low, high), low, high)
-            for j in range(3):
-                new[np.int64(slot) + j] = old[at + j]
-
-
-@kernel
-def move_long(old, new):
-    """Put all entries of one table of long pre-tokens into a larger one; `new` is filled here."""
-    new[:] = _NONE
-    mask = new.size - 1
-    for at in range(0, old.size, 4):
-        if old[at] != _NONE:
-            slot = np.int64(long_bucket(old[at], new))
-            while new[slot] != _NONE:
-                slot = (slot + 4) & mask
+        if old[at + 1] != np.uint64(0):
+            slot = short_slot(new, old[at], old[at + 1])
+            if is_long:
+                slot = np.uint64(long_bucket(old[at], new))
+            while new[slot + np.uint64(1)] != np.uint64(0):
+                slot = (slot + np.uint64(4)) & mask
             for j in range(4):
-                new[slot + j] = old[at + j]
+                new[slot + np.uint64(j)] = old[at + j]
 
 
 @kernel
-def give(table, other, part, n_parts):
+def merge_into(table, other, half):
     """Add the counts of pre-tokens that `other` has counted, too, to its, and set them to 0 here.
 
-    Args:
-        part, n_parts: only those in this part of the table. Threads may do one part each, side by
-            side: no two parts hold the same pre-token.
+    Two threads may do one half of the table each, 0 and 1: they share no pre-token.
     """
-    rows = table.short_rows
-    n = rows.size // 4
-    for at in range(4 * (n * part // n_parts), 4 * (n * (part + 1) // n_parts), 4):
-        low, high = rows[at], rows[at + 1]
-        if high != np.uint64(0) and rows[at + 2] != np.uint64(0):
-            slot = short_slot(other.short_rows, low, high)
-            slot = find_short(other.short_rows, slot, low, high)
-            if other.short_rows[slot + np.uint64(1)] != np.uint64(0) and other.short_rows[
-                slot + np.uint64(2)
-            ] != np.uint64(0):
-                other.short_counts[slot + np.uint64(2)] += table.short_counts[at + 2]
+    for is_long in (False, True):
+        rows = table.long_rows if is_long else table.short_rows
+        counts = table.long_counts if is_long else table.short_counts
+        other_rows = other.long_rows if is_long else other.short_rows
+        other_counts = other.long_counts if is_long else other.short_counts
+        n = rows.size // 2
+        for at in range(half * n, (half + 1) * n, 4):
+            if rows[at + 1] == np.uint64(0) or rows[at + 2] == np.uint64(0):
+                continue
+            if is_long:
+                start, length = np.int64(rows[at + 3]), np.int64(rows[at + 1])
+                its = find_long(other_rows, other.arena, rows[at], table.arena, start, length)
+            else:
+                slot = short_slot(other_rows, rows[at], rows[at + 1])
+                its = np.int64(find_short(other_rows, slot, rows[at], rows[at + 1]))
+            if other_rows[its + 1] != np.uint64(0) and other_rows[its + 2] != np.uint64(0):
+                other_counts[its + 2] += counts[at + 2]
                 rows[at + 2] = np.uint64(0)
-    rows = table.long_rows
-    n = rows.size // 4
-    for at in range(4 * (n * part // n_parts), 4 * (n * (part + 1) // n_parts), 4):
-        if rows[at] != _NONE and rows[at + 3] != np.uint64(0):
-            start, length = np.int64(rows[at + 1]), np.int64(rows[at + 2])
-            its = find_long(other.long_rows, other.arena, rows[at], table.arena, start, length)
-            if other.long_rows[its] != _NONE and other.long_rows[its + 3] != np.uint64(0):
-                other.long_counts[its + 3] += table.long_counts[at + 3]
-                rows[at + 3] = np.uint64(0)
 
 
 @kernel
 def first_letters(low):
-    """A number for how a pre-token begins, below FIRST_LETTERS: two bytes behind one space.
+    """Return the bucket of a pre-token: its first two bytes, after one space, as a number.
 
-    `low` holds its first three bytes; zeros behind its end.
+    `low` holds its first three bytes, zeros after its end.
     """
     if low & np.uint64(255) == np.uint64(32):
         low >>= np.uint64(8)
@@ -299,65 +242,39 @@ def first_letters(low):
 
 
 @kernel
-def first_bytes(arena, begin):
-    """The first three bytes of a long pre-token."""
-    low = np.uint64(0)
-    for j in range(3):
-        low |= np.uint64(arena[begin + j]) << np.uint64(8 * j)
-    return low
-
-
-@kernel
-def measure(table, sizes):
-    """How many pre-tokens have a count that is not 0, and how many bytes.
-
-    Args:
-        sizes: int64[2 * FIRST_LETTERS], zeros; the number of pre-tokens that begin with letters i,
-            and that of their bytes, are added at 2 * i and 2 * i + 1.
-    """
-    for at in range(0, table.short_rows.size, 4):
-        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
-            i = 2 * first_letters(table.short_rows[at])
-            sizes[i] += 1
-            sizes[i + 1] += np.int64(table.short_rows[at + 1] >> np.uint64(56))
-    for at in range(0, table.long_rows.size, 4):
-        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
-            i = 2 * first_letters(first_bytes(table.arena, np.int64(table.long_rows[at + 1])))
-            sizes[i] += 1
-            sizes[i + 1] += np.int64(table.long_rows[at + 2])
-
-
-@kernel
 def export(table, places, out_bytes, out_offsets, out_counts):
     """Write out all pre-tokens whose count is not 0, in the order of their first letters.
 
     Args:
-        places: int64[2 * FIRST_LETTERS], the numbers of the first pre-token and of its first byte,
-            for each beginning; moved on as they are taken.
-        out_bytes: uint8[n_bytes]; out_offsets: int64[n + 1], of which the last is not written;
-            out_counts: int64[n]; replaced.
+        places: int64[2 * FIRST_LETTERS], at 2 * i and 2 * i + 1 the number of the next pre-token
+            and of its first byte, for bucket i; advanced.
+        out_bytes: uint8[n_bytes], replaced.
+        out_offsets: int64[n + 1], replaced except for the last.
+        out_counts: int64[n], replaced; int64[0]: nothing is written, `places` alone advances.
     """
-    for at in range(0, table.short_rows.size, 4):
-        if table.short_rows[at + 1] != np.uint64(0) and table.short_rows[at + 2] != np.uint64(0):
-            i = 2 * first_letters(table.short_rows[at])
+    writes = out_counts.size > 0
+    arena = table.arena
+    for is_long in (False, True):
+        rows = table.long_rows if is_long else table.short_rows
+        counts = table.long_counts if is_long else table.short_counts
+        for at in range(0, rows.size, 4):
+            if rows[at + 1] == np.uint64(0) or rows[at + 2] == np.uint64(0):
+                continue
+            low, length, begin = rows[at], np.int64(rows[at + 1] >> np.uint64(56)), np.int64(0)
+            if is_long:
+                length, begin = np.int64(rows[at + 1]), np.int64(rows[at + 3])
+                low = np.uint64(0)
+                for j in range(3):
+                    low |= np.uint64(arena[begin + j]) << np.uint64(8 * j)
+            i = 2 * first_letters(low)
             n, place = places[i], places[i + 1]
-            length = np.int64(table.short_rows[at + 1] >> np.uint64(56))
-            for j in range(length):
-                word = table.short_rows[at + (j >> 3)]
-                out_bytes[place + j] = (word >> np.uint64(8 * (j & 7))) & np.uint64(255)
-            out_offsets[n] = place
-            out_counts[n] = table.short_counts[at + 2]
-            places[i] += 1
-            places[i + 1] += length
-    for at in range(0, table.long_rows.size, 4):
-        if table.long_rows[at] != _NONE and table.long_rows[at + 3] != np.uint64(0):
-            begin = np.int64(table.long_rows[at + 1])
-            i = 2 * first_letters(first_bytes(table.arena, begin))
-            n, place = places[i], places[i + 1]
-            length = np.int64(table.long_rows[at + 2])
-            for j in range(length):
-                out_bytes[place + j] = table.arena[begin + j]
-            out_offsets[n] = place
-            out_counts[n] = table.long_counts[at + 3]
-            places[i] += 1
-            places[i + 1] += length
+            if writes:
+                for j in range(length):
+                    if is_long:
+                        out_bytes[place + j] = arena[begin + j]
+                    else:
+                        word = rows[at + (j >> 3)] >> np.uint64(8 * (j & 7))
+                        out_bytes[place + j] = word & np.uint64(255)
+                out_offsets[n], out_counts[n] = place, counts[at + 2]
+            places[i] = n + 1
+            places[i + 1] = place + length

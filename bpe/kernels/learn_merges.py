@@ -1,20 +1,17 @@
 """Counts -> merges, without a hash table.
 
-Law: every step merges the pair that `reference.train` merges: the highest count, and among equals
-the one that the tie-break names. Counts are 64 bits; a position is a byte of the unique pre-tokens,
-of which there may be 2**31.
+Every step merges the pair that `reference.train` merges: the highest count, ties by the tie-break.
+Counts are 64 bits; a position is a byte of the unique pre-tokens, fewer than 2**31.
 
-One row of 8 bytes per position: the symbol that begins there, with the count of its word, and the
-pair that it begins. A symbol is as many rows as it has bytes; the first holds all of this, the last
-the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by
-symbol find them. After the step that made it a pair's count only falls and its list of places is
-final: so the places of all new pairs are collected in scratch, and then each pair's are laid out
-one after the other, where the list of the pair that was merged stood as far as there is room. Such
-lists let the loop fetch rows before it needs them; linked lists took four times as long. A pair
-that is too rare or too long when its step ends can never be merged, and is forgotten.
-
-The queue is a heap whose counts may be out of date, on the high side: the top is brought up to date
-before it is believed.
+There is one row of 8 bytes per position: the symbol that begins there, with the count of its word,
+and the pair that it begins. A symbol has as many rows as bytes; the first holds all of this, the
+last the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed
+by symbol find them. After the step that made it a pair's count only falls and its list of places is
+final: the places of all new pairs are collected in scratch, then each pair's are laid out
+contiguously, in the space of the merged pair's list as far as there is room. Contiguous lists let
+the loop prefetch rows; linked lists took four times as long. A pair that is too rare or too long
+when its step ends can never be merged, and is dropped. The queue is a heap whose counts may be too
+high: the top is refreshed before it is used.
 """
 
 from __future__ import annotations
@@ -27,9 +24,10 @@ from numpy.typing import NDArray
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import prefetch
 
-_AHEAD = 32  # places between that whose rows are fetched and that which is merged
-_LINK_AHEAD = 20  # the same where the first row of the symbol before it is, which may be far
-_COUNTS_AHEAD = 8  # the same where all these rows are there, and lead to counts
+# Prefetch distances, in places.
+_AHEAD = 32  # of a place's rows
+_LINK_AHEAD = 20  # of the first row of the symbol before it, which may be far
+_COUNTS_AHEAD = 8  # of the counts that these rows lead to
 
 HEAD, PAIR = 0, 1
 """Columns of a row.
@@ -42,69 +40,66 @@ PAIR, where a symbol begins: the pair of it and the next, NO_PAIR where that can
 ENDS. Elsewhere NO_PAIR.
 """
 
-BEGINS = 1 << 30  # with it a symbol begins its word
+BEGINS = 1 << 30  # flag: the symbol is the first of its word
 NO_PAIR, ENDS = -1, -2
-
 FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 
 N_PAIRS, N_QUEUED, N_MERGES, N_PLACES = 0, 1, 2, 3
-"""Places in `MergeState.used`."""
+"""Indices of `MergeState.used`."""
 
 
 class Words(NamedTuple):
-    """The unique pre-tokens, behind 256 bytes 0, 1, ... 255; never changed."""
+    """The unique pre-tokens, after the 256 bytes 0, 1, ... 255; never changed."""
 
     text: NDArray[np.uint8]  # uint8[n_positions]
     offsets: NDArray[np.int64]  # int64[n_words + 1], positions in `text`
     counts: NDArray[np.int64]  # int64[n_words]
-    # Those whose counts do not fit into a row, in order: int64[n], places in `text`, and counts.
+    # Words whose counts do not fit into a row, in order: int64[n], positions in `text`, and counts.
     frequent_places: NDArray[np.int64]
     frequent_counts: NDArray[np.int64]
 
 
 class Symbols(NamedTuple):
-    """What is known of each symbol: bytes are 0..255, merge i makes 256 + i."""
+    """Properties of each symbol: bytes are 0..255, merge i makes 256 + i."""
 
     lengths: NDArray[np.int32]  # int32[n], bytes
-    places: NDArray[np.int64]  # int64[n], a place in `Words.text` where the symbol's bytes stand
-    # uint64[n], what ties are decided by, larger first: the first eight bytes, as a number (symbols
-    # that have them in common are compared byte by byte), or a number that no two symbols share.
+    places: NDArray[np.int64]  # int64[n], a position of the symbol's bytes in `Words.text`
+    # uint64[n], the key of ties, larger first: the first eight bytes, big-endian (symbols with
+    # equal keys are compared byte by byte), or a number of its own.
     order: NDArray[np.uint64]
-    # int32[n], scratch: the pair (symbol, newest symbol), -1 outside its step
-    pair_before: NDArray[np.int32]
-    pair_after: NDArray[np.int32]  # int32[n], scratch: the pair (newest symbol, symbol)
+    pair_before: NDArray[np.int32]  # int32[n], scratch: the pair (symbol, newest symbol), or -1
+    pair_after: NDArray[np.int32]  # int32[n], scratch: the pair (newest symbol, symbol), or -1
     merges: NDArray[np.int32]  # int32[2 * n], the parts of merge i at 2 * i and 2 * i + 1
 
 
 class Pairs(NamedTuple):
-    """What is known of each pair. Grown by the wrapper."""
+    """Properties of each pair. Grown by the wrapper."""
 
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     counts: NDArray[np.int64]
-    first_place: NDArray[np.int64]  # where its places begin in `MergeState.places`
+    first_place: NDArray[np.int64]  # offset of its places in `MergeState.places`
     n_places: NDArray[np.int32]
-    # the heap: a pair, and in queue_counts its count when it was put there
-    queue: NDArray[np.int32]
-    queue_counts: NDArray[np.int64]
+    queue: NDArray[np.int32]  # the heap: pairs,
+    queue_counts: NDArray[np.int64]  # and their counts when they were queued
 
 
 class MergeState(NamedTuple):
-    """The rest; modified in place."""
+    """The state of merging; modified in place."""
 
-    rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only fetched
-    symbol_bits: NDArray[np.int64]  # int64[1], those of a row's HEAD, at most 30; never changed
-    places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used becomes resident
-    new_pairs: NDArray[np.int32]  # int32, scratch: for each new place its pair,
-    new_places: NDArray[np.int32]  # int32, and the place
+    rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only prefetched
+    symbol_bits: NDArray[np.int64]  # int64[1], see HEAD, at most 30; never changed
+    places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used is resident
+    new_pairs: NDArray[np.int32]  # int32, scratch: the pairs
+    new_places: NDArray[np.int32]  # int32, and positions of new places
     used: NDArray[np.int64]  # int64[4]
 
 
 @kernel
-def first_of_equals(words, symbols, pairs, p, q):
-    """Whether pair p comes before pair q of the same count: greater parts come first.
+def tie_precedes(words, symbols, pairs, p, q):
+    """Return True if pair p precedes pair q of the same count: greater parts first.
 
-    Parts are compared by `symbols.order`, and where that is equal by their bytes.
+    Parts are compared by `symbols.order`, then by their bytes.
     """
     for side in range(2):
         a = np.int64(pairs.left[p]) if side == 0 else np.int64(pairs.right[p])
@@ -124,10 +119,10 @@ def first_of_equals(words, symbols, pairs, p, q):
 
 
 @kernel
-def sift_down(words, symbols, pairs, at, size):
-    """Restore the heap after the entry at `at` has become smaller."""
+def sift_down(words, symbols, pairs, size):
+    """Restore the heap of `size` entries, one or more, after the top has become smaller."""
     queue, counts = pairs.queue, pairs.queue_counts
-    pair, count = queue[at], counts[at]
+    at, pair, count = 0, queue[0], counts[0]
     while True:
         child = 2 * at + 1
         if child >= size:
@@ -136,12 +131,12 @@ def sift_down(words, symbols, pairs, at, size):
             counts[child + 1] > counts[child]
             or (
                 counts[child + 1] == counts[child]
-                and first_of_equals(words, symbols, pairs, queue[child + 1], queue[child])
+                and tie_precedes(words, symbols, pairs, queue[child + 1], queue[child])
             )
         ):
             child += 1
         if count > counts[child] or (
-            count == counts[child] and first_of_equals(words, symbols, pairs, pair, queue[child])
+            count == counts[child] and tie_precedes(words, symbols, pairs, pair, queue[child])
         ):
             break
         queue[at], counts[at] = queue[child], counts[child]
@@ -150,15 +145,25 @@ def sift_down(words, symbols, pairs, at, size):
 
 
 @kernel
+def drop_top(words, symbols, pairs, state):
+    """Remove the top of the heap."""
+    size = state.used[N_QUEUED] - 1
+    pairs.queue[0], pairs.queue_counts[0] = pairs.queue[size], pairs.queue_counts[size]
+    state.used[N_QUEUED] = size
+    if size > 0:
+        sift_down(words, symbols, pairs, size)
+
+
+@kernel
 def sift_up(words, symbols, pairs, at):
-    """Restore the heap after the entry at `at` was put at its end."""
+    """Restore the heap after an entry was appended at `at`."""
     queue, counts = pairs.queue, pairs.queue_counts
     pair, count = queue[at], counts[at]
     while at > 0:
         parent = (at - 1) >> 1
         if counts[parent] > count or (
             counts[parent] == count
-            and not first_of_equals(words, symbols, pairs, pair, queue[parent])
+            and not tie_precedes(words, symbols, pairs, pair, queue[parent])
         ):
             break
         queue[at], counts[at] = queue[parent], counts[parent]
@@ -168,11 +173,11 @@ def sift_up(words, symbols, pairs, at):
 
 @kernel
 def count_byte_pairs(words, first, stop, counts, occurrences):
-    """For every pair of bytes (a, b) at a << 8 | b: its count, and in how many places it stands.
+    """Count every pair of bytes (a, b) of the words [first, stop).
 
     Args:
-        words: see `Words`; only the words `first` to `stop` are looked at.
-        counts: int64[65536], zeros; occurrences: int64[65536], zeros. Both modified in place.
+        counts, occurrences: int64[65536], zeros; at a << 8 | b its count and its number of places.
+            Modified in place.
     """
     for w in range(first, stop):
         for at in range(words.offsets[w], words.offsets[w + 1] - 1):
@@ -182,25 +187,13 @@ def count_byte_pairs(words, first, stop, counts, occurrences):
 
 
 @kernel
-def words_of_counts(words, longest, of_count):
-    """How many pre-tokens of two to `longest` bytes have each count.
-
-    Args:
-        of_count: int64[n], zeros; at its end those of n - 1 or more. Modified in place.
-    """
-    for w in range(words.counts.size):
-        if 2 <= words.offsets[w + 1] - words.offsets[w] <= longest:
-            of_count[min(words.counts[w], np.int64(of_count.size - 1))] += 1
-
-
-@kernel
 def fill_rows(words, first, stop, state, pair_of_code, next_places):
-    """Lay out the rows of the words `first` to `stop`, and the places of pairs of bytes in them.
+    """Lay out the rows of the words [first, stop), and the places of pairs of bytes in them.
 
     Args:
         pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, NO_PAIR where it can
             never be merged.
-        next_places: int64[n_pairs], where in `state.places` those of each pair begin; moved on.
+        next_places: int64[n_pairs], index of each pair's next place in `state.places`; advanced.
     """
     rows, symbol_bits = state.rows, state.symbol_bits[0]
     for w in range(first, stop):
@@ -222,18 +215,19 @@ def fill_rows(words, first, stop, state, pair_of_code, next_places):
 
 
 @kernel
-def queue_pairs(words, symbols, pairs, state):
-    """Queue all pairs, when nothing is queued."""
-    for pair in range(state.used[N_PAIRS]):
-        pairs.queue[pair] = pair
-        pairs.queue_counts[pair] = pairs.counts[pair]
-        sift_up(words, symbols, pairs, pair)
-    state.used[N_QUEUED] = state.used[N_PAIRS]
+def queue_pairs(words, symbols, pairs, state, first):
+    """Queue the pairs from `first` on."""
+    for pair in range(first, state.used[N_PAIRS]):
+        at = state.used[N_QUEUED]
+        pairs.queue[at] = pair
+        pairs.queue_counts[at] = pairs.counts[pair]
+        state.used[N_QUEUED] = at + 1
+        sift_up(words, symbols, pairs, at)
 
 
 @kernel
 def new_pair(pairs, state, left, right):
-    """A pair that nothing is known of yet."""
+    """Add a pair of count 0; return its number."""
     pair = state.used[N_PAIRS]
     pairs.left[pair] = left
     pairs.right[pair] = right
@@ -245,7 +239,7 @@ def new_pair(pairs, state, left, right):
 
 @kernel
 def count_of_frequent(words, at):
-    """The count of the word around a place in `Words.text`, which is one of the frequent ones."""
+    """Return the count of the frequent word that contains a position."""
     first, stop = 0, words.frequent_places.size
     while stop - first > 1:
         middle = (first + stop) >> 1
@@ -258,10 +252,7 @@ def count_of_frequent(words, at):
 
 @kernel
 def merge_pair(words, symbols, pairs, state, pair, symbol):
-    """Merge a pair into `symbol` at all its places, from left to right.
-
-    Returns the number of new places in scratch.
-    """
+    """Merge a pair into `symbol` at its places, left to right; return the number of new places."""
     rows, symbol_bits = state.rows, state.symbol_bits[0]
     symbol_of = np.int64((1 << symbol_bits) - 1)
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
@@ -272,7 +263,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
     n_new = 0
     for i in range(first, stop):
         if i + _AHEAD < stop:
-            # From the row before the pair to the one behind it: the ends of two lines, at times.
+            # The rows before and after the pair may lie in two cache lines.
             far = 2 * np.int64(state.places[i + _AHEAD])
             prefetch(rows, far - 2)
             prefetch(rows, far + 2 * n_both)
@@ -280,7 +271,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
             link = np.int64(rows[row + HEAD])
             prefetch(rows, row + 2 * min(link, 0))
             near = 2 * np.int64(state.places[i + _COUNTS_AHEAD])
-            # Guesses: they may be of another word, or of symbols that are merged by then.
+            # Guesses: the pairs may be of another word, or of symbols that are merged by then.
             link = np.int64(rows[near - 2 + HEAD])
             pair_before = np.int64(rows[near - 2 + 2 * min(link, 0) + PAIR])
             pair_after = np.int64(rows[near + 2 * n_left + PAIR])
@@ -288,7 +279,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
             prefetch(pairs.counts, max(pair_after, 0))
         at = np.int64(state.places[i])
         if rows[2 * at + PAIR] != pair:
-            # One of its symbols has become part of another since: "aaa" has two places of (a, a).
+            # A symbol of it was merged since: "aaa" has two places of (a, a).
             continue
         if symbols.places[symbol] < 0:
             symbols.places[symbol] = at
@@ -338,15 +329,14 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 
 
 @kernel
-def settle_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
-    """Lay out the places of new pairs and queue them; forget those that can never be merged.
+def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
+    """Lay out the places of new pairs and queue them; drop those that can never be merged.
 
     Args:
         merged: the pair that was merged in this step; its places are no longer needed.
         n_new: places in scratch.
         first_pair: the first pair that was made in this step.
-        least: a pair of a smaller count is never merged.
-        longest: nor is one of more bytes.
+        least, longest: see `merge_steps`.
     """
     rows = state.rows
     kept = first_pair
@@ -361,7 +351,7 @@ def settle_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, le
             pairs.counts[kept] = pairs.counts[pair]
             number = kept
             kept += 1
-        # Until places are laid out, this is where a pair's new number stands.
+        # Until places are laid out, this holds the pair's new number.
         pairs.first_place[pair] = number
     for i in range(n_new):
         if i + _AHEAD < n_new:
@@ -369,7 +359,7 @@ def settle_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, le
         row = 2 * np.int64(state.new_places[i]) + PAIR
         pair = state.new_pairs[i]
         number = NO_PAIR
-        # A place that was part of a later merge of this step has another pair by now, or none.
+        # A later merge of this step may have replaced the pair.
         if rows[row] == pair:
             number = np.int32(pairs.first_place[pair])
             rows[row] = number
@@ -392,44 +382,34 @@ def settle_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, le
             state.places[pairs.first_place[pair] + pairs.n_places[pair]] = state.new_places[i]
             pairs.n_places[pair] += 1
     state.used[N_PAIRS] = kept
-    for pair in range(first_pair, kept):
-        at = state.used[N_QUEUED]
-        pairs.queue[at] = pair
-        pairs.queue_counts[at] = pairs.counts[pair]
-        state.used[N_QUEUED] = at + 1
-        sift_up(words, symbols, pairs, at)
+    queue_pairs(words, symbols, pairs, state, first_pair)
 
 
 @kernel
 def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
-    """Make merges until there are enough or none is left, or it is time to come back.
+    """Merge until `n_wanted` merges are made, no pair is left, or it is time to pause.
 
     Args:
-        words, symbols, pairs, state: see there.
-        by_bytes: `symbols.order` holds first bytes, to be filled in for every new symbol; otherwise
-            it is complete.
-        least: a pair of a smaller count is not merged; 1 or more.
-        longest: nor is one of more bytes.
-        n_wanted: merges in all.
-        most_places: come back after about so many places, so that signals are seen.
+        by_bytes: `symbols.order` holds first bytes, filled in for every new symbol; otherwise it is
+            complete.
+        least: minimum count of a pair, 1 or more.
+        longest: maximum length of a symbol, in bytes.
+        n_wanted: total number of merges.
+        most_places: pause after about so many places, so that signals are seen.
 
     Returns:
-        FINISHED, GROW_PAIRS or PAUSED; `state.used[N_MERGES]` merges stand in `symbols.merges`.
+        FINISHED, GROW_PAIRS or PAUSED; `state.used[N_MERGES]` merges are in `symbols.merges`.
     """
     while state.used[N_MERGES] < n_wanted and state.used[N_QUEUED] > 0:
         pair = np.int64(pairs.queue[0])
         count = pairs.counts[pair]
         if count < least:
             # It can only fall further.
-            size = state.used[N_QUEUED] - 1
-            pairs.queue[0], pairs.queue_counts[0] = pairs.queue[size], pairs.queue_counts[size]
-            state.used[N_QUEUED] = size
-            if size > 0:
-                sift_down(words, symbols, pairs, 0, size)
+            drop_top(words, symbols, pairs, state)
             continue
         if count < pairs.queue_counts[0]:
             pairs.queue_counts[0] = count
-            sift_down(words, symbols, pairs, 0, state.used[N_QUEUED])
+            sift_down(words, symbols, pairs, state.used[N_QUEUED])
             continue
         n_merges = state.used[N_MERGES]
         n_places = np.int64(pairs.n_places[pair])
@@ -440,11 +420,7 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
         if most_places <= 0:
             return PAUSED
         most_places -= n_places + 100
-        size = state.used[N_QUEUED] - 1
-        pairs.queue[0], pairs.queue_counts[0] = pairs.queue[size], pairs.queue_counts[size]
-        state.used[N_QUEUED] = size
-        if size > 0:
-            sift_down(words, symbols, pairs, 0, size)
+        drop_top(words, symbols, pairs, state)
         symbol = 256 + n_merges
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
         symbols.merges[2 * n_merges] = left
@@ -460,5 +436,5 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
                     order |= np.uint64(words.text[symbols.places[symbol] + i])
             symbols.order[symbol] = order
         state.used[N_MERGES] = n_merges + 1
-        settle_new_pairs(words, symbols, pairs, state, pair, n_new, first_pair, least, longest)
+        commit_new_pairs(words, symbols, pairs, state, pair, n_new, first_pair, least, longest)
     return FINISHED
