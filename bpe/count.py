@@ -257,10 +257,7 @@ def _measured(table: kernels.CountTable) -> NDArray[np.int64]:
 def _exported(
     tables: Sequence[kernels.CountTable], for_each: Callable[..., Iterable[NDArray[np.int64]]]
 ) -> Arrays:
-    """Do `PretokenCounts.arrays` for tables, at least one, that have no pre-token in common.
-
-    `for_each` is `map`, or the same on several threads.
-    """
+    """Do `PretokenCounts.arrays` for tables without common pre-tokens; `for_each` is a `map`."""
     sizes = list(for_each(_measured, tables))
     total = np.sum(sizes, axis=0)
     ends = total.cumsum(axis=0)

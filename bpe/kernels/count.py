@@ -184,7 +184,10 @@ def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
             if status != DONE:
                 cursor[0], cursor[1] = before
                 return status
-            count_group(table, scratch, buffer, tail_start, n_pretokens, weights, cursor[2])
+            if weights.size:
+                count_group(table, scratch, buffer, tail_start, n_pretokens, weights, cursor[2])
+            else:  # the compiler sees that there are none, which makes a loop without weights
+                count_group(table, scratch, buffer, tail_start, n_pretokens, weights[:0], 0)
             cursor[2] += n_pretokens
     return DONE
 
