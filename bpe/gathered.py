@@ -1,7 +1,4 @@
-"""The ids of parts that are finished in any order, one behind the other in one array.
-
-Law: the result is that of the parts in the order of their numbers. Threads copy side by side.
-"""
+"""Token ids of parts that are finished in any order, concatenated in the order of part numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from numpy.typing import NDArray
 
 
 class Gathered:
-    """Takes the parts 0 to n - 1, each once.
+    """Concatenates the parts 0 to n - 1, each put once, by any thread; threads copy side by side.
 
     Args:
-        size: how much all parts are together, in whatever unit; for what memory is expected.
+        size: Sum of the sizes of all parts, in any unit, from which memory is estimated.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,37 +34,29 @@ class Gathered:
             if number != self._next:
                 self._waiting[number] = ids.copy(), offsets, size
                 return
-            while not self._can_place(len(ids)):
-                self._changed.wait()
-            target = self._place(ids, offsets, size)
         while True:
+            with self._changed:
+                # Memory is enlarged while no thread copies into it.
+                while self._copying and self._n_ids + len(ids) > len(self._ids):
+                    self._changed.wait()
+                target = self._place(ids, offsets, size)
             target[:] = ids
             with self._changed:
                 self._copying -= 1
                 self._changed.notify_all()
-                # Those that waited for this one; other threads may take them meanwhile.
-                while self._next in self._waiting and not self._can_place(
-                    len(self._waiting[self._next][0])
-                ):
-                    self._changed.wait()
                 if self._next not in self._waiting:
                     return
                 ids, offsets, size = self._waiting.pop(self._next)
-                target = self._place(ids, offsets, size)
-
-    def _can_place(self, n_ids: int) -> bool:
-        """Whether there is room; else it is made, when nobody copies."""
-        return self._copying == 0 or self._n_ids + n_ids <= len(self._ids)
 
     def _place(
         self, ids: NDArray[np.uint32], offsets: NDArray[np.int64], size: int
     ) -> NDArray[np.uint32]:
-        """Where the ids of the next part are to be copied."""
+        """Return the memory that the ids of the next part are to be copied to."""
         place, end = self._n_ids, self._n_ids + len(ids)
         self._size_so_far += size
         if end > len(self._ids):
-            # As if those to come were as the average so far; memory that is not needed is never
-            # touched.
+            # Parts to come are taken to have as many ids for their size as those so far; memory
+            # that is not needed is never touched.
             expected = int(end / self._size_so_far * self._size * 1.2)
             larger = np.empty(max(expected, end, 2 * len(self._ids)), np.uint32)
             larger[:place] = self._ids[:place]
@@ -79,6 +68,6 @@ class Gathered:
         return self._ids[place:end]
 
     def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """All ids, `uint32[n_ids]`, and `int64[n_documents + 1]`; when all parts are there."""
+        """Return `uint32[n_ids]` and `int64[n_documents + 1]`, once all parts have been put."""
         self._ids.resize(self._n_ids, refcheck=False)
         return self._ids, np.concatenate(self._offsets)

@@ -1,7 +1,6 @@
-"""Documents that lie in one buffer, with a separator or anything else between them.
+"""Documents in one buffer, with separators or anything else between them.
 
-Law: the documents are those of `bytes.split`, and encoded apart, the parts have their ids. Nothing
-is copied: a part says where its documents begin and end.
+The documents are those of `bytes.split`, not copied but given as places where they begin and end.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ from bpe.pretokenize import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 
-# So far behind its size the end of a part is looked for at first.
-_LOOK_AHEAD = 1 << 14
-# So many places are integers of Python at a time: each takes 150 bytes, and a document may be one.
-_PLACES = 1 << 12
+_LOOK_AHEAD = 1 << 14  # bytes behind the size of a part in which its end is looked for at first
+_PLACES = 1 << 12  # that are integers of Python at a time: each takes 150 bytes
 
 
 class SeparatedPart(NamedTuple):
     """Some documents, of which the first may have begun in the part before."""
 
-    start: int  # of the buffer: the text is `buffer[start:stop]`
+    start: int  # the text is `buffer[start:stop]`
     stop: int
     bounds: NDArray[np.int64]  # int64[2 * n_documents]: where each begins and ends, from `start` on
     ends_mid_document: bool  # the last document continues in the next part
@@ -39,33 +36,36 @@ def separated_parts(
     part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
-    """Cut a buffer into parts that can be encoded apart; those at the front before all is seen.
+    """Cut a buffer into parts that have the same ids when they are encoded one by one.
 
     Args:
         buffer: uint8[n_bytes].
-        separator: what stands between two documents, at least one byte.
-        part_size: from the number of bytes that are left, those of the next part; the last one
+        separator: What lies between two documents, at least one byte.
+        part_size: The bytes of the next part, from the number of bytes that are left; the last part
             has fewer, and one without a place to cut has more.
-        safe_cut: as `Pretokenizer.safe_cut`.
+        safe_cut: As `Pretokenizer.safe_cut`.
     """
     n, m, start = len(buffer), len(separator), 0
     while True:
         target = min(start + part_size(n - start), n)
-        # Those that begin before the target; one of them may end behind it.
+        # Separators that begin before the target; one of them may end behind it.
         found = start + find_all(buffer[start : target + m - 1], separator)
-        opened = int(found[-1]) + m if len(found) else start
         stop, following, ends_mid_document = n, n, False
         if target < n:
-            # At the beginning of a document the place would depend on what stands before it.
-            begin = max(target, opened)
-            end, ends_there = _end_of_document(buffer, separator, begin, _LOOK_AHEAD)
-            cut = safe_cut(buffer, max(begin, opened + 1), end)
-            while cut == end < n and not ends_there:
-                end, ends_there = _end_of_document(buffer, separator, begin, 2 * (end - begin))
+            opened = int(found[-1]) + m if len(found) else start
+            begin, size = max(target, opened), _LOOK_AHEAD
+            while True:
+                limit = min(begin + size, n)
+                separators = find_all(buffer[begin : limit + m - 1], separator)
+                end = begin + int(separators[0]) if len(separators) else limit
+                # At the beginning of a document a cut would depend on what precedes it.
                 cut = safe_cut(buffer, max(begin, opened + 1), end)
+                if cut < end or len(separators) or end == n:
+                    break
+                size *= 2
             if cut < end:
                 stop, following, ends_mid_document = cut, cut, True
-            elif ends_there:
+            elif len(separators):
                 stop, following = end, end + m
         bounds = np.empty(2 * len(found) + 2, np.int64)
         bounds[0], bounds[1:-1:2], bounds[2::2], bounds[-1] = start, found, found + m, stop
@@ -90,7 +90,7 @@ def between(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray
 
 
 def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
-    """Documents without what stands between them, copied only if something does.
+    """Return documents without the bytes between them, copied only if there are any.
 
     Args:
         buffer: uint8[n_bytes].
@@ -116,31 +116,16 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
 
 
 def places(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
-    """[start, end] of each, as integers of Python, of which few are there at a time.
-
-    Args:
-        bounds: int64[2 * n], where each begins and ends.
-    """
+    """Yield [start, end] of each of n ranges, `bounds` being int64[2 * n]; few exist at a time."""
     for first in range(0, len(bounds), 2 * _PLACES):
         yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
 
 
-def _end_of_document(buffer: Bytes, separator: bytes, begin: int, size: int) -> tuple[int, bool]:
-    """(where the next separator is, True), or (`size` further on or at the end, False)."""
-    limit = min(begin + size, len(buffer))
-    found = find_all(buffer[begin : limit + len(separator) - 1], separator)
-    return (begin + int(found[0]), True) if len(found) else (limit, False)
-
-
 def check_utf8(part: Bytes, start: int) -> None:
-    """Refuse what no encoder takes.
-
-    Args:
-        part: uint8[n_bytes].
-        start: where it begins, for the message.
+    """Check that `part`, uint8[n_bytes], which begins at byte `start` of the data, is UTF-8.
 
     Raises:
-        EncodingError: It is not UTF-8.
+        EncodingError: It is not.
     """
     if not is_utf8(part):
         place, what = invalid_utf8(part)

@@ -1,11 +1,8 @@
-"""Tokenizers that were read before: what a tokenizer.json says, as arrays.
+"""Cache of parsed tokenizer.json files: their vocabulary as arrays, and their fingerprint.
 
-Law: what is found here is what reading the files again would give, and its fingerprint. A file of
-the cache is for the texts of tokenizer.json and of its configuration, and for this state of the
-package (`bpe.cache`). What is refused is never here.
-
-To read a vocabulary of 32,000 tokens and to check that it is consistent takes a tenth of a second,
-and its fingerprint, for which it is written again, half of that: as much as to encode 100 MB.
+The key of an entry is the digest of the texts of tokenizer.json and its configuration, and of this
+state of the package (`bpe.cache`). Files that are refused have no entry. To parse and check a
+vocabulary of 32,000 tokens takes 0.1 s, its fingerprint half of that: as long as to encode 100 MB.
 """
 
 from __future__ import annotations
@@ -26,11 +23,10 @@ from bpe.vocabulary import AddedToken, FlatTokens, PairTable, Vocabulary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Shorter files are read as fast as this would be.
-_AT_LEAST = 1 << 16
+_AT_LEAST = 1 << 16  # characters; shorter files are parsed as fast as an entry would be read
 _KEPT = 16
-_OTHERWISE = ("vocabulary", "normal_forms", "outside")
-_PLAIN = tuple(field.name for field in fields(TokenizerParts) if field.name not in _OTHERWISE)
+_CONVERTED = {"vocabulary", "normal_forms", "outside"}
+_PLAIN = {field.name for field in fields(TokenizerParts)} - _CONVERTED
 
 
 @functools.cache
@@ -41,10 +37,9 @@ def _cache() -> Cache:
 
 
 def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:
-    """Whether `keep` is for what was read from these files.
+    """Return True if files are worth a cache entry: long, and of a pattern that has a scanner.
 
-    They are so long that it saves time; and not of a pattern that the package `regex` runs: whether
-    it can is asked when the files are read.
+    Whether the package `regex` can run another pattern is checked when the files are read.
     """
     return len(files.text) >= _AT_LEAST and parts.pattern in PATTERNS
 
@@ -60,7 +55,7 @@ def _name(files: TokenizerFiles) -> str:
 
 
 def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
-    """What `keep` was given for these files, or None."""
+    """Return what `keep` was given for these files, or None."""
     import numpy as np
 
     content = _cache().read(_name(files)) if len(files.text) >= _AT_LEAST else None
@@ -70,18 +65,17 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
     head = json.loads(bytes(content[8 : 8 + n_head]))
     at = 8 + n_head
 
-    def taken(n: int, dtype: Any) -> NDArray[Any]:
+    def next_array(n: int, dtype: Any) -> NDArray[Any]:
         nonlocal at
         array = np.frombuffer(content, dtype, n, at)
         at += array.nbytes
         return array.copy()
 
-    n_tokens, n_pairs = head["tokens"], head["pairs"]
-    ids, offsets = taken(n_tokens, np.int32), taken(n_tokens + 1, np.int64)
-    columns = [taken(n_pairs, np.int32) for _ in PairTable._fields]
-    tokens = FlatTokens(ids, offsets, taken(int(offsets[-1]), np.uint8))
+    ids = next_array(head["tokens"], np.int32)
+    offsets = next_array(head["tokens"] + 1, np.int64)
+    columns = [next_array(head["pairs"], np.int32) for _ in PairTable._fields]
     vocabulary = Vocabulary.restored(
-        tokens,
+        FlatTokens(ids, offsets, next_array(int(offsets[-1]), np.uint8)),
         PairTable(*columns) if head["merges"] else None,
         [AddedToken(**token) for token in head["added"]],
         whole_first=head["whole_first"],
@@ -97,7 +91,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
 
 
 def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None:
-    """Keep what was read from files, and the fingerprint of that."""
+    """Cache what was parsed from files, and its fingerprint."""
     vocabulary = parts.vocabulary
     tokens, pairs = vocabulary.flat, vocabulary.pairs
     head = {
@@ -112,10 +106,9 @@ def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None
         "pairs": 0 if pairs is None else len(pairs.ranks),
         "fingerprint": fingerprint,
     }
-    said = json.dumps(head).encode()
-    # What follows stands where numbers of eight bytes may.
-    said += b" " * (-len(said) % 8)
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)  # aligns the arrays
     arrays = [tokens.ids, tokens.offsets, *(pairs or ()), tokens.data]
-    written = [len(said).to_bytes(8, "little"), said, *(array.tobytes() for array in arrays)]
-    _cache().write(_name(files), b"".join(written))
+    content = [len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)]
+    _cache().write(_name(files), b"".join(content))
     _cache().keep_newest(_KEPT)

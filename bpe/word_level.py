@@ -1,10 +1,8 @@
 r"""A word-level tokenizer, for teaching and comparison: every word is a token, or it is unknown.
 
-The law here: `split` cuts text at white space, which is dropped, and around punctuation, each mark
-of which is a token of its own.  The case of letters is kept.  A word that is not in the vocabulary
-becomes the unknown token, so text does not come back from its ids as it was: that is what
-byte-level BPE is for.  White space is that of our pinned Unicode table, so no newer Python changes
-a corpus.
+`split` drops white space (that of our pinned Unicode table) and makes each punctuation mark a token
+of its own. The case of letters is kept. A word outside the vocabulary becomes the unknown token, so
+decoding does not restore the text: that is what byte-level BPE is for.
 
     >>> split("Hello, world -- is this-- a test?")
     ['Hello', ',', 'world', '--', 'is', 'this', '--', 'a', 'test', '?']
@@ -16,8 +14,8 @@ a corpus.
     >>> tokenizer.decode([2, 1, 4, 0])
     'Hello, world!'
 
-It is saved as a tokenizer.json of the kind WordLevel, with which Hugging Face's `tokenizers` gives
-the same ids.
+It is saved as a tokenizer.json of type WordLevel, which gives the same ids in Hugging Face's
+`tokenizers`.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ SPECIAL_TOKENS: Final = (UNKNOWN, BEGIN, END, PAD, END_OF_TEXT)
 
 PATTERN: Final = "word-level"
 _MARKS: Final = ",.:;?_!\"()'"
-# As Hugging Face's engine and Python's read it.
-_PUNCTUATION: Final = rf"--|[{_MARKS}]"
+_PUNCTUATION: Final = rf"--|[{_MARKS}]"  # the same in Hugging Face's engine and in Python's
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
 _MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
 
@@ -59,12 +56,11 @@ def split(text: str) -> list[str]:
 
 
 def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list[str]:
-    """Return the distinct words of texts, sorted by code points.
+    """Return the distinct words of texts, sorted by code points; special tokens are no words.
 
     Args:
-        texts: The texts; special tokens in them are no words.
-        max_size: At most so many words: those that occur most often; of equally frequent ones
-            those that sort first.
+        texts: The texts.
+        max_size: Maximum number of words: the most frequent, of equally frequent ones the first.
 
     Raises:
         TypeError: `texts` is one text.
@@ -85,7 +81,7 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
 class WordLevelTokenizer(TextTokenizer):
     """A tokenizer whose tokens are words and punctuation.
 
-    Ids are those of the words in their order, then come the special tokens: `<|unk|>` for words
+    The ids of the words come first, in their order, then the special tokens: `<|unk|>` for words
     that are not in the vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
 
     Args:
@@ -93,13 +89,13 @@ class WordLevelTokenizer(TextTokenizer):
 
     Attributes:
         vocabulary: These words.
-        eos_token: The special token that ends a document.
-        bos_token: The special token that begins a sequence.
+        eos_token: The end-of-document token.
+        bos_token: The begin-of-sequence token.
         pattern: How text is split: "word-level".
-        unicode_version: The version of Unicode that says what white space is.
+        unicode_version: The version of Unicode that defines white space.
 
     Raises:
-        VocabularyError: A word stands there twice, or `split` never gives it.
+        VocabularyError: A word appears twice, or `split` never returns it.
     """
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
@@ -123,9 +119,7 @@ class WordLevelTokenizer(TextTokenizer):
                 raise VocabularyError(f"{word!r} is in the vocabulary twice: expected it once")
             self._ids[word] = len(self._ids)
         self._words = [*self.vocabulary, *SPECIAL_TOKENS]
-        self._special_ids = {
-            text: len(self.vocabulary) + index for index, text in enumerate(SPECIAL_TOKENS)
-        }
+        self._special_ids = {text: i for i, text in enumerate(SPECIAL_TOKENS, len(self.vocabulary))}
 
     eos_token = END_OF_TEXT
     bos_token = BEGIN
@@ -134,15 +128,13 @@ class WordLevelTokenizer(TextTokenizer):
     split = staticmethod(split)
     create_vocabulary = staticmethod(create_vocabulary)
 
-    # --- files -----------------------------------------------------------------------------------
-
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> WordLevelTokenizer:
         """Read a tokenizer.json that `save` wrote.
 
         Raises:
-            UnsupportedTokenizerError: It is another kind of tokenizer, or a WordLevel file that
-                splits otherwise or has other special tokens.
+            UnsupportedTokenizerError: The file has another type of tokenizer, or a WordLevel one
+                that splits differently or has other special tokens.
             TokenizerFileError: The file cannot be read, or is damaged.
         """
         path = Path(path)
@@ -157,15 +149,14 @@ class WordLevelTokenizer(TextTokenizer):
         vocab = model.get("vocab")
         if not isinstance(vocab, dict):
             raise TokenizerFileError(f"{path}: model has no 'vocab': expected an object")
-        words = [word for word in vocab if word != UNKNOWN]
-        numbers = [number for number in vocab.values() if type(number) is int]
-        if sorted(numbers) != list(range(len(vocab))):
+        ids = [number for number in vocab.values() if type(number) is int]
+        if sorted(ids) != list(range(len(vocab))):
             raise UnsupportedTokenizerError(
                 f"{path}: the ids in model.vocab are not the numbers from 0 to {len(vocab) - 1}:"
                 " expected a file that WordLevelTokenizer.save wrote"
             )
         try:
-            tokenizer = cls(sorted(words, key=vocab.__getitem__))
+            tokenizer = cls(sorted(vocab.keys() - {UNKNOWN}, key=vocab.__getitem__))
         except VocabularyError as error:
             raise UnsupportedTokenizerError(f"{path}: {error}") from error
         for name, value in tokenizer._top_level().items():
@@ -176,7 +167,7 @@ class WordLevelTokenizer(TextTokenizer):
                     " tokenizers run it"
                 )
         for name, value in tokenizer._model().items():
-            # Hugging Face leaves out what it does not know when it saves a file anew.
+            # A file that Hugging Face saved lacks the fields that it does not know.
             if model.get(name, value if name in ("pattern", "unicode_version") else None) != value:
                 raise UnsupportedTokenizerError(
                     f"{path}: model.{name} is not what WordLevelTokenizer.save writes:"
@@ -185,10 +176,10 @@ class WordLevelTokenizer(TextTokenizer):
         return tokenizer
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and, beside it, tokenizer_config.json.
+        """Write tokenizer.json and, in the same directory, tokenizer_config.json.
 
-        Hugging Face's `tokenizers` and `transformers` read them, with the same ids; their `decode`
-        puts a space between all words.  The same tokenizer gives the same bytes.
+        Hugging Face's `tokenizers` and `transformers` load them with the same ids; their `decode`
+        puts a space between all words. The same tokenizer gives the same bytes.
 
         Raises:
             OSError: A file cannot be written.
@@ -197,15 +188,14 @@ class WordLevelTokenizer(TextTokenizer):
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": BEGIN,
-            # What ends a document, as everywhere here; `<|eos|>` is for who marks sequences.
-            "eos_token": END_OF_TEXT,
+            "eos_token": END_OF_TEXT,  # `<|eos|>` is for sequences inside a document
             "unk_token": UNKNOWN,
             "pad_token": PAD,
             "extra_special_tokens": [END],
             "clean_up_tokenization_spaces": False,
         }
-        text = tokenizer_file.layout(config) + "\n"
-        write_atomically(tokenizer_file.config_path(path), text.encode())
+        config_text = tokenizer_file.layout(config) + "\n"
+        write_atomically(tokenizer_file.config_path(path), config_text.encode())
         write_atomically(path, self._text.encode())
 
     def _top_level(self) -> dict[str, Any]:
@@ -214,8 +204,8 @@ class WordLevelTokenizer(TextTokenizer):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Only the unknown token is in the model as well: text that spells another one is an
-            # unknown word where special tokens are not looked for.
+            # Only the unknown token is in the model as well: where special tokens are not
+            # recognised, text that spells another one is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **flags, "special": True}
                 for text, token_id in self._special_ids.items()
@@ -248,13 +238,10 @@ class WordLevelTokenizer(TextTokenizer):
 
     @functools.cached_property
     def _text(self) -> str:
-        top = self._top_level()
-        model = self._model()
+        top, model = self._top_level(), self._model()
         top["added_tokens"] = tokenizer_file.Lines(top["added_tokens"])
         model["vocab"] = tokenizer_file.Lines(model["vocab"])
         return tokenizer_file.layout({**top, "model": model}) + "\n"
-
-    # --- what it is ------------------------------------------------------------------------------
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -277,17 +264,15 @@ class WordLevelTokenizer(TextTokenizer):
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, WordLevelTokenizer):
-            return NotImplemented
-        return self.vocabulary == other.vocabulary
+        if isinstance(other, WordLevelTokenizer):
+            return self.vocabulary == other.vocabulary
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.vocabulary)
 
     def __repr__(self) -> str:
         return f"WordLevelTokenizer(vocab_size={self.vocab_size})"
-
-    # --- text -> ids -> text ---------------------------------------------------------------------
 
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
@@ -313,9 +298,9 @@ class WordLevelTokenizer(TextTokenizer):
         return [self._ids.get(word, unknown) for word in split(text)]
 
     def _decode(self, ids: list[int]) -> str:
-        r"""Join words with spaces, without one between a word and the mark that follows it.
+        r"""Join words with spaces, but none between a word and the mark that follows it.
 
-        What stood between the words is not known: `"a ,b\n"` comes back as `"a, b"`.
+        The original white space is not known: `"a ,b\n"` comes back as `"a, b"`.
         """
         parts: list[str] = []
         after_word = False
