@@ -1,18 +1,17 @@
 """The encoder: text as bytes and offsets in, token ids and offsets out.
 
-Law: for every document the ids are those of `reference.encode` over its pre-tokens; nothing that
-was encoded before changes them. Special tokens play no part here: text that spells one is text.
+For every document the ids are those of `reference.encode` over its pre-tokens, whatever was encoded
+before. Special tokens have no meaning here: text that spells one is text.
 
-    EncoderTables   what a vocabulary and a pattern are to the kernels, and the words that were
-                    merged before; made once, shared by all threads
-    Encoder         the tables and the words that it has seen last; one for each thread
+    EncoderTables   a vocabulary and a pattern as the kernels read them, and the cache of encoded
+                    pre-tokens; made once, shared by all threads
+    Encoder         the tables and a small cache of its own; one for each thread
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from bpe.kernels import encode as kernels
 from bpe.kernels import merge_tables, split
 from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import bind, pack
+from bpe.kernels.words import PretokenCache
 from bpe.patterns import PATTERNS
 from bpe.pretokenize import Pretokenizer, read_only, splitting
 from bpe.separated import joined
@@ -36,17 +36,15 @@ if TYPE_CHECKING:
 
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
-# Words of 8 bytes in the tables. Memory is resident when it is first written to, and hashes write
-# all over a table: those of all threads have room for those of 100 MB of text in one language.
-_FRONT = 2**19
-_ROWS, _MOST_ROWS = 2**21, 2**23
-_LONG_ROWS, _MOST_LONG_ROWS = 2**17, 2**21
+# Numbers of 8 bytes in the tables. Hashing touches every page of a table, so all of it becomes
+# resident: the shared tables grow with the number of pre-tokens, up to those of multilingual text.
+_THREAD_CACHE = 2**19
+_SHORT_THREAD_CACHE = 2**14  # for short texts, of which there may be few
+_ROWS, _MOST_ROWS = 2**17, 2**23
+_LONG_ROWS, _MOST_LONG_ROWS = 2**13, 2**21
 _ARENA = 2**23
-# The same for short texts, of which there may be few.
-_SHORT_FRONT = 2**14
-_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA = 2**15, 2**11, 2**16
-# After so many groups (a few MB of text) the kernel comes back, so that Ctrl-C is seen; after few
-# if another thread makes room at that moment.
+# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
+# another thread enlarges the cache.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
 _NO_LIMIT = 2**62
 # Bytes of text that an encoder encodes before the table of tokens is filled: that takes as long as
@@ -58,125 +56,92 @@ _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
 # Bytes of a text that is encoded by two kernel calls with arguments that were packed once. Their
 # scratch has room for one pre-token as long as that.
 _SHORT_TEXT = 2048
-assert _SHORT_TEXT <= merging.SELDOM_LONGER
+assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _BEGINNING = np.array([0, -1, 0, 1], np.int64).data
 # Scratch for ids that is larger than this is not kept for the next call.
 _KEPT_IDS = 2**24
 
 
-class SharedWords:
-    """What the encoders of one tokenizer have merged so far.
-
-    `current` may be used by any number of threads at the same time, and goes on to be valid when it
-    is replaced: what is added to it then is merged again another time.
-
-    Args:
-        rows, long_rows, arena: Numbers in the arrays of `kernels.words.Words`, at first.
+class SharedPretokenCache:
+    """The cache of encoded pre-tokens of one tokenizer, for any number of threads at a time.
 
     Attributes:
-        current: Number of the arena, as long as which is the same pieces of it are good; the words;
-            the words, packed.
+        current: The number of the arena, with which pieces of it become invalid; the cache; the
+            cache, packed. Threads that hold one that was replaced may go on with it: what they add
+            to it is lost, and merged again.
     """
 
-    def __init__(self, rows: int, long_rows: int, arena: int) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sizes = rows, long_rows, arena
-        self._replace(0, _no_words(*self._sizes))
+        self._replace(0, _no_words(_ROWS, _LONG_ROWS, _ARENA))
 
-    def _replace(self, number: int, words: word_kernels.Words) -> None:
-        self.current = number, words, pack(words)
+    def _replace(self, number: int, cache: PretokenCache) -> None:
+        self.current = number, cache, pack(cache)
 
-    def make_room(self, full: word_kernels.Words) -> bool:
-        """Replace words that are full, if nobody has yet. False: another thread is at it."""
+    def make_room(self, full: PretokenCache) -> bool:
+        """Replace a full cache, unless that has been done. False: another thread is doing it."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            number, words, _ = self.current
-            if words is full:
-                words = _with_room(full) or _no_words(*self._sizes)
-                self._replace(number + (words.arena is not full.arena), words)
+            number, cache, _ = self.current
+            if cache is full:
+                cache = _enlarged(full) or _no_words(_ROWS, _LONG_ROWS, _ARENA)
+                self._replace(number + (cache.arena is not full.arena), cache)
         finally:
             self._lock.release()
         return True
 
 
-class _WordsOfThread:
-    """Shared words, and what one thread has of them.
-
-    Attributes:
-        own: See `kernels.words.Words.own`.
-    """
-
-    def __init__(self, shared: SharedWords) -> None:
-        self.make_room = shared.make_room
-        self._shared = shared
-        # No words, which others may replace: who is idle would keep them in memory.
-        self._number, self.own = -1, np.zeros(4, np.int64)
-
-    def current(self) -> tuple[word_kernels.Words, Any]:
-        """Return the words, as they are and packed."""
-        number, words, packed = self._shared.current
-        if number != self._number:
-            self._number = number
-            self.own[:] = 0
-        return words, packed
-
-
-def _no_words(rows: int, long_rows: int, arena: int) -> word_kernels.Words:
-    words = word_kernels.Words(
-        rows=zeros(rows, np.uint64),
-        long_rows=zeros(long_rows, np.uint64),
-        arena=zeros(arena, np.uint64),
-        used=np.zeros(5, np.int64),
-        own=np.zeros(0, np.int64),  # each encoder has one
+def _no_words(rows: int, long_rows: int, arena: int) -> PretokenCache:
+    """Return an empty cache with so many numbers in its tables."""
+    ids = zeros(arena, np.uint64)
+    return _with_limits(
+        PretokenCache(
+            rows=zeros(rows, np.uint64),
+            long_rows=zeros(long_rows, np.uint64),
+            arena=ids,
+            arena_bytes=ids.view(np.uint8),
+            used=np.zeros(3, np.int64),
+            limits=np.zeros(3, np.int64),
+            own=np.zeros(0, np.int64),  # each encoder has one
+        )
     )
-    _set_limits(words)
-    return words
 
 
-def _with_room(words: word_kernels.Words) -> word_kernels.Words | None:
-    """Return the same words in larger tables; None if they have grown as far as they may."""
-    rows, long_rows = words.rows, words.long_rows
-    rows_are_full, long_rows_are_full, arena_is_full = _full(words)
+def _with_limits(cache: PretokenCache) -> PretokenCache:
+    """Three quarters of all rows may be taken; a row has four numbers, a long one two."""
+    sizes = len(cache.rows) // 4 * 3 // 4, len(cache.long_rows) // 2 * 3 // 4, len(cache.arena)
+    return cache._replace(limits=np.array(sizes, np.int64))
+
+
+def _is_full(cache: PretokenCache) -> NDArray[np.bool]:
+    """Return bool[3]: what is to be replaced: rows, long rows, or the arena and so everything.
+
+    It does what the kernel `is_full` does, of which loading the machine code takes milliseconds.
+    """
+    return cache.used > cache.limits
+
+
+def _enlarged(cache: PretokenCache) -> PretokenCache | None:
+    """Return the same rows in larger tables; None if these have grown as far as they may."""
+    rows, long_rows = cache.rows, cache.long_rows
+    rows_full, long_rows_full, arena_full = _is_full(cache)
     if (
-        arena_is_full
-        or (rows_are_full and len(rows) >= _MOST_ROWS)
-        or (long_rows_are_full and len(long_rows) >= _MOST_LONG_ROWS)
+        arena_full
+        or (rows_full and len(rows) >= _MOST_ROWS)
+        or (long_rows_full and len(long_rows) >= _MOST_LONG_ROWS)
     ):
         return None
-    # What is moved is counted already.
-    larger = words._replace(own=np.zeros(4, np.int64))
-    if rows_are_full:
-        n = min(4 * len(rows), _MOST_ROWS)
-        larger = larger._replace(rows=zeros(n, np.uint64))
+    larger = cache._replace(own=np.zeros(4, np.int64))  # rows that are moved are counted already
+    if rows_full:
+        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
         word_kernels.move_rows(rows, larger)
-    if long_rows_are_full:
+    if long_rows_full:
         n = min(4 * len(long_rows), _MOST_LONG_ROWS)
         larger = larger._replace(long_rows=zeros(n, np.uint64))
         word_kernels.move_long_rows(long_rows, larger)
-    _set_limits(larger)
-    return larger._replace(own=words.own)
-
-
-def _full(words: word_kernels.Words) -> tuple[bool, bool, bool]:
-    """Which are to be replaced: the rows, the long rows, all of it because of the arena.
-
-    As the kernel `is_full`, of which to load the machine code would take some milliseconds.
-    """
-    used = words.used.tolist()
-    return (
-        used[word_kernels.ROWS_TAKEN] > used[word_kernels.ROWS_LIMIT],
-        used[word_kernels.LONG_TAKEN] > used[word_kernels.LONG_LIMIT],
-        used[word_kernels.ARENA_USED] > len(words.arena),
-    )
-
-
-def _set_limits(words: word_kernels.Words) -> None:
-    """Three quarters of all rows can be taken."""
-    # A row has four numbers, one of `long_rows` two.
-    words.used[word_kernels.ROWS_LIMIT] = len(words.rows) // 4 * 3 // 4
-    words.used[word_kernels.LONG_LIMIT] = len(words.long_rows) // 2 * 3 // 4
+    return _with_limits(larger._replace(own=cache.own))
 
 
 def _power_of_two_above(n: int) -> int:
@@ -191,29 +156,29 @@ def group_scratch() -> kernels.Scratch:
     tail = np.empty(kernels.TAIL, np.uint8)
     return kernels.Scratch(
         positions=np.empty(n, np.int64),
-        group=np.empty(int(kernels.OTHERS) + 2 * n, np.uint32),
+        group=np.empty(int(kernels.MISSES) + 2 * n, np.uint32),
         keys=np.empty(4 * kernels.KEYS, np.uint64),
         found=np.empty(2 * kernels.KEYS, np.uint64),
-        missing=np.empty(2 * kernels.KEYS, np.uint32),
+        unseen=np.empty(2 * kernels.KEYS, np.uint32),
         new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
         tail=tail,
         tail_text=read_only(tail),
-        symbols=np.empty(merging.FEW, np.uint32),
+        symbols=np.empty(merging.MAX_SHORT, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
         least=np.empty(merging.BLOCKED // 16, np.uint32),
         begins=np.empty(merging.OVERLAP + 1, np.uint32),
-        **_rows(merging.SELDOM_LONGER),
+        **_rows(merging.SCRATCH_BYTES),
     )
 
 
 def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
-    """The arrays of `Scratch` that grow with the longest pre-token."""
-    n_listed = longest if longest >= merging.LISTED else 0
+    """Return the arrays of `Scratch` that grow with the longest pre-token."""
+    n_bucketed = min(longest, merging.WINDOW) if longest >= merging.MIN_BUCKETED else 0
     return {
         "rows": np.empty(4 * longest, np.uint32),
         "heap": np.empty(2 * longest + 3, np.uint64),
-        "lists": np.empty(2 * n_ranks if n_listed else 0, np.uint32),
-        "entries": np.empty(6 * n_listed, np.uint32),
+        "buckets": np.empty(2 * n_ranks if n_bucketed else 0, np.uint32),
+        "entries": np.empty(6 * n_bucketed, np.uint32),
     }
 
 
@@ -287,14 +252,9 @@ class EncoderTables:
             lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
         )
         self.packed = pack(self.tables)
-        self.words = SharedWords(_ROWS, _LONG_ROWS, _ARENA)
+        self.cache = SharedPretokenCache()
         self._flat = token_bytes, token_offsets
         self._filled = threading.Lock()
-
-    @cached_property
-    def short_words(self) -> SharedWords:
-        """What the encoders have merged of short texts."""
-        return SharedWords(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA)
 
     def fill_tokens(self) -> None:
         """Fill `Tables.tokens` once; until then, its tokens are looked up as other pre-tokens."""
@@ -376,18 +336,18 @@ def _fill_tokens(
 
 
 class Encoder:
-    """Encodes documents; what it merges, all encoders of the tables know then.
+    """Encodes documents; pre-tokens that it merges are cached for all encoders of the tables.
 
     An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between
     kernels, so that several encoders on several threads run side by side.
 
     Args:
-        tables: shared with as many other encoders as you like.
-        preparation: what happens to text before it is split; None for nothing.
-        dtype: of the ids, uint16 or uint32; uint32 if None.
+        tables: Shared with any number of other encoders.
+        preparation: What happens to text before it is split; None for nothing.
+        dtype: Of the ids, uint16 or uint32; uint32 if None.
 
     Raises:
-        EncodingError: it is another, or the ids of the vocabulary do not fit into it.
+        EncodingError: `dtype` is another type, or the ids of the vocabulary do not fit into it.
     """
 
     def __init__(
@@ -399,12 +359,12 @@ class Encoder:
         self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
         if self._dtype not in (np.uint16, np.uint32):
             raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
-        self._refuse_larger((1 << int(tables.tables.packing[0])) - 1)
+        self._check_fits((1 << int(tables.tables.packing[0])) - 1)
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables
-        self._words = _WordsOfThread(tables.words)
-        self._front = zeros(_FRONT, np.uint64)
+        self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
+        self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
         self._scratch = group_scratch()
         self._packed_scratch = pack(self._scratch)
         self._ids = np.empty(1024, np.uint32)
@@ -423,22 +383,22 @@ class Encoder:
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all documents, one after the other.
+        """Return the ids of all documents, one after the other.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8. What is not has some ids, but no particular
-                ones, and bytes may be missing in them.
+            buffer: uint8[n_bytes], well-formed UTF-8. Bytes that are not have some ids, but no
+                particular ones, and some may have none.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
-            prefix_id: put before every document, -1 for nothing.
-            suffix_id: put after every document, -1 for nothing.
-            starts_mid_document: the first document began in an earlier call: no prefix for it.
-            ends_mid_document: the last document continues in a later call; it gets no suffix.
+            prefix_id: Put before each document, -1 for nothing.
+            suffix_id: Put after each document, -1 for nothing.
+            starts_mid_document: The first document began in an earlier call: it gets no prefix.
+            ends_mid_document: The last document continues in a later call: it gets no suffix.
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
-                all the same; what stands between one and the next has no ids.
-            memory: gives uint8[n] for a number n of bytes, which nobody else has, as many as ids
-                could take: the ids are put there. New memory if None, and where text is prepared,
-                of which no more is kept than there are ids.
+                all the same; bytes between two documents have no ids.
+            memory: Returns uint8[n], which nobody else has, for the number n of bytes that the ids
+                can take at most: they are put there. None, or a preparation: new memory, of which
+                no more is kept than there are ids.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
@@ -447,39 +407,37 @@ class Encoder:
         Raises:
             EncodingError: An id before or after documents does not fit into the encoder's type.
         """
-        self._refuse_larger(max(prefix_id, suffix_id))
+        self._check_fits(max(prefix_id, suffix_id))
         if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
-            # What stands there must not meet a normalizer, nor a regex that may refuse it.
+            # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = joined(buffer, offsets)
             gaps = False
-        if self._preparation is None:
-            ids, token_offsets = self.encode_view(
-                buffer,
-                offsets,
-                prefix_id=prefix_id,
-                suffix_id=suffix_id,
-                starts_mid_document=starts_mid_document,
-                ends_mid_document=ends_mid_document,
-                gaps=gaps,
-                memory=memory,
+        around: dict[str, Any] = {
+            "prefix_id": prefix_id,
+            "suffix_id": suffix_id,
+            "starts_mid_document": starts_mid_document,
+            "ends_mid_document": ends_mid_document,
+        }
+        if self._preparation is not None:
+            return self._preparation.encode(
+                self.encode_view, buffer, offsets, frozenset(), **around
             )
-            return ids.copy() if memory is None else ids, token_offsets
-        return self._preparation.encode(
-            self.encode_view,
-            buffer,
-            offsets,
-            frozenset(),
-            prefix_id=prefix_id,
-            suffix_id=suffix_id,
-            starts_mid_document=starts_mid_document,
-            ends_mid_document=ends_mid_document,
-        )
+        ids, token_offsets = self.encode_view(buffer, offsets, gaps=gaps, memory=memory, **around)
+        return ids.copy() if memory is None else ids, token_offsets
 
-    def _refuse_larger(self, largest: int) -> None:
+    def _check_fits(self, largest: int) -> None:
         if largest > np.iinfo(self._dtype).max:
             raise EncodingError(
                 f"ids up to {largest:,} do not fit into {self._dtype}: take a larger type"
             )
+
+    def _cache(self) -> tuple[PretokenCache, Any]:
+        """Return the shared cache, as it is and packed; an idle encoder must hold none."""
+        number, cache, packed = self._tables.cache.current
+        if number != self._arena_number:
+            self._arena_number = number
+            self._own[:] = 0
+        return cache, packed
 
     def encode_view(
         self,
@@ -499,12 +457,11 @@ class Encoder:
         """
         if gaps and not len(offsets):
             offsets, gaps = np.zeros(1, np.int64), False
-        n = len(buffer)
-        self._n_bytes += n
+        self._n_bytes += len(buffer)
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
         n_documents = len(offsets) - 1
-        capacity = n + 2 * n_documents + kernels.COPIED
+        capacity = len(buffer) + 2 * n_documents + kernels.COPIED
         if memory is not None:
             ids = memory(capacity * 4).view(np.uint32)
         elif capacity <= len(self._ids):
@@ -514,9 +471,8 @@ class Encoder:
             if capacity <= _KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
-        is_narrow = self._dtype == np.uint16
-        narrow = ids.view(np.uint16) if is_narrow else _NOT_NARROW
-        written: NDArray[Any] = narrow if is_narrow else ids
+        narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NOT_NARROW
+        written: NDArray[Any] = narrow if len(narrow) else ids
         scratch = self._packed_scratch
         documents = kernels.Documents(
             offsets=read_only(offsets),
@@ -529,16 +485,16 @@ class Encoder:
             written[0] = prefix_id
             n_ids = 1
         source = read_only(buffer)
-        in_the_way = False
+        in_the_way = False  # another thread is enlarging the cache
         while cursor[0] < len(starts):
-            words, packed = self._words.current()
+            cache, packed = self._cache()
             n_ids = kernels.encode_pretokens(
                 packed,
                 self._tables.packed,
                 scratch,
                 documents,
-                self._front,
-                self._words.own,
+                self._thread_cache,
+                self._own,
                 source,
                 starts,
                 cursor,
@@ -550,14 +506,16 @@ class Encoder:
             )
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
-                # Not kept: one monstrous pre-token shall not cost memory for ever.
-                scratch = pack(
-                    self._scratch._replace(**_rows(longest, len(self._tables.tables.merged)))
-                )
-            elif cursor[0] < len(starts) and any(_full(words)):
-                in_the_way = not self._words.make_room(words)
-            else:
+                # Not kept: the memory for one monstrous pre-token.
+                larger = _rows(longest, len(self._tables.tables.merged))
+                scratch = pack(self._scratch._replace(**larger))
                 in_the_way = False
+            else:
+                in_the_way = (
+                    cursor[0] < len(starts)
+                    and bool(_is_full(cache).any())
+                    and not self._tables.cache.make_room(cache)
+                )
         token_offsets = documents.token_offsets
         if gaps:
             # A gap ends where it begins.
@@ -579,9 +537,8 @@ class Encoder:
     def _short_encoder(self) -> Callable[[bytes], list[int] | None]:
         """Return a function that encodes a short text by kernels whose arguments are packed.
 
-        It returns None if the tables are full while another thread makes room in them.
+        It returns None if the cache is full while another thread enlarges it.
         """
-        # What a block reads behind the text are zeros.
         text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
         ids = np.empty(_SHORT_TEXT + 2 + kernels.COPIED, np.uint32)
@@ -593,15 +550,14 @@ class Encoder:
         split_text = bind(
             split_documents, characters, split_scratch, source, read_only(offsets), False, starts
         )
-        words_of_thread = _WordsOfThread(self._tables.short_words)
-        merge_text = bind(
+        encode_pretokens = bind(
             kernels.encode_pretokens,
-            words_of_thread.current()[1],
+            self._cache()[1],
             self._tables.packed,
             self._packed_scratch,
             pack(documents),
-            np.zeros(_SHORT_FRONT, np.uint64),
-            words_of_thread.own,
+            np.zeros(_SHORT_THREAD_CACHE, np.uint64),
+            self._own,
             source,
             starts,
             cursor,
@@ -614,16 +570,16 @@ class Encoder:
 
         def encode(data: bytes) -> list[int] | None:
             n = len(data)
-            text_bytes[: n + len(_ZEROS)] = data + _ZEROS
+            text_bytes[: n + len(_ZEROS)] = data + _ZEROS  # a block is read beyond the text
             text_end[1] = n
             split_text(characters)
             while True:
                 place[:] = _BEGINNING
-                words, packed = words_of_thread.current()
-                n_ids = merge_text(packed)
+                cache, packed = self._cache()
+                n_ids = encode_pretokens(packed)
                 if place[0] > n >> 6:
                     return found[:n_ids].tolist()
-                if not words_of_thread.make_room(words):
+                if not self._tables.cache.make_room(cache):
                     return None
 
         return encode

@@ -175,7 +175,7 @@ def test_long_pretokens_are_merged_alike_in_every_way(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a merge makes a pair that comes before it, as only ranks can have it."""
-    monkeypatch.setattr(merging, "LISTED", 2)
+    monkeypatch.setattr(merging, "MIN_BUCKETED", 2)
     chosen = random.Random(1)
     early = met = 0
     for seed in range(5):
@@ -197,21 +197,17 @@ def test_long_pretokens_are_merged_alike_in_every_way(
             scratch = encode.group_scratch()._replace(**rows)
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
             ids = np.zeros(length + 3, np.uint32)
-            n = merging.merge_many(tables, scratch, buffer, 1, 1 + length, ids, 2)
-            assert ids[2:n].tolist() == expected
-            merging.merge_lists(tables, scratch, buffer, 1, 1 + length)
-            n = merging.read_rows(scratch.rows, length, ids, 2)
-            assert ids[2:n].tolist() == expected
-            merging.merge_blocks(tables, scratch, buffer, 1, 1 + length)
-            n = merging.read_rows(scratch.rows, length, ids, 2)
-            assert ids[2:n].tolist() == expected
-            if length <= merging.FEW:
-                n = merging.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            for merge in (merging.merge_heap, merging.merge_bucketed, merging.merge_blocks):
+                merge(tables, scratch, buffer, 1, 1 + length)
+                n = merging.read_rows(scratch.rows, length, ids, 2)
                 assert ids[2:n].tolist() == expected
-            for window, listed in itertools.product((2, 9, 16, 40), (False, True)):
+            if length <= merging.MAX_SHORT:
+                n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
+                assert ids[2:n].tolist() == expected
+            for window, bucketed in itertools.product((2, 9, 16, 40), (False, True)):
                 for overlap in (1, window // 2, window - 1):
                     n = merging.merge_windows(
-                        tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap, listed
+                        tables, scratch, buffer, 1, 1 + length, ids, 2, window, overlap, bucketed
                     )
                     assert n == -1 or ids[2:n].tolist() == expected
                     met += n >= 0 and length > window
@@ -252,10 +248,10 @@ def test_pairs_that_are_merged_before_all_others() -> None:
             text = bytes(chosen.choices(alphabet, k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
-            first = merging.lay_out_few(tables, scratch, buffer, 1, length)
+            first = merging.lay_out_bytes(tables, scratch, buffer, 1, length)
             before_all += int(first).bit_count()
             ids = np.zeros(length + 3, np.uint32)
-            n = merging.merge_few(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
     assert marked > 0
     assert before_all > 50
@@ -517,7 +513,7 @@ def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
 @pytest.mark.parametrize("small", ["ARENA", "LONG_ROWS", "ROWS"])
 def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of each kind more than there is room for: short ones, short ones of many ids, long ones.
-    roomy = {"FRONT": 8, "ROWS": 2**12, "LONG_ROWS": 2**10, "ARENA": 2**12}
+    roomy = {"THREAD_CACHE": 8, "ROWS": 2**12, "LONG_ROWS": 2**10, "ARENA": 2**12}
     with_small_tables(monkeypatch, **(roomy | {small: 128}))
     encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
@@ -526,7 +522,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
         text = " ".join((words * 2)[first : first + 10])
         ids, _ = encoder.encode(*as_batch([text]))
         assert bytes(ids.astype(np.uint8)) == text.encode()
-        _, current, _ = encoder._words._shared.current
+        _, current, _ = encoder._tables.cache.current
         if not any(current is words for words in seen):
             seen.append(current)
         assert len(current.rows) == encode._ROWS
@@ -534,9 +530,8 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_small_tables(
-        monkeypatch, FRONT=8, ROWS=2**8, MOST_ROWS=2**12, LONG_ROWS=2**5, MOST_LONG_ROWS=2**11
-    )
+    sizes = {"ROWS": 2**8, "MOST_ROWS": 2**12, "LONG_ROWS": 2**5, "MOST_LONG_ROWS": 2**11}
+    with_small_tables(monkeypatch, THREAD_CACHE=8, **sizes)
     encoder = Encoder(filled_tables(Vocabulary.from_merges([(b"x", b"y")]), "gpt2"))
     words = [f" {'xy' * (i % 3)}{chr(97 + i % 23) * n}" for i in range(200) for n in (3, 9, 17)]
     words = sorted(set(words), key=words.index)
@@ -549,7 +544,7 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
             assert ids.tolist() == [
                 256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
             ]
-        _, current, _ = encoder._words._shared.current
+        _, current, _ = encoder._tables.cache.current
         taken.append(
             (
                 np.count_nonzero(current.rows[1::4]),
@@ -564,13 +559,16 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
     assert taken[0] == taken[1]
 
 
-def words_of(n_rows: int, n_long_rows: int) -> word_kernels.Words:
+def words_of(n_rows: int, n_long_rows: int) -> word_kernels.PretokenCache:
     """Empty tables."""
-    return word_kernels.Words(
+    arena = np.zeros(256, np.uint64)
+    return word_kernels.PretokenCache(
         rows=np.zeros(4 * n_rows, np.uint64),
         long_rows=np.zeros(2 * n_long_rows, np.uint64),
-        arena=np.zeros(256, np.uint64),
-        used=np.array([0, 0, n_rows, 0, n_long_rows]),
+        arena=arena,
+        arena_bytes=arena.view(np.uint8),
+        used=np.zeros(3, np.int64),
+        limits=np.array([n_rows, n_long_rows, len(arena)]),
         own=np.zeros(4, np.int64),
     )
 
@@ -579,17 +577,20 @@ def key_of(number: int) -> tuple[np.uint64, np.uint64]:
     return np.uint64(number * 0x9E3779B97F4A7C15 % 2**64), np.uint64(8 << 56)
 
 
-def find(words: word_kernels.Words, number: int) -> int:
+def find(words: word_kernels.PretokenCache, number: int) -> int:
     """Where `put` has put the row of a number, or -2 less where it would, or -1."""
     low, high = key_of(number)
     bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
     return int(word_kernels.find_row(words.rows, bucket, low, high))
 
 
-def put(words: word_kernels.Words, number: int) -> int:
-    """Add a row of its own for a number; its place is returned."""
+def put(words: word_kernels.PretokenCache, number: int) -> int:
+    """Add a row of its own for a number, unless it is there; its place is returned."""
     low, high = key_of(number)
-    return int(word_kernels.add_row(words, low, high, np.uint64(number), np.uint64(1)))
+    at = find(words, number)
+    if at >= 0:
+        return at
+    return int(word_kernels.add_row(words, at, low, high, np.uint64(number), np.uint64(1)))
 
 
 @pytest.mark.parametrize("n_rows", [4, 8, 32, 64])
@@ -633,13 +634,13 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     ids = np.arange(3, dtype=np.uint32)
     place = word_kernels.remember(words, ids, 2, text, 0, len(text))
     entry = np.uint64(int(place) << 22 | 2 << 11 | len(text))
-    assert word_kernels.add_long_row(words, hashed, entry) == 2
+    assert word_kernels.add_long_row(words, free, hashed, entry) == 2
     assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == 2
     # The hash alone is not believed.
     other = np.frombuffer(b"0123456789abcdefghj", np.uint8)
     assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -2 - 4
     assert not word_kernels.still_free(words.long_rows, free)
-    larger = words_of(4, 16)._replace(arena=words.arena)
+    larger = words_of(4, 16)._replace(arena=words.arena, arena_bytes=words.arena_bytes)
     word_kernels.move_long_rows(words.long_rows, larger)
     assert np.count_nonzero(larger.long_rows[1::2]) == 1
     at = int(word_kernels.find_long_row(larger, hashed, text, 0, len(text)))
@@ -667,7 +668,7 @@ def _add_and_check(words, n):
         bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
         at = word_kernels.find_row(words.rows, bucket, low, high)
         if at < 0:
-            at = word_kernels.add_row(words, low, high, np.uint64(i), low ^ high)
+            at = word_kernels.add_row(words, at, low, high, np.uint64(i), low ^ high)
         if at >= 0 and (words.rows[at + 2] != np.uint64(i) or words.rows[at + 3] != low ^ high):
             wrong += 1
     return wrong
@@ -702,13 +703,13 @@ def test_rows_are_published_in_order_on_every_processor() -> None:
 
 
 def test_idle_encoders_keep_no_words_that_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_small_tables(monkeypatch, FRONT=8, ROWS=64, LONG_ROWS=64, ARENA=256)
+    with_small_tables(monkeypatch, THREAD_CACHE=8, ROWS=64, LONG_ROWS=64, ARENA=256)
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     idle = Encoder(tables)
     idle.encode(*as_batch(["a few words"]))
-    before = weakref.ref(tables.words.current[1].rows)
+    before = weakref.ref(tables.cache.current[1].rows)
     Encoder(tables).encode(*as_batch(documents()))
-    assert tables.words.current[0] > 0
+    assert tables.cache.current[0] > 0
     assert before() is None
     idle.encode(*as_batch(["a few words"]))
 
@@ -717,36 +718,37 @@ def test_a_word_is_merged_for_all_encoders_once() -> None:
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     first, second = Encoder(tables), Encoder(tables)
     expected, _ = first.encode(*as_batch(documents()))
-    before = [array.copy() for array in tables.words.current[1]]
+    before = [array.copy() for array in tables.cache.current[1]]
     assert before[0].any()
     ids, _ = second.encode(*as_batch(documents()))
     assert (ids == expected).all()
-    for array, other in zip(tables.words.current[1], before, strict=True):
+    for array, other in zip(tables.cache.current[1], before, strict=True):
         assert (array == other).all()
 
 
 def test_while_another_thread_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     # Full tables are gone on with; what finds no place in them is merged all the same.
-    with_small_tables(monkeypatch, FRONT=8, ROWS=64, MOST_ROWS=2**12, LONG_ROWS=16, ARENA=128)
+    sizes = {"ROWS": 64, "MOST_ROWS": 2**12, "LONG_ROWS": 16, "ARENA": 128}
+    with_small_tables(monkeypatch, THREAD_CACHE=8, **sizes)
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables)
     expected, _ = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2")).encode(
         *as_batch(documents())
     )
-    before = tables.words.current
-    with tables.words._lock:
+    before = tables.cache.current
+    with tables.cache._lock:
         for _ in range(2):
             ids, _ = encoder.encode(*as_batch(documents()))
             assert (ids == expected).all()
-            assert tables.words.current is before
+            assert tables.cache.current is before
     encoder.encode(*as_batch(documents()))
-    assert tables.words.current is not before
+    assert tables.cache.current is not before
 
 
 def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small tables, so that they meet at the same rows, and replace what others use.
     with_small_tables(
-        monkeypatch, FRONT=64, ROWS=2**8, MOST_ROWS=2**11, LONG_ROWS=2**7, ARENA=2**11
+        monkeypatch, THREAD_CACHE=64, ROWS=2**8, MOST_ROWS=2**11, LONG_ROWS=2**7, ARENA=2**11
     )
     monkeypatch.setattr("bpe.encode._GROUPS_PER_CALL", 1)
     texts = documents()[::3]
@@ -858,15 +860,15 @@ def test_texts_around_the_length_from_which_on_they_are_not_short() -> None:
 def test_tables_of_short_texts_grow_and_begin_anew(
     arena: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"SHORT_FRONT": 8, "SHORT_ROWS": 64, "SHORT_LONG_ROWS": 16, "SHORT_ARENA": arena}
-    with_small_tables(monkeypatch, **sizes)
+    sizes = {"ROWS": 64, "MOST_ROWS": 2**12, "LONG_ROWS": 16, "MOST_LONG_ROWS": 2**11}
+    with_small_tables(monkeypatch, SHORT_THREAD_CACHE=8, ARENA=arena, **sizes)
     encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
     seen = []
     for first in range(0, 400, 10):
         text = " ".join((words * 2)[first : first + 10])
         assert bytes(encoder.encode_text(text.encode())) == text.encode()
-        current = encoder._tables.short_words.current
+        current = encoder._tables.cache.current
         seen.append((current[0], len(current[1].rows), len(current[1].long_rows)))
     number, rows, long_rows = seen[-1]
     if arena == 128:
@@ -881,11 +883,11 @@ def test_a_short_text_does_not_wait_for_tables_that_another_thread_enlarges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_small_tables(
-        monkeypatch, SHORT_FRONT=8, SHORT_ROWS=64, SHORT_LONG_ROWS=16, SHORT_ARENA=128
+        monkeypatch, SHORT_THREAD_CACHE=8, ROWS=64, LONG_ROWS=16, ARENA=128
     )
     tables = filled_tables(Vocabulary.from_merges([]), "gpt2")
     encoder = Encoder(tables)
-    with tables.short_words._lock:
+    with tables.cache._lock:
         for i in range(200):
             text = (chr(97 + i % 26) * (2 + i % 28)).encode()
             assert bytes(encoder.encode_text(text)) == text
@@ -906,7 +908,7 @@ def test_longest_pretoken() -> None:
             starts[bit >> 6] |= np.uint64(1 << (bit & 63))
         ordered = sorted(bits)
         longest = max(b - a for a, b in pairwise(ordered))
-        expected = max(longest, merging.SELDOM_LONGER)
+        expected = max(longest, merging.SCRATCH_BYTES)
         assert encode_kernels.longest_pretoken(starts) == expected
 
 

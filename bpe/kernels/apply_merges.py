@@ -1,13 +1,13 @@
 """A pre-token -> token ids, by merging.
 
-Law: the ids are those of `reference.encode`: the pair of the lowest rank first, of several such the
-leftmost. How it is found depends on the length: in up to FEW symbols by looking at all ranks, which
-are side by side; in more by looking at the smallest of every 16; in windows that begin and end
-where the whole pre-token has a boundary, too; in what is very long by lists of the pairs of each
-rank, or by a heap.
+The ids are those of `reference.encode`: the pair of the lowest rank first, of several such the
+leftmost. The way to find it depends on the length: up to MAX_SHORT symbols all ranks are compared;
+up to BLOCKED bytes the smallest of every 16; longer pre-tokens are merged in windows that begin and
+end where the whole pre-token has a boundary, too, each by blocks or, where many merges are to be
+expected, by a bucket for each rank. A heap is for pre-tokens in which windows do not meet.
 
-What nothing around it can come before is merged at once (see `bpe.kernels.merge_tables`): a
-character of several bytes, where that is what most text is made of, and elsewhere pairs of bytes.
+Pairs that no merge around them can precede are merged at once (see `bpe.kernels.merge_tables`): a
+character of several bytes in text that is mostly made of those, elsewhere pairs of bytes.
 
 `scratch` is a `bpe.kernels.encode.Scratch` everywhere.
 """
@@ -47,43 +47,41 @@ from bpe.kernels.merge_tables import (
     whole_token,
 )
 
-FEW = 64  # symbols up to which the smallest of all pairs is found by looking at each of them
-SELDOM_LONGER = 2112  # bytes; for what is longer there is memory when it comes
-BLOCKED = 2048  # bytes up to which it is found by looking at some blocks of them
-LISTED = 4096  # bytes from which on pairs are in lists by their ranks
-WINDOW = 65536  # bytes of a pre-token that are merged together by lists, if it is longer
+MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
+BLOCKED = 2048  # bytes up to which the smallest ranks of blocks are compared
+SCRATCH_BYTES = 2112  # of a pre-token for which there is memory; for longer ones more is allocated
+MIN_BUCKETED = 4096  # bytes from which on pairs are in buckets by their ranks
+WINDOW = 65536  # bytes of such a pre-token that are merged together
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
-LISTED_MOST = 2**29  # three entries for a byte have numbers below _NO_ENTRY
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_ENTRY = np.uint32(0x7FFFFFFF)
-_UNORDERED = np.uint32(0x80000000)  # a bit beside the last entry of a list
+_UNORDERED = np.uint32(0x80000000)  # a bit of the last entry of a bucket
 _ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
 # In a row of `Scratch.rows`, for the symbol at each position: its id, the rank of the pair that it
-# begins, and the positions of the symbols behind and before it.
+# begins, and the positions of the next symbol and of the one before.
 _SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
 
 
 @kernel
 def pack(rank, at, most):
-    """A rank and a place below `most` in one word, smaller where the merge comes earlier."""
+    """A rank and a place below `most` in one word, which is smaller for an earlier merge."""
     return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
 
 
 @kernel
 def byte_rank(entry):
-    """The rank of a pair of bytes, as `pair_rank` gives it, from its entry in `byte_pairs`."""
+    """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
     rank = entry & UNRANKED
     return NO_RANK if rank == UNRANKED else np.uint32(rank)
 
 
 @kernel
-def lay_out_few(tables, scratch, buffer, start, n):
+def lay_out_bytes(tables, scratch, buffer, start, n):
     """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
 
     Returns:
-        The places of pairs that can be merged before all others: of whatever may become of what is
-        around them, nothing is merged with a byte of theirs at their rank or a lower one, nor with
-        what they become. So they are merged in the end, and nothing else asks when.
+        Bit set of the places of pairs that can be merged first: whatever their neighbours become,
+        no merge at their rank or a lower one takes one of their bytes, or the token that they make.
     """
     always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
@@ -91,17 +89,17 @@ def lay_out_few(tables, scratch, buffer, start, n):
     here = np.uint64(start)
     byte = np.uint64(buffer[here])
     first = np.uint64(0)
-    # Of the pair before, the rank if nothing on its left can be sooner; and at which rank its
-    # second byte may be merged with something on the left.
+    # The rank of the pair before, if no merge on its left can precede it; the lowest rank at which
+    # its second byte may be merged with something on its left.
     waiting = limit = UNRANKED
     for i in range(n - 1):
         place = np.uint64(i)
         symbols[place] = np.uint32(tables.byte_ids[byte])
         following = np.uint64(buffer[here + place + one])
         entry = tables.byte_pairs[byte << np.uint64(8) | following]
-        packed[place] = pack(byte_rank(entry), place, FEW)
+        packed[place] = pack(byte_rank(entry), place, MAX_SHORT)
         first |= np.uint64(waiting < (entry >> bits >> bits) & UNRANKED) << place
-        # A rank that is marked on top is larger than any limit.
+        # A rank with EARLY set is larger than any limit.
         rank = entry & (UNRANKED | EARLY)
         waiting = rank if rank < limit else UNRANKED
         limit = (entry >> bits) & UNRANKED
@@ -115,7 +113,7 @@ def lay_out_few(tables, scratch, buffer, start, n):
 
 @kernel
 def merge_first(tables, symbols, packed, first, left):
-    """Merge the pairs at the places `first` of `left`. Returns the places that are left then."""
+    """Merge the pairs at the places `first`, of the places `left`. Returns those left then."""
     always_inline()
     one = np.uint64(1)
     left ^= first << one
@@ -125,7 +123,7 @@ def merge_first(tables, symbols, packed, first, left):
         places &= places - one
         symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
         packed[at + one] = NO_RANK
-    # The pairs before them have changed, too; what is no place any more belongs to another of them.
+    # The pairs before them have changed, too.
     places = first | ((first >> one) & left)
     while places != 0:
         at = np.uint64(trailing_zeros(places))
@@ -134,21 +132,20 @@ def merge_first(tables, symbols, packed, first, left):
         new = NO_RANK
         if after != 0:
             following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, FEW)
+            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
         packed[at] = new
     return left
 
 
 @kernel
 def lay_out_characters(tables, scratch, buffer, start, stop):
-    """Fill `symbols` and `packed` for `buffer[start:stop]`, in which a character is one symbol.
+    """Fill `symbols` and `packed` for `buffer[start:stop]`, with characters as symbols.
 
-    It is where that comes before all that its bytes, or what they become on the way, could be
-    merged with on either side, and before all that it is merged with itself. Elsewhere its bytes
-    are the symbols.
+    A character is one symbol if its merges precede all that could take its bytes, or what they
+    become on the way, from either side, and all of itself. Else its bytes are the symbols.
 
     Returns:
-        The number of symbols; 0 if there are more than FEW.
+        The number of symbols; 0 if there are more than MAX_SHORT.
     """
     always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
@@ -156,7 +153,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
     byte_pairs, characters = tables.byte_pairs, tables.characters
     at, end = np.uint64(start), np.uint64(stop)
     n = np.uint64(0)
-    # Of the bytes on both sides of this place; what stands before it.
+    # Entry of the bytes on both sides of this place; kind of the byte before it.
     limits, kind = NO_LIMITS, np.uint32(0)
     while at < end:
         byte = np.uint64(buffer[at])
@@ -184,7 +181,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
                     and continues(final)
                 ):
                     symbol, last, after = merged_id(tables, np.uint32(rank)), final, behind
-        if n == np.uint64(FEW):
+        if n == np.uint64(MAX_SHORT):
             return 0
         symbols[n] = symbol
         n += one
@@ -194,7 +191,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
             kind = kind_before(last)
     for i in range((np.int64(n) + 15) & ~15):
         packed[np.uint64(i)] = NO_RANK
-    # Without a branch for each, which the processor could only guess.
+    # Without a branch for each, which would be mispredicted.
     mergeable, symbol = np.uint64(0), symbols[np.uint64(0)]
     for i in range(np.int64(n) - 1):
         place = np.uint64(i)
@@ -205,13 +202,13 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
         place = np.uint64(trailing_zeros(mergeable))
         mergeable &= mergeable - one
         rank = known_rank(tables, symbols[place], symbols[place + one])
-        packed[place] = pack(rank, place, FEW)
+        packed[place] = pack(rank, place, MAX_SHORT)
     return np.int64(n)
 
 
 @kernel
 def begins_beyond_ascii(buffer, start, stop):
-    """Whether the first character, or the one behind a space, has several bytes."""
+    """Whether the first character, or the one after a space, has several bytes."""
     always_inline()
     at = np.uint64(start)
     if buffer[at] == 0x20 and start + 1 < stop:
@@ -220,12 +217,8 @@ def begins_beyond_ascii(buffer, start, stop):
 
 
 @kernel
-def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Merge a pre-token of at most FEW bytes, by looking at every pair for the smallest rank.
-
-    Returns:
-        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
-    """
+def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
+    """Merge a pre-token of at most MAX_SHORT bytes and append its ids. Returns their number now."""
     always_inline()
     if begins_beyond_ascii(buffer, start, stop):
         n = lay_out_characters(tables, scratch, buffer, start, stop)
@@ -233,7 +226,7 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
     else:
         n = stop - start
         left = _NONE >> np.uint64(64 - n)
-        first = lay_out_few(tables, scratch, buffer, start, n)
+        first = lay_out_bytes(tables, scratch, buffer, start, n)
         if first != 0:
             left = merge_first(tables, scratch.symbols, scratch.packed, first, left)
     return merge_symbols(tables, scratch, n, left, ids, n_ids)
@@ -241,12 +234,12 @@ def merge_few(tables, scratch, buffer, start, stop, ids, n_ids):
 
 @kernel
 def merge_symbols(tables, scratch, n, left, ids, n_ids):
-    """Merge the n symbols that are laid out, of which those at the places `left` are left.
+    """Merge the symbols at the places `left` of the first n, and append their ids.
 
-    The first symbols of pairs stay where they are; a bit set tells which are left.
+    A merge puts its token at the place of its first symbol, and takes the other out of the bit set.
 
     Returns:
-        As `merge_few`.
+        The number of ids now.
     """
     always_inline()
     one = np.uint64(1)
@@ -263,7 +256,7 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
         joined = at + one + np.uint64(trailing_zeros(after))
         before = left & ((one << at) - one)
         preceding = np.uint64(63 - leading_zeros(before | one))
-        # While the ranks of the two new pairs are looked up: the smallest of the others.
+        # The smallest of the others, while the ranks of the two new pairs are looked up.
         best = minimum_of_others(packed, 0, ONE_PLACE, at, joined, preceding)
         for i in range(16, n_places, 16):
             best = min(best, minimum_of_others(packed, i, ONE_PLACE, at, joined, preceding))
@@ -274,11 +267,11 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
         new = NO_RANK
         if after != 0:
             following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbol, symbols[following]), at, FEW)
+            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
         packed[at] = new
         best = min(best, new)
         if before != 0:
-            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, FEW)
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
             packed[preceding] = new
             best = min(best, new)
     while left != 0:
@@ -302,17 +295,16 @@ def lay_out(tables, rows, buffer, start, n):
         rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
         rows[row + _RANK] = rank
         rows[row + _FOLLOWING] = np.uint32(i + 1)
-        # None is before the first: the number there is never used.
+        # That of the first is never used.
         rows[row + _PRECEDING] = np.uint32(max(i - 1, 0))
 
 
 @kernel
 def merge_at(tables, rows, n, at):
-    """Merge the pair that begins at a position.
+    """Merge the pair that begins at position `at`.
 
     Returns:
-        The position before it, and the ranks of the pairs that begin there and at `at` now: those
-        are the new ones.
+        The position before it, and the ranks of the two new pairs: the one there, the one at `at`.
     """
     row = 4 * at
     right = np.int64(rows[row + _FOLLOWING])
@@ -336,7 +328,7 @@ def merge_at(tables, rows, n, at):
 
 @kernel
 def read_rows(rows, n, ids, n_ids):
-    """Append the symbols that are left. Returns the number of ids now."""
+    """Append the ids of the symbols that are left. Returns the number of ids now."""
     at = 0
     while at < n:
         ids[n_ids] = rows[4 * at + _SYMBOL]
@@ -346,18 +338,13 @@ def read_rows(rows, n, ids, n_ids):
 
 
 @kernel
-def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Merge a pre-token of any length in O(n log n) time.
+def merge_heap(tables, scratch, buffer, start, stop):
+    """Merge `buffer[start:stop]` in O(n log n) time; `scratch.rows` has the symbols that are left.
 
-    A heap holds `rank << 32 | position`; links join the symbols that are left. An entry of the heap
-    whose pair has changed since is dropped when it comes up.
-
-    Returns:
-        The number of ids after this pre-token; they are written to `ids` from `n_ids` on.
+    The heap holds `rank << 32 | position`; an entry whose pair has changed since is dropped. There
+    are n - 1 at first, and each of n - 1 merges takes one out and puts at most two in.
     """
     n = stop - start
-    # n - 1 pairs at first; each merge takes its entry out before it puts at most two in, and there
-    # are n - 1 merges.
     rows, heap = scratch.rows, scratch.heap
     size = 0
     lay_out(tables, rows, buffer, start, n)
@@ -371,15 +358,13 @@ def merge_many(tables, scratch, buffer, start, stop, ids, n_ids):
             before, rank_before, rank = merge_at(tables, rows, n, at)
             size = _push(heap, size, rank, at)
             size = _push(heap, size, rank_before, before)
-    return read_rows(rows, n, ids, n_ids)
 
 
 @kernel
 def merge_blocks(tables, scratch, buffer, start, stop):
-    """Merge at most BLOCKED bytes, `buffer[start:stop]`; `scratch.rows` has what is left.
+    """Merge at most BLOCKED bytes as `merge_heap` does, by the smallest rank of every 16 places.
 
-    The pairs are in blocks of 16 places. The smallest of all blocks is merged, and then the blocks
-    of the three places that it changes are looked through.
+    A merge changes three places, whose blocks are searched again.
     """
     n = stop - start
     rows, packed, least = scratch.rows, scratch.packed, scratch.least
@@ -410,43 +395,37 @@ def merge_blocks(tables, scratch, buffer, start, stop):
 
 
 @kernel
-def merge_lists(tables, scratch, buffer, start, stop):
-    """Merge `buffer[start:stop]` in the order of ranks; `scratch.rows` has what is left.
+def merge_bucketed(tables, scratch, buffer, start, stop):
+    """Merge at most WINDOW bytes as `merge_heap` does, in the order of ranks.
 
-    The positions of the pairs of each rank are a list, to whose end new ones are added: most come
-    in order, and what does not is put in order when its rank comes up. Only pairs of a rank that
-    has come up already, which some vocabularies of tiktoken have, go into the heap before.
+    New pairs are appended to the bucket of their rank: most come in order of position, and a bucket
+    that is not in order is sorted by the heap when its rank is reached. There new pairs go, too,
+    whose rank was reached already, as with some vocabularies of tiktoken.
     """
     n = stop - start
-    rows, heap, lists, entries = scratch.rows, scratch.heap, scratch.lists, scratch.entries
+    rows, heap, buckets, entries = scratch.rows, scratch.heap, scratch.buckets, scratch.entries
     size, n_entries = 0, np.int64(0)
-    lists[:] = _NO_ENTRY
+    buckets[:] = _NO_ENTRY
     lay_out(tables, rows, buffer, start, n)
     for i in range(n - 1):
-        n_entries = _append(lists, entries, n_entries, rows[4 * i + _RANK], i)
-    for rank_now in range(lists.size // 2):
-        entry = np.int64(lists[2 * rank_now])
-        if entry == _NO_ENTRY:
-            continue
-        in_order = lists[2 * rank_now + 1] & _UNORDERED == 0
-        while True:
-            if entry != _NO_ENTRY and not in_order:
-                at = np.int64(entries[2 * entry])
+        n_entries = _append(buckets, entries, n_entries, rows[4 * i + _RANK], i)
+    for rank_now in range(buckets.size // 2):
+        entry = np.int64(buckets[2 * rank_now])
+        if entry != _NO_ENTRY and buckets[2 * rank_now + 1] & _UNORDERED:
+            while entry != _NO_ENTRY:
+                size = _push(heap, size, np.uint32(rank_now), np.int64(entries[2 * entry]))
                 entry = np.int64(entries[2 * entry + 1])
-                size = _push(heap, size, np.uint32(rank_now), at)
-                continue
+        while entry != _NO_ENTRY or size > 0:
             first = _NONE
             if entry != _NO_ENTRY:
                 first = (np.uint64(rank_now) << np.uint64(32)) | np.uint64(entries[2 * entry])
             if size > 0 and heap[_ROOT] < first:
                 first = heap[_ROOT]
                 size = _pop(heap, size)
-            elif entry != _NO_ENTRY:
+            else:
                 entry = np.int64(entries[2 * entry + 1])
                 if entry != _NO_ENTRY:
                     prefetch(rows, 4 * np.int64(entries[2 * entry]))
-            else:
-                break
             at = np.int64(first & np.uint64(0xFFFFFFFF))
             if np.uint64(rows[4 * at + _RANK]) != first >> np.uint64(32):
                 continue
@@ -454,44 +433,44 @@ def merge_lists(tables, scratch, buffer, start, stop):
             if rank <= rank_now:
                 size = _push(heap, size, rank, at)
             else:
-                n_entries = _append(lists, entries, n_entries, rank, at)
+                n_entries = _append(buckets, entries, n_entries, rank, at)
             if rank_before <= rank_now:
                 size = _push(heap, size, rank_before, before)
             else:
-                n_entries = _append(lists, entries, n_entries, rank_before, before)
+                n_entries = _append(buckets, entries, n_entries, rank_before, before)
 
 
 @kernel
-def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed):
-    """Merge a long pre-token window by window, in time that grows with its length alone.
+def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, bucketed):
+    """Merge a long pre-token window by window, in linear time, and append its ids.
 
-    Two tokens that are neighbours in a text are what their bytes alone become, too: nothing was
-    merged across their ends. And tokens of which that holds of any two neighbours are those of the
-    whole text: the first merge that differed would cross an end between two of them, and it would
-    have come up for these two alone. So where a token of a window is one of the next window as
-    well, all up to it from the one and all behind it from the other are the tokens of both. (That
-    neighbours decide it is what the encoder of GitHub's `bpe` crate, rust-gems, rests on.)
+    The bytes of two neighbouring tokens of a text alone become these two tokens: nothing was merged
+    across their ends. And tokens of which this holds for any two neighbours are those of the whole
+    text: the first merge that differed would cross the end between two of them, and it would have
+    come up for these two alone. So where two windows have a token in common, the tokens of both are
+    all up to it from the first and all after it from the second. (The encoder of GitHub's `bpe`
+    crate, rust-gems, rests on this, too.)
 
     Args:
-        window: bytes that are merged together, at most BLOCKED if not `listed`.
-        overlap: the next window begins at the first token that begins in the last `overlap` bytes
+        window: Bytes that are merged together, at most BLOCKED, or WINDOW if `bucketed`.
+        overlap: The next window begins at the first token that begins in the last `overlap` bytes
             of the one before it; less than `window`, at most OVERLAP.
-        listed: merge them by lists, not by blocks.
+        bucketed: Whether `merge_bucketed` merges them, or `merge_blocks`.
 
     Returns:
-        The number of ids after this pre-token; they are written to `ids` from `n_ids` on. Or -1:
-        two windows have no token in common, or no token begins in the last `overlap` bytes of one.
+        The number of ids now; -1 if two windows have no token in common, or no token begins in the
+        last `overlap` bytes of a window.
     """
     rows, begins = scratch.rows, scratch.begins
-    # Where the tokens of the window before begin that this one may have, too, and where the last of
-    # them ends: from where this one begins.
+    # Where the tokens of the last window that this one may share begin, and where the last of them
+    # ends, counted from the begin of this one.
     n_begins = 0
     begin = start
     while True:
         end = min(begin + window, stop)
         n = end - begin
-        if listed:
-            merge_lists(tables, scratch, buffer, begin, end)
+        if bucketed:
+            merge_bucketed(tables, scratch, buffer, begin, end)
         else:
             merge_blocks(tables, scratch, buffer, begin, end)
         at, i = np.int64(0), 0
@@ -500,14 +479,14 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
             at_end = np.int64(rows[4 * at + _FOLLOWING])
             if at == other and at_end == other_end:
                 break
-            # What ends first is none that both have.
+            # The one that ends first is not in both.
             if other_end <= at_end:
                 i += 1
             if at_end <= other_end:
                 at = at_end
         if begin > start and i == n_begins:
             return -1
-        # Those of the window before from the common one on are written over.
+        # The ids of the last window from the common token on are overwritten.
         n_ids += i - n_begins
         n_begins, next_begin = 0, np.int64(0)
         while at < n:
@@ -528,23 +507,23 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
 
 
 @kernel
-def _append(lists, entries, n_entries, rank, at):
-    """Add a position to the end of the list of a rank, if there is a rank."""
+def _append(buckets, entries, n_entries, rank, at):
+    """Append a position to the bucket of a rank, if there is a rank. Returns how many there are."""
     if rank == NO_RANK:
         return n_entries
     place = 2 * np.int64(rank)
     entries[2 * n_entries] = np.uint32(at)
     entries[2 * n_entries + 1] = _NO_ENTRY
-    if lists[place] == _NO_ENTRY:
-        lists[place] = np.uint32(n_entries)
-        lists[place + 1] = np.uint32(n_entries)
+    if buckets[place] == _NO_ENTRY:
+        buckets[place] = np.uint32(n_entries)
+        buckets[place + 1] = np.uint32(n_entries)
     else:
-        unordered = lists[place + 1] & _UNORDERED
-        last = 2 * np.int64(lists[place + 1] ^ unordered)
+        unordered = buckets[place + 1] & _UNORDERED
+        last = 2 * np.int64(buckets[place + 1] ^ unordered)
         if entries[last] > np.uint32(at):
             unordered = _UNORDERED
         entries[last + 1] = np.uint32(n_entries)
-        lists[place + 1] = np.uint32(n_entries) | unordered
+        buckets[place + 1] = np.uint32(n_entries) | unordered
     return n_entries + 1
 
 
@@ -553,26 +532,17 @@ def _push(heap, size, rank, position):
     """Add an entry to the heap, if there is a rank. Returns how many there are now."""
     if rank == NO_RANK:
         return size
-    entry = (np.uint64(rank) << np.uint64(32)) | np.uint64(position)
-    at = size + _ROOT
-    while at > _ROOT:
-        parent = (at >> 2) + 2
-        if heap[parent] <= entry:
-            break
-        heap[at] = heap[parent]
-        at = parent
-    heap[at] = entry
+    _sift_up(heap, size + _ROOT, (np.uint64(rank) << np.uint64(32)) | np.uint64(position))
     return size + 1
 
 
 @kernel
 def _pop(heap, size):
-    """Take out the smallest entry. Of four children each, which lie in one cache line."""
+    """Take out the smallest entry. A node has four children, which share a cache line."""
     size -= 1
     stop = size + _ROOT
-    entry = heap[stop]
     at = _ROOT
-    # The gap goes down to the end, and what was last goes up from there: it belongs down there.
+    # The gap moves down to the end, and the last entry up from there: it belongs down there.
     while True:
         child = 4 * at - 8
         if child >= stop:
@@ -583,6 +553,13 @@ def _pop(heap, size):
                 least = other
         heap[at] = heap[least]
         at = least
+    _sift_up(heap, at, heap[stop])
+    return size
+
+
+@kernel
+def _sift_up(heap, at, entry):
+    """Put an entry into the gap `at`, or above it, under the first parent that is smaller."""
     while at > _ROOT:
         parent = (at >> 2) + 2
         if heap[parent] <= entry:
@@ -590,42 +567,41 @@ def _pop(heap, size):
         heap[at] = heap[parent]
         at = parent
     heap[at] = entry
-    return size
 
 
 @kernel
 def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
-    """The ids of one pre-token, merged. Returns the number of ids after it."""
+    """Append the ids of one pre-token, merged. Returns the number of ids now."""
     always_inline()
     known = whole_token(tables, buffer, start, stop)
     if known >= 0:
         ids[n_ids] = known
         return n_ids + 1
-    if stop - start <= FEW:
-        return merge_few(tables, scratch, buffer, start, stop, ids, n_ids)
+    if stop - start <= MAX_SHORT:
+        return merge_short(tables, scratch, buffer, start, stop, ids, n_ids)
     return merge_long(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
 @kernel
 def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
-    """`merge_pretoken` for more than FEW bytes."""
+    """`merge_pretoken` for more than MAX_SHORT bytes."""
     noinline_cold()
     n = stop - start
-    if n <= 3 * FEW and begins_beyond_ascii(buffer, start, stop):
+    if n <= 3 * MAX_SHORT and begins_beyond_ascii(buffer, start, stop):
         n_symbols = lay_out_characters(tables, scratch, buffer, start, stop)
         if n_symbols > 0:
             left = _NONE >> np.uint64(64 - n_symbols)
             return merge_symbols(tables, scratch, n_symbols, left, ids, n_ids)
     if n <= BLOCKED:
         merge_blocks(tables, scratch, buffer, start, stop)
-        return read_rows(scratch.rows, n, ids, n_ids)
-    # The lists of all ranks are looked at in each window.
-    listed = n >= max(LISTED, tables.merged.size // 16)
-    window, overlap = (WINDOW, OVERLAP) if listed else (BLOCKED, BLOCKED // 4)
-    after = merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, listed)
-    if after >= 0:
-        return after
-    if listed and n <= LISTED_MOST:
-        merge_lists(tables, scratch, buffer, start, stop)
-        return read_rows(scratch.rows, n, ids, n_ids)
-    return merge_many(tables, scratch, buffer, start, stop, ids, n_ids)
+    else:
+        # In each window the buckets of all ranks are visited.
+        bucketed = n >= max(MIN_BUCKETED, tables.merged.size // 16)
+        window, overlap = (WINDOW, OVERLAP) if bucketed else (BLOCKED, BLOCKED // 4)
+        after = merge_windows(
+            tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, bucketed
+        )
+        if after >= 0:
+            return after
+        merge_heap(tables, scratch, buffer, start, stop)
+    return read_rows(scratch.rows, n, ids, n_ids)

@@ -1,21 +1,18 @@
-"""Pre-tokens -> token ids: look-up of what is known, and merging of what is not.
+"""Pre-tokens -> token ids: look-up of those that are known, and merging of the others.
 
-Law: the ids are those of `reference.encode` for every pre-token; what is remembered changes the
-time, never the result.
+The ids are those of `reference.encode` for every pre-token, whatever is in the caches.
 
-Most pre-tokens are one token of up to eight bytes. A table of such tokens, the same for all threads
-and never changed, has 8 bytes for each: a hash that can be undone, of which the place says the
-lower bits, and the id. So it is small enough to stay near the processor.
+Most pre-tokens are one token of up to eight bytes. They are in a table that is shared by all
+threads and never changed (see `token_hash`), with 8 bytes for each token, so that it stays near the
+processor. The others, misses, are looked up in the thread cache: a small one of each thread, as the
+processor's table of pages reaches no further than a few megabytes, whose rows have up to four ids
+that need only be copied. Those that are not there are looked up in the cache of all threads
+(`bpe.kernels.words`), or merged.
 
-The others are looked for in the front, which each thread has for itself: one row for each hash, of
-a key of 16 bytes and up to four ids that need only be copied. It is small: the processor's table of
-pages reaches no further than a few megabytes. What is not there is looked up among all words that
-any thread has merged (`bpe.kernels.words`), or merged.
-
-Pre-tokens are handled in groups, in passes that hardly ever have to wait or to guess: the ids of
-those that are tokens, and a list of the others; their keys, with a prefetch of the rows in front;
-the ids of those that are in front, and a prefetch of the buckets of those that are not; then all
-ids in order. A single pass waited for memory at every word and was three times slower.
+Pre-tokens are handled in groups, in passes that hardly ever wait for memory or mispredict: the ids
+of tokens, and a list of the misses; their keys, with a prefetch of their rows in the thread cache;
+the ids of those that are there, and a prefetch of the buckets of the others; then all ids in order.
+A single pass waited for memory at every miss and was three times slower.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.apply_merges import SELDOM_LONGER, merge_pretoken
+from bpe.kernels.apply_merges import SCRATCH_BYTES, merge_pretoken
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import (
     add,
@@ -68,9 +65,9 @@ from bpe.kernels.vectors import (
 )
 from bpe.kernels.words import (
     MOST_LONG,
-    Words,
-    add_long_row_at,
-    add_row_at,
+    PretokenCache,
+    add_long_row,
+    add_row,
     find_long_row,
     find_row,
     hash_bytes,
@@ -87,25 +84,24 @@ TOKEN_BYTES = 8  # bytes of the longest token in the table of tokens
 TOKEN_BITS = 15  # of the places in that table, and of an id in it: 256 KiB stay near the processor
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
-LONGEST_CACHED = 1024  # bytes; what is longer is hardly ever seen twice
+LONGEST_CACHED = 1024  # bytes; longer pre-tokens are hardly ever seen twice
 COPIED = 16  # ids that are copied at once
 
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-IDS = _NONE >> np.uint64(3)
-"""The bits of a row's last word that are ids, not their number."""
+IDS = _NONE >> np.uint64(3)  # of the last word of a row, without the number of ids
 
 
 class Documents(NamedTuple):
     """Which bytes and which ids belong to which document.
 
-    Every second of them can be a gap, what stands between two documents: it has no ids.
+    Every second document can be a gap: the bytes between two documents, which have no ids.
     """
 
     offsets: NDArray[np.int64]  # int64[n_documents + 1], of bytes
     token_offsets: NDArray[np.int64]  # int64[n_documents + 1], of ids; replaced
-    # int64[4]: id before and after each (-1: none), 1 if the last one goes on elsewhere, 1 if there
-    # are gaps
+    # int64[4]: id before and after each (-1: none), 1 if the last one continues in a later call, 1
+    # if there are gaps
     around: NDArray[np.int64]
 
 
@@ -116,58 +112,44 @@ class Scratch(NamedTuple):
     """
 
     positions: NDArray[np.int64]  # int64[GROUP + 80]
-    # uint32[OTHERS + 2 * (GROUP + 80)]: the id of each that is in `Tables.tokens`; from OTHERS on
-    # what is not there: the number of a pre-token, or END_OF_DOCUMENT and that of the one that is
-    # the first of another
+    # uint32[MISSES + 2 * (GROUP + 80)]: the id of each token; from MISSES on the numbers of misses,
+    # and END_OF_DOCUMENT with the number of the first pre-token of the next document
     group: NDArray[np.uint32]
-    # uint64[4 * KEYS], for each of those: the first word of the key; from HIGH on the second, which
-    # is LONG if a pre-token is, of which the hash is the first, or if it is none; from AT on its
-    # row in front; from PLACE on, if it is not there, its row among the words, a free place for it
-    # (see `find_row`), or _NONE: it has none. For counting see `bpe.kernels.count.compute_keys`
+    # uint64[4 * KEYS], for each miss: the first word of its key; from HIGH on the second, LONG for
+    # the end of a document and for a long pre-token, whose hash is the first; from AT on its place
+    # in the thread cache; from PLACE on, if it is not there, its place in the cache, the answer of
+    # `find_row`, or _NONE: it has none. For counting see `bpe.kernels.count.compute_keys`
     keys: NDArray[np.uint64]
-    # uint64[2 * KEYS], the first word of ids in front; from HIGH on the second, 0: it is not there
+    # uint64[2 * KEYS], the first word of ids in the thread cache; from HIGH on the second, or 0
     found: NDArray[np.uint64]
-    # uint32[2 * KEYS], which of the others are not there; then which of these are new; from
-    # LONG_ONES on those that are long
-    missing: NDArray[np.uint32]
+    # uint32[2 * KEYS], which misses are not in the thread cache; then which of these are not in the
+    # cache either; from LONG_MISSES on those that are long
+    unseen: NDArray[np.uint32]
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     # uint8[TAIL], the last 16 bytes of the text, or all if it has fewer, then zeros
     tail: NDArray[np.uint8]
-    tail_text: NDArray[
-        np.uint8
-    ]  # the same, read-only, as text is: what reads both is compiled once
-    symbols: NDArray[np.uint32]  # uint32[FEW]
+    tail_text: NDArray[np.uint8]  # the same, read-only like text, so that one kernel serves both
+    symbols: NDArray[np.uint32]  # uint32[MAX_SHORT]
     packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
     least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
     begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
-    # For those of more than FEW bytes; n is the number of bytes of the longest.
+    # For those of more than MAX_SHORT bytes; n is the number of bytes of the longest.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
-    # For `merge_lists`; empty if n is below LISTED.
-    # uint32[2 * n_ranks]: first and last entry of each rank's list
-    lists: NDArray[np.uint32]
-    entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
+    # For `merge_bucketed`; empty if n is below MIN_BUCKETED.
+    buckets: NDArray[np.uint32]  # uint32[2 * n_ranks]: first and last entry of each rank
+    entries: NDArray[np.uint32]  # uint32[6 * min(n, WINDOW)]: position, next entry
 
 
 END_OF_DOCUMENT = np.uint32(1 << 31)
-OTHERS = np.uint64(GROUP + 80 + COPIED)
-"""Where in `Scratch.group` the list of others begins."""
-
-TAIL = 48
-"""Bytes of `Scratch.tail`: a key is loaded from its last bytes of text, too."""
-
-KEYS = 2 * (GROUP + 80)
-"""Of so many there is room in `Scratch.keys`."""
-
+MISSES = np.uint64(GROUP + 80 + COPIED)  # where in `Scratch.group` the list of misses begins
+TAIL = 48  # bytes of `Scratch.tail`: a key is loaded from its last bytes of text, too
+KEYS = 2 * (GROUP + 80)  # for which there is room in `Scratch.keys`
+# Where in `Scratch.keys` and `Scratch.found` the second words begin; in `Scratch.keys` the places
+# in the thread cache, and those in the cache; in `Scratch.unseen` the list of long pre-tokens.
 HIGH, AT, PLACE = np.uint64(KEYS), np.uint64(2 * KEYS), np.uint64(3 * KEYS)
-"""Where in `Scratch.keys` the second words of keys begin, and in `Scratch.found` those of ids; the
-rows in front; the rows among the words."""
-
-LONG_ONES = np.uint64(KEYS)
-"""Where in `Scratch.missing` the list of long pre-tokens begins."""
-
-LONG = np.uint64(0xFF << 56)
-"""The second word of a key that no row has."""
+LONG_MISSES = np.uint64(KEYS)
+LONG = np.uint64(0xFF << 56)  # the second word of a key that no row has
 
 KEY_PARTS = np.array(
     [
@@ -178,20 +160,20 @@ KEY_PARTS = np.array(
     + [0, 0, 0, LONG],
     np.uint64,
 )
-"""Which bits of its 16 bytes are the key of a pre-token of n bytes, and what is put on top of them,
-at 4 * n; at the end for those that are too long."""
+"""At 4 * n, two masks of the key of a pre-token of n bytes, then two words that are set on top of
+it; at the end for those that are too long."""
 
 PADDING = np.array([2**64 - (1 << 8 * n) for n in range(TOKEN_BYTES + 1)] + [2**64 - 1], np.uint64)
-"""What fills the 8 bytes of a token of n bytes: 0xFF, which no character has. Of what is longer
-nothing is left but that."""
+"""What fills the 8 bytes of a token of n bytes: 0xFF, which is in no UTF-8. It replaces all bytes
+of longer ones."""
 
 
 @kernel
 def token_hash(word):
-    """The 8 bytes of a short pre-token, mixed so that no two get the same.
+    """A hash of the 8 bytes of a short pre-token that can be undone: no two have the same.
 
-    The lowest TOKEN_BITS are its place in `Tables.tokens`; the others are kept there, so that what
-    is found equal is the pre-token itself. The exclusive or of both is the id.
+    The lowest TOKEN_BITS are its place in `Tables.tokens`. The row there has the other bits, which
+    identify the pre-token, above the exclusive or of its place and its id.
     """
     # The upper bits of a product depend on all bits of the word.
     return rotate(multiply(word, FACTOR), np.uint64(TOKEN_BITS))
@@ -204,62 +186,61 @@ def token_hashes(words):
 
 
 @kernel
-def merge_new(tables, words, scratch, buffer, n_short, n_long):
-    """Merge those of the others that `scratch.missing` says are new, and put them among the words.
+def merge_new(tables, cache, scratch, buffer, n_short, n_long):
+    """Merge the misses that `scratch.unseen` lists, and add them to the cache.
 
-    A call for each would take longer than to look it up: it hands over some thirty arrays.
+    One call for all: it hands over some thirty arrays, which takes longer than a look-up.
     """
     noinline_cold()
     keys = scratch.keys
     for number in range(n_short):
-        row = np.uint64(scratch.missing[np.uint64(number)])
+        row = np.uint64(scratch.unseen[np.uint64(number)])
         place = np.int64(keys[PLACE + row])
-        # It may stand in this group twice.
-        if still_free(words.rows, place):
-            place = merge_new_short(tables, words, scratch, buffer, row, place)
-        else:
-            place = find_short(words, scratch, row)
-            if place < 0:
-                place = merge_new_short(tables, words, scratch, buffer, row, place)
-        keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
+        # The same pre-token may be in this group twice.
+        if not still_free(cache.rows, place):
+            place = find_short(cache, scratch, row)
+        if place < 0:
+            place = merge_new_short(tables, cache, scratch, buffer, row, place)
+        keys[PLACE + row] = np.uint64(np.int64(place))
     for number in range(n_long):
-        row = np.uint64(scratch.missing[LONG_ONES + np.uint64(number)])
+        row = np.uint64(scratch.unseen[LONG_MISSES + np.uint64(number)])
         place = np.int64(keys[PLACE + row])
-        if still_free(words.long_rows, place):
-            place = merge_new_long(tables, words, scratch, buffer, row, place)
-        else:
-            place = find_long(words, scratch, buffer, row)
-            if place < 0:
-                place = merge_new_long(tables, words, scratch, buffer, row, place)
-        keys[PLACE + row] = _NONE if place < 0 else np.uint64(place)
+        if not still_free(cache.long_rows, place):
+            place = find_long(cache, scratch, buffer, row)
+        if place < 0:
+            place = merge_new_long(tables, cache, scratch, buffer, row, place)
+        keys[PLACE + row] = np.uint64(np.int64(place))
 
 
 @kernel
-def find_short(words, scratch, row):
-    """The row that one of the others has in `Words.rows`, or a negative number, see `find_row`."""
+def span_of(scratch, row):
+    """Where the pre-token of a miss begins and ends."""
+    always_inline()
+    i = np.uint64(scratch.group[MISSES + row])
+    return scratch.positions[i], scratch.positions[i + np.uint64(1)]
+
+
+@kernel
+def find_short(cache, scratch, row):
+    """Find a miss in `PretokenCache.rows`; returns as `find_row`."""
     always_inline()
     low, high = scratch.keys[row], scratch.keys[HIGH + row]
-    return find_row(words.rows, np.int64(row_bucket(low, high, words.rows)), low, high)
+    return find_row(cache.rows, np.int64(row_bucket(low, high, cache.rows)), low, high)
 
 
 @kernel
-def find_long(words, scratch, buffer, row):
-    """The same of one that is long in `Words.long_rows`."""
+def find_long(cache, scratch, buffer, row):
+    """Find a long miss in `PretokenCache.long_rows`; returns as `find_row`."""
     always_inline()
-    i = np.uint64(scratch.group[OTHERS + row])
-    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
-    return find_long_row(words, scratch.keys[row], buffer, start, stop - start)
+    start, stop = span_of(scratch, row)
+    return find_long_row(cache, scratch.keys[row], buffer, start, stop - start)
 
 
 @kernel
-def merge_new_short(tables, words, scratch, buffer, row, found):
-    """`merge_new` for one that has a key; `found` is what `find_short` has said.
-
-    Returns its row in `Words.rows`, or -1.
-    """
+def merge_new_short(tables, cache, scratch, buffer, row, found):
+    """Merge a miss and add it where `find_short` returned `found`. Returns its place, or -1."""
     always_inline()
-    i = np.uint64(scratch.group[OTHERS + row])
-    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
+    start, stop = span_of(scratch, row)
     ids = scratch.new_ids
     n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
     first_ids, second_ids = np.uint64(0), np.uint64(0)
@@ -271,57 +252,51 @@ def merge_new_short(tables, words, scratch, buffer, row, found):
         for j in range(n_first, n):
             second_ids |= np.uint64(ids[j]) << (bits * np.uint64(j - n_first))
     else:
-        place = remember(words, ids, n, buffer, start, 0)
+        place = remember(cache, ids, n, buffer, start, 0)
         if place < 0:
             return np.int64(-1)
         first_ids = np.uint64(place << 16 | n)
-    low, high = scratch.keys[row], scratch.keys[HIGH + row]
-    return add_row_at(words, found, low, high, first_ids, second_ids)
+    return add_row(cache, found, scratch.keys[row], scratch.keys[HIGH + row], first_ids, second_ids)
 
 
 @kernel
-def merge_new_long(tables, words, scratch, buffer, row, found):
-    """`merge_new` for one of more than SHORT bytes; `found` is what `find_long` has said.
-
-    Returns its row in `Words.long_rows`, or -1.
-    """
+def merge_new_long(tables, cache, scratch, buffer, row, found):
+    """The same as `merge_new_short` for a miss of more than SHORT bytes."""
     always_inline()
-    i = np.uint64(scratch.group[OTHERS + row])
-    start, stop = scratch.positions[i], scratch.positions[i + np.uint64(1)]
+    start, stop = span_of(scratch, row)
     n = merge_pretoken(tables, scratch, buffer, start, stop, scratch.new_ids, 0)
-    place = remember(words, scratch.new_ids, n, buffer, start, stop - start)
+    place = remember(cache, scratch.new_ids, n, buffer, start, stop - start)
     if place < 0:
         return np.int64(-1)
     entry = np.uint64(place << 22 | n << 11 | (stop - start))
-    return add_long_row_at(words, found, scratch.keys[row], entry)
+    return add_long_row(cache, found, scratch.keys[row], entry)
 
 
 @kernel
-def encode_unkept(tables, scratch, buffer, number, ids, n_ids):
-    """`encode_missing` for one that is too long to be kept, or found no room."""
+def emit_uncached(tables, scratch, buffer, row, ids, n_ids):
+    """Append the ids of a miss that is too long for the cache, or found no room in it."""
     noinline_cold()
-    i = np.int64(scratch.group[OTHERS + np.uint64(number)])
-    start, stop = scratch.positions[i], scratch.positions[i + 1]
+    start, stop = span_of(scratch, row)
     return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
 @kernel
-def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
-    """The ids of one of the others that is not in front and is put there.
+def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
+    """Append the ids of a miss that is not in the thread cache, and put it there.
 
-    Returns the number of ids after it.
+    Returns:
+        The number of ids after it.
     """
     always_inline()
-    row = np.uint64(number)
     low, high, found = scratch.keys[row], scratch.keys[HIGH + row], scratch.keys[PLACE + row]
     if found == _NONE:
-        return encode_unkept(tables, scratch, buffer, number, ids, n_ids)
+        return emit_uncached(tables, scratch, buffer, row, ids, n_ids)
     at = np.int64(found)
     if high == LONG:
-        entry = words.long_rows[at + 1]
+        entry = cache.long_rows[at + 1]
         place, n = np.int64(entry >> np.uint64(22)), np.int64((entry >> np.uint64(11)) & MOST_LONG)
-        return recall(words.arena, place, n, ids, n_ids)
-    first_ids, second_ids = words.rows[at + 2], words.rows[at + 3]
+        return recall(cache.arena, place, n, ids, n_ids)
+    first_ids, second_ids = cache.rows[at + 2], cache.rows[at + 3]
     if second_ids != 0:
         bits, n_first = tables.packing[0], tables.packing[1]
         store_four_ids(ids, n_ids, first_ids, bits)
@@ -329,16 +304,16 @@ def encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids):
         after = n_ids + np.int64(second_ids >> np.uint64(61))
     else:
         place, n = np.int64(first_ids >> np.uint64(16)), np.int64(first_ids & np.uint64(0xFFFF))
-        after = recall(words.arena, place, n, ids, n_ids)
+        after = recall(cache.arena, place, n, ids, n_ids)
     n = after - n_ids
     if n <= 4:
         to = np.int64(scratch.keys[AT + row])
-        front[to] = low
-        front[to + 1] = high
-        front[to + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
-        # What is behind the last id means nothing, but must leave the bits of the number free.
+        thread_cache[to] = low
+        thread_cache[to + 1] = high
+        thread_cache[to + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
+        # Ids after the last mean nothing, but must leave the bits of the number free.
         third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
-        front[to + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
+        thread_cache[to + 3] = (two_ids(third, fourth) & IDS) | (np.uint64(n) << np.uint64(61))
     return after
 
 
@@ -352,7 +327,7 @@ def two_ids(first, second):
 def fill_tail(buffer, n, tail):
     """Fill `Scratch.tail` from `buffer[:n]`; returns where in the text it begins.
 
-    Keys of 16 bytes are loaded from the buffer before that place, and from the copy after it.
+    Keys of 16 bytes are loaded from the buffer before that place, and from `tail` after it.
     """
     start = n - 16 if n > 16 else np.int64(0)
     for j in range(tail.size):
@@ -384,8 +359,8 @@ def take_positions(starts, cursor, positions):
         if has_eight():
             store_positions(word, base, positions, n)
             word = np.uint64(0)
-        # Eight at a time, whether there are as many or not, and then the place is taken back: the
-        # number is different in every word, and an end of a loop at each could only be guessed.
+        # Eight at a time, even if there are fewer: the number differs from word to word, so that
+        # the end of a loop over single bits would be mispredicted.
         while word:
             at = np.uint64(n)
             for j in range(8):
@@ -402,8 +377,8 @@ def take_positions(starts, cursor, positions):
 
 @kernel
 def longest_pretoken(starts):
-    """How many bytes the longest pre-token has; SELDOM_LONGER if none is longer."""
-    longest, k = np.int64(SELDOM_LONGER), np.int64(0)
+    """The number of bytes of the longest pre-token; SCRATCH_BYTES if none is longer."""
+    longest, k = np.int64(SCRATCH_BYTES), np.int64(0)
     while k < starts.size:
         if starts[k] == 0:
             # The first word and the last one have a bit.
@@ -414,41 +389,41 @@ def longest_pretoken(starts):
                 k += 1
             start = 64 * before + 63 - leading_zeros(starts[before])
             longest = max(longest, 64 * k + trailing_zeros(starts[k]) - start)
-        # What is longer has so many words without a bit that one of those looked at is among them.
-        k += SELDOM_LONGER // 64 - 1
+        # A longer one has so many words without a bit that one of them is looked at.
+        k += SCRATCH_BYTES // 64 - 1
     return longest
 
 
 @kernel
-def take_tokens(tables, scratch, buffer, tail, tail_start, first, stop, n_others):
-    """The ids of those of the pre-tokens `first` to `stop` that are tokens, to `scratch.group`.
+def take_tokens(tables, scratch, buffer, tail_start, first, stop, n_misses):
+    """Put the ids of the tokens among pre-tokens `first` to `stop` into `scratch.group`.
 
-    The others are put on the list. Returns how many are there now. `buffer`, `tail` and
-    `tail_start` as for `encode_pretokens`.
+    The others are appended to the misses. Returns the number of misses now.
     """
     always_inline()
     tokens, positions, group = tables.tokens, scratch.positions, scratch.group
     inside = stop
     while inside > first and positions[inside - 1] >= tail_start:
         inside -= 1
-    n_others = tokens_between(tokens, buffer, 0, positions, first, inside, group, n_others)
-    return tokens_between(tokens, tail, tail_start, positions, inside, stop, group, n_others)
+    n_misses = tokens_between(tokens, buffer, 0, positions, first, inside, group, n_misses)
+    tail = scratch.tail_text
+    return tokens_between(tokens, tail, tail_start, positions, inside, stop, group, n_misses)
 
 
 @kernel
-def tokens_between(tokens, source, source_start, positions, first, stop, group, n_others):
+def tokens_between(tokens, source, source_start, positions, first, stop, group, n_misses):
     """`take_tokens` for some; `source[0]` is byte `source_start` of the text."""
     noinline()
     most = np.uint64(2**TOKEN_BITS - 1)
     # Unsigned numbers need no test for places counted from the end.
-    i, n, one = np.uint64(first), np.uint64(n_others), np.uint64(1)
+    i, n, one = np.uint64(first), np.uint64(n_misses), np.uint64(1)
     start, last = positions[i], positions[np.uint64(stop)]
     eight = np.uint64(8)
     # A loop whose end cannot be counted is not unrolled: registers are just enough.
     while start != last:
         if has_eight() and np.int64(i) + 8 <= stop:
-            # Eight at a time. Where they lie near together, all bytes come from two registers, and
-            # what reaches out of these is padded.
+            # Eight at a time. If they are near together, all bytes come from two registers, and the
+            # bytes behind these are padded.
             starts = load_eight(positions, i)
             lengths = load_eight(positions, i + one) - starts
             at = start - source_start
@@ -462,7 +437,7 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
             others = which_above(differing, all_eight(most))
             others |= which_above(lengths, all_eight(np.uint64(TOKEN_BYTES)))
             store_halves(differing, group, i)
-            store_chosen(others, i, group, n + OTHERS)
+            store_chosen(others, i, group, n + MISSES)
             n += np.uint64(popcount(others))
             i += eight
             start = positions[i]
@@ -471,9 +446,9 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
         length = np.uint64(min(end - start, np.int64(TOKEN_BYTES + 1)))
         hashed = token_hash(load_u64(source, start - source_start) | PADDING[length])
         differing = tokens[hashed & most] ^ hashed
-        # Without a branch, which the processor could only guess.
+        # Without a branch, which would be mispredicted.
         group[i] = np.uint32(differing)
-        group[n + OTHERS] = np.uint32(i)
+        group[n + MISSES] = np.uint32(i)
         n += np.uint64(differing > most)
         i += one
         start = end
@@ -481,98 +456,99 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 
 
 @kernel
-def front_hash(low, high):
-    """A hash of a key of 16 bytes, of which the highest bits are good ones."""
+def thread_hash(low, high):
+    """A hash of a key of 16 bytes, of which the highest bits are well mixed."""
     mixed = rotate(multiply(low, FACTOR), np.uint64(32)) ^ high
     return multiply(mixed, _OTHER_FACTOR)
 
 
 @kernel
-def front_hashes(lows, highs):
-    """`front_hash` of eight keys."""
+def thread_hashes(lows, highs):
+    """`thread_hash` of eight keys."""
     mixed = rotate_eight(lows * all_eight(FACTOR), np.uint64(32)) ^ highs
     return mixed * all_eight(_OTHER_FACTOR)
 
 
 @kernel
-def keys_of_others(group, positions, keys, source, source_start, first, stop, front):
-    """The keys of the others `first` to `stop`, and a prefetch of the row of each in `front`.
+def keys_of_misses(group, positions, keys, source, source_start, first, stop, thread_cache):
+    """Compute the keys of the misses `first` to `stop`, and prefetch their rows in `thread_cache`.
 
     `source[0]` is byte `source_start` of the text.
     """
     noinline()
     # The highest bits of the hash are the row, of four words.
-    mask = np.uint64(front.size - 4)
-    to_row = np.uint64(63 - leading_zeros(np.uint64(front.size)))
+    mask = np.uint64(thread_cache.size - 4)
+    to_row = np.uint64(63 - leading_zeros(np.uint64(thread_cache.size)))
     number = first
     while has_eight() and number + 8 <= stop:
         row = np.uint64(number)
         eight, every = all_eight(np.uint64(8)), all_eight(_NONE)
-        lengths = lengths_listed(positions, group, OTHERS + row)
-        lows, highs = words_listed(source, source_start, positions, group, OTHERS + row)
+        lengths = lengths_listed(positions, group, MISSES + row)
+        lows, highs = words_listed(source, source_start, positions, group, MISSES + row)
         lows = lows & (from_byte(lengths) ^ every)
         highs = highs & (from_byte(larger_of(lengths, eight) - eight) ^ every)
         highs = highs | rotate_eight(lengths, np.uint64(56))
         highs = chosen_above(lengths, all_eight(np.uint64(SHORT)), all_eight(LONG), highs)
         store_eight(lows, keys, row)
         store_eight(highs, keys, HIGH + row)
-        places = rotate_eight(front_hashes(lows, highs), to_row) & all_eight(mask)
+        places = rotate_eight(thread_hashes(lows, highs), to_row) & all_eight(mask)
         store_eight(places, keys, AT + row)
         for j in range(8):
-            prefetch(front, keys[AT + row + np.uint64(j)])
+            prefetch(thread_cache, keys[AT + row + np.uint64(j)])
         number += 8
     while number < stop:
         row = np.uint64(number)
-        other = group[OTHERS + row]
+        miss = group[MISSES + row]
         high, at = LONG, np.uint64(0)
-        if other < END_OF_DOCUMENT:
-            i = np.uint64(other)
+        if miss < END_OF_DOCUMENT:
+            i = np.uint64(miss)
             start = positions[i]
             length = min(positions[i + np.uint64(1)] - start, np.int64(SHORT + 1))
             part = np.uint64(length) << np.uint64(2)
             low = load_u64(source, start - source_start) & KEY_PARTS[part]
             high = load_u64(source, start - source_start + 8) & KEY_PARTS[part + np.uint64(1)]
             high |= KEY_PARTS[part + np.uint64(3)]
-            at = rotate(front_hash(low, high), to_row) & mask
-            prefetch(front, at)
+            at = rotate(thread_hash(low, high), to_row) & mask
+            prefetch(thread_cache, at)
             keys[row] = low
         keys[HIGH + row], keys[AT + row] = high, at
         number += 1
 
 
 @kernel
-def look_in_front(front, keys, found, missing, n_others):
-    """The ids of those of the others that are in front, to `found`.
+def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
+    """Put the ids of the misses that are in `thread_cache` into `found`.
 
-    Returns how many of those that are not are short, and where in `missing` the long ones end.
+    Returns:
+        How many of the others are short, and where in `unseen` the long ones end.
     """
     noinline()
-    n_short, n_long, two = np.uint64(0), LONG_ONES, np.uint64(2)
+    n_short, n_long, two = np.uint64(0), LONG_MISSES, np.uint64(2)
     number = 0
-    while has_eight() and number + 8 <= n_others:
+    while has_eight() and number + 8 <= n_misses:
         row = np.uint64(number)
-        lows, highs = pairs_listed(front, keys, AT + row, np.uint64(0))
-        first_ids, last_ids = pairs_listed(front, keys, AT + row, two)
+        lows, highs = pairs_listed(thread_cache, keys, AT + row, np.uint64(0))
+        first_ids, last_ids = pairs_listed(thread_cache, keys, AT + row, two)
         wanted = load_eight(keys, HIGH + row)
         others = which_differ(lows, load_eight(keys, row)) | which_differ(highs, wanted)
         store_eight(first_ids, found, row)
         store_eight(without(last_ids, others), found, HIGH + row)
         short = others & which_differ(wanted, all_eight(LONG))
-        store_chosen(short, row, missing, n_short)
-        store_chosen(others ^ short, row, missing, n_long)
+        store_chosen(short, row, unseen, n_short)
+        store_chosen(others ^ short, row, unseen, n_long)
         n_short += np.uint64(popcount(short))
         n_long += np.uint64(popcount(others ^ short))
         number += 8
-    while number < n_others:
+    while number < n_misses:
         row = np.uint64(number)
         at, high = keys[AT + row], keys[HIGH + row]
-        differing = (front[at] ^ keys[row]) | (front[at + np.uint64(1)] ^ high)
-        is_missing, second_ids = differing != 0, front[at + np.uint64(3)]
-        found[row] = front[at + two]
-        # Without branches, which the processor could only guess.
+        differing = (thread_cache[at] ^ keys[row]) | (thread_cache[at + np.uint64(1)] ^ high)
+        is_missing, second_ids = differing != 0, thread_cache[at + np.uint64(3)]
+        found[row] = thread_cache[at + two]
+        # Without branches, which would be mispredicted.
         found[HIGH + row] = np.uint64(0) if is_missing else second_ids
         is_long = np.uint64(high == LONG)
-        missing[n_short] = missing[n_long] = np.uint32(row)
+        unseen[n_short] = unseen[n_long] = np.uint32(row)
         n_short += np.uint64(is_missing) & ~is_long
         n_long += is_long
         number += 1
@@ -580,60 +556,59 @@ def look_in_front(front, keys, found, missing, n_others):
 
 
 @kernel
-def take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others):
-    """The ids of those of the others that are in front, to `scratch.found`.
+def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses):
+    """Put the ids of the misses that are in the thread cache into `scratch.found`.
 
-    Those that are not are found among the words, or merged: `scratch.keys` has their rows.
+    The others are looked up in the cache, or merged: `scratch.keys` has their places there.
     """
     always_inline()
     group, keys, positions = scratch.group, scratch.keys, scratch.positions
-    inside = n_others
+    inside, tail = n_misses, scratch.tail_text
     while inside > 0 and (
-        positions[group[OTHERS + np.uint64(inside - 1)] & ~END_OF_DOCUMENT] >= tail_start
+        positions[group[MISSES + np.uint64(inside - 1)] & ~END_OF_DOCUMENT] >= tail_start
     ):
         inside -= 1
-    keys_of_others(group, positions, keys, buffer, 0, 0, inside, front)
-    keys_of_others(group, positions, keys, tail, tail_start, inside, n_others, front)
-    missing = scratch.missing
-    n_short, n_long = look_in_front(front, keys, scratch.found, missing, n_others)
+    keys_of_misses(group, positions, keys, buffer, 0, 0, inside, thread_cache)
+    keys_of_misses(group, positions, keys, tail, tail_start, inside, n_misses, thread_cache)
+    unseen = scratch.unseen
+    n_short, n_long = find_in_thread_cache(thread_cache, keys, scratch.found, unseen, n_misses)
     for number in range(n_short):
-        row = np.uint64(missing[np.uint64(number)])
-        bucket = row_bucket(keys[row], keys[HIGH + row], words.rows)
-        prefetch(words.rows, bucket)
-        prefetch(words.rows, bucket + np.uint64(8))
-    n_kept = LONG_ONES
-    for number in range(LONG_ONES, n_long):
-        row = np.uint64(missing[np.uint64(number)])
+        row = np.uint64(unseen[np.uint64(number)])
+        bucket = row_bucket(keys[row], keys[HIGH + row], cache.rows)
+        prefetch(cache.rows, bucket)
+        prefetch(cache.rows, bucket + np.uint64(8))
+    n_kept = LONG_MISSES
+    for number in range(LONG_MISSES, n_long):
+        row = np.uint64(unseen[np.uint64(number)])
         keys[PLACE + row] = _NONE
-        if group[OTHERS + row] < END_OF_DOCUMENT:
-            i = np.uint64(group[OTHERS + row])
-            start, stop = positions[i], positions[i + np.uint64(1)]
+        if group[MISSES + row] < END_OF_DOCUMENT:
+            start, stop = span_of(scratch, row)
             if stop - start <= LONGEST_CACHED:
                 keys[row] = hash_bytes(buffer, start, stop)
-                prefetch(words.long_rows, long_bucket(keys[row], words.long_rows))
-                missing[n_kept] = np.uint32(row)
+                prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
+                unseen[n_kept] = np.uint32(row)
                 n_kept += np.uint64(1)
-    n_new_short, n_new_long = np.uint64(0), LONG_ONES
+    n_new_short, n_new_long = np.uint64(0), LONG_MISSES
     for number in range(n_short):
-        row = np.uint64(missing[np.uint64(number)])
-        place = find_short(words, scratch, row)
+        row = np.uint64(unseen[np.uint64(number)])
+        place = find_short(cache, scratch, row)
         keys[PLACE + row] = np.uint64(np.int64(place))
-        missing[n_new_short] = np.uint32(row)
+        unseen[n_new_short] = np.uint32(row)
         n_new_short += np.uint64(place < 0)
-    for number in range(LONG_ONES, n_kept):
-        row = np.uint64(missing[np.uint64(number)])
-        place = find_long(words, scratch, buffer, row)
+    for number in range(LONG_MISSES, n_kept):
+        row = np.uint64(unseen[np.uint64(number)])
+        place = find_long(cache, scratch, buffer, row)
         keys[PLACE + row] = np.uint64(np.int64(place))
-        missing[n_new_long] = np.uint32(row)
+        unseen[n_new_long] = np.uint32(row)
         n_new_long += np.uint64(place < 0)
-    n_new_long -= LONG_ONES
+    n_new_long -= LONG_MISSES
     if n_new_short | n_new_long:
-        merge_new(tables, words, scratch, buffer, np.int64(n_new_short), np.int64(n_new_long))
+        merge_new(tables, cache, scratch, buffer, np.int64(n_new_short), np.int64(n_new_long))
 
 
 @kernel
 def copy_ids(source, first, stop, ids, n_ids):
-    """Append `source[first:stop]`; up to COPIED more are written. Returns the number of ids now."""
+    """Append `source[first:stop]` and up to COPIED more. Returns the number of ids now."""
     always_inline()
     copy_16_ids(source, first, ids, n_ids)
     for done in range(COPIED, stop - first, COPIED):
@@ -642,26 +617,25 @@ def copy_ids(source, first, stop, ids, n_ids):
 
 
 @kernel
-def emit_ids(found, group, first, copied, n_others, ids, n_ids):
-    """Append the ids of pre-tokens from `copied` on, until one of the others is not in front.
+def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
+    """Append the ids of pre-tokens from `copied` on, up to a miss that is not in the thread cache.
 
     Args:
-        first: the first of the others behind `copied`.
+        first: The first miss that is not before `copied`.
 
     Returns:
-        (which of the others that is, or how many there are; up to which pre-token ids are
-        appended, the number of ids).
+        (number of that miss, or of all; the first pre-token without ids; the number of ids).
     """
     noinline()
-    number, n = np.uint64(first), np.uint64(n_others)
+    number, n = np.uint64(first), np.uint64(n_misses)
     while number < n:
         second_ids = found[HIGH + number]
         n_found = np.int64(second_ids >> np.uint64(61))
         if n_found == 0:
             break
-        i = np.int64(group[OTHERS + number])
+        i = np.int64(group[MISSES + number])
         n_ids = copy_ids(group, copied, i, ids, n_ids)
-        # Always four; those past the number are overwritten by what follows.
+        # Always four; those past the number are overwritten by the next ones.
         store_halves_of_two(found[number], second_ids, ids, n_ids)
         n_ids += n_found
         copied = i + 1
@@ -676,13 +650,13 @@ def close_documents(documents, document, position, ids, n_ids, n_before):
     `n_before` ids were written before those in `ids`.
 
     Returns:
-        (the document that is open now, number of ids so far).
+        (the document that is open now, the number of ids).
     """
     last = documents.offsets.size - 2
-    before, after, continued, gaps = documents.around
+    before, after, ends_mid_document, gaps = documents.around
     while document <= last and documents.offsets[document + 1] <= position:
         is_gap = document & gaps
-        if after >= 0 and not is_gap and not (document == last and continued):
+        if after >= 0 and not is_gap and not (document == last and ends_mid_document):
             ids[n_ids] = after
             n_ids += 1
         document += 1
@@ -694,22 +668,77 @@ def close_documents(documents, document, position, ids, n_ids, n_before):
 
 
 @kernel
-def narrow_ids(ids, first, narrow, to, n):
-    """Write `ids[first : first + n]` to `narrow[to : to + n]`, up to COPIED more are written.
+def take_group(tables, scratch, documents, document, buffer, tail_start, n_pretokens):
+    """Put the ids of the tokens of a group into `scratch.group`. Returns the number of misses.
 
-    Both may be the same memory, where `narrow[to]` is not behind `ids[first]`.
+    The ends of documents are put on the list of misses, too; `document` is the one that is open.
     """
-    for done in range(0, n, COPIED):
-        copy_16_ids(ids, first + done, narrow, to + done)
+    always_inline()
+    positions, offsets, gaps = scratch.positions, documents.offsets, documents.around[3]
+    last = offsets.size - 1
+    first, n_misses = 0, 0
+    while True:
+        # The pre-tokens of one document.
+        stop = n_pretokens
+        end = offsets[min(document + 1, last)]
+        if positions[n_pretokens - 1] >= end:
+            stop = first
+            while positions[stop] < end:
+                stop += 1
+        if not document & gaps:
+            n_misses = take_tokens(tables, scratch, buffer, tail_start, first, stop, n_misses)
+        if stop == n_pretokens:
+            return n_misses
+        scratch.group[MISSES + np.uint64(n_misses)] = END_OF_DOCUMENT | np.uint32(stop)
+        n_misses += 1
+        first = stop
+        while document < last and offsets[document + 1] <= positions[stop]:
+            document += 1
+
+
+@kernel
+def emit_group(
+    tables, thread_cache, cache, scratch, documents, document, buffer, n_pretokens, n_misses, ids,
+    n_ids, n_before,
+):
+    """Append the ids of a group, of which `take_group` and `look_up_misses` were called.
+
+    Returns:
+        As `close_documents`.
+    """
+    always_inline()
+    group, gaps = scratch.group, documents.around[3]
+    number, copied = 0, 0
+    while True:
+        number, copied, n_ids = emit_ids(scratch.found, group, number, copied, n_misses, ids, n_ids)
+        if number == n_misses:
+            break
+        miss = group[MISSES + np.uint64(number)]
+        i = np.int64(miss & ~END_OF_DOCUMENT)
+        if not document & gaps:
+            n_ids = copy_ids(group, copied, i, ids, n_ids)
+        copied = i
+        if miss >= END_OF_DOCUMENT:
+            document, n_ids = close_documents(
+                documents, document, scratch.positions[i], ids, n_ids, n_before
+            )
+        else:
+            row = np.uint64(number)
+            n_ids = emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids)
+            copied += 1
+        number += 1
+    if not document & gaps:
+        n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
+    return document, n_ids
 
 
 @kernel
 def encode_pretokens(
-    words,
+    cache,
     tables,
     scratch,
     documents,
-    front,
+    thread_cache,
     own,
     buffer,
     starts,
@@ -720,103 +749,59 @@ def encode_pretokens(
     most,
     though_full,
 ):
-    """Encode pre-tokens until the text or `most` groups are done, or `words` are full.
-
-    It begins where `cursor` stands.
+    """Encode pre-tokens from `cursor` on until the text or `most` groups are done, or a full cache.
 
     Args:
-        words, tables, scratch, documents: see there; `own` stands for that of `words`.
-        front: uint64[4 * power of two], what one thread has seen last: key, key, two ids of 32
-            bits, two ids with their number in the top three bits. Modified in place.
+        cache, tables, scratch, documents: See there; `own` replaces that of `cache`.
+        thread_cache: uint64[4 * power of two], what one thread has seen last: key, key, two ids of
+            32 bits, two ids with their number in the top three bits. Modified in place.
         buffer: uint8[n_bytes or more].
         starts: uint64[n_bytes // 64 + 1 or more], where pre-tokens begin, and the end.
         cursor: int64[4]: see `take_positions`; the open document; bytes of the longest pre-token,
             0 before the first call. Modified in place.
-        ids: uint32, with place for one id per byte, those around documents, and COPIED more.
-        narrow: uint16, the same memory, where the ids are written as such; else uint16[0].
-        n_ids: ids already written.
-        most: groups after which to come back, so that signals are seen.
-        though_full: go on with `words` that are full.
+        ids: uint32, with room for one id per byte, those around documents, and COPIED more.
+        narrow: uint16, the same memory, if ids of 16 bits are to be written; else uint16[0].
+        n_ids: The number of ids that are written already.
+        most: Groups after which the kernel returns, so that signals are seen.
+        though_full: Go on with a full cache.
 
     Returns:
         The number of ids written so far. The text is done when `cursor[0]` is n_bytes // 64 + 1.
-        It is not begun if `scratch` has no room for the longest pre-token.
+        No group is begun if `scratch` has no room for the longest pre-token.
     """
-    positions, group = scratch.positions, scratch.group
-    document = cursor[2]
-    offsets, gaps = documents.offsets, documents.around[3]
-    last = offsets.size - 1
-    n_bytes = offsets[last]
+    n_bytes = documents.offsets[documents.offsets.size - 1]
     starts = starts[: (n_bytes >> 6) + 1]
-    words = Words(words.rows, words.long_rows, words.arena, words.used, own)
+    cache = PretokenCache(
+        cache.rows, cache.long_rows, cache.arena, cache.arena_bytes, cache.used, cache.limits, own
+    )
     if cursor[3] == 0:
         cursor[3] = longest_pretoken(starts)
     if 4 * cursor[3] > scratch.rows.size:
         return n_ids
-    tail = scratch.tail_text
     tail_start = fill_tail(buffer, n_bytes, scratch.tail)
-    while most > 0 and cursor[0] < starts.size and (though_full or not is_full(words)):
+    document = cursor[2]
+    while most > 0 and cursor[0] < starts.size and (though_full or not is_full(cache)):
         most -= 1
-        n_pretokens = take_positions(starts, cursor, positions) - 1
-        if n_pretokens <= 0:
-            continue
-        first, n_others, ahead = 0, 0, document
-        while True:
-            # Those of one document.
-            stop = n_pretokens
-            end = offsets[min(ahead + 1, last)]
-            if positions[n_pretokens - 1] >= end:
-                stop = first
-                while positions[stop] < end:
-                    stop += 1
-            if not ahead & gaps:
-                n_others = take_tokens(
-                    tables, scratch, buffer, tail, tail_start, first, stop, n_others
-                )
-            if stop == n_pretokens:
-                break
-            group[OTHERS + np.uint64(n_others)] = END_OF_DOCUMENT | np.uint32(stop)
-            n_others += 1
-            first = stop
-            while ahead < last and offsets[ahead + 1] <= positions[stop]:
-                ahead += 1
-        take_from_front(tables, front, words, scratch, buffer, tail, tail_start, n_others)
-        # Narrow ids are written over those of 32 bits of the group, which begin behind all others.
-        n_before = n_ids >> 1 if narrow.size else np.int64(0)
-        n_ids -= n_before
-        first_id = n_ids
-        number, copied = 0, 0
-        while True:
-            number, copied, n_ids = emit_ids(
-                scratch.found, group, number, copied, n_others, ids, n_ids
+        n_pretokens = max(take_positions(starts, cursor, scratch.positions) - 1, 0)
+        n_misses = 0
+        if n_pretokens > 0:
+            n_misses = take_group(
+                tables, scratch, documents, document, buffer, tail_start, n_pretokens
             )
-            if number == n_others:
-                break
-            other = group[OTHERS + np.uint64(number)]
-            i = np.int64(other & ~END_OF_DOCUMENT)
-            if not document & gaps:
-                n_ids = copy_ids(group, copied, i, ids, n_ids)
-            copied = i
-            if other >= END_OF_DOCUMENT:
-                document, n_ids = close_documents(
-                    documents, document, positions[i], ids, n_ids, n_before
-                )
-            else:
-                n_ids = encode_missing(tables, front, words, scratch, buffer, number, ids, n_ids)
-                copied += 1
-            number += 1
-        if not document & gaps:
-            n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
-        if narrow.size:
-            narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
-        n_ids += n_before
-        publish_counts(words)
-    if cursor[0] == starts.size:
+            look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses)
+        # Ids of 16 bits are written over those of 32 bits of a group, which begin after all others.
         n_before = n_ids >> 1 if narrow.size else np.int64(0)
         first_id = n_ids - n_before
-        document, n_ids = close_documents(documents, document, n_bytes, ids, first_id, n_before)
+        document, n_ids = emit_group(
+            tables, thread_cache, cache, scratch, documents, document, buffer,
+            n_pretokens, n_misses, ids, first_id, n_before,
+        )
+        if cursor[0] == starts.size:
+            document, n_ids = close_documents(documents, document, n_bytes, ids, n_ids, n_before)
         if narrow.size:
-            narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
+            for done in range(0, n_ids - first_id, COPIED):
+                copy_16_ids(ids, first_id + done, narrow, n_before + first_id + done)
         n_ids += n_before
+        publish_counts(cache)
     cursor[2] = document
     return n_ids
