@@ -37,11 +37,13 @@ if TYPE_CHECKING:
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
 # Numbers of 8 bytes in the tables. Hashing touches every page of a table, so all of it becomes
-# resident: the shared tables grow with the number of pre-tokens, up to those of multilingual text.
+# resident: the shared ones begin small, for short texts, and grow to the size for 100 MB of English
+# (in one step, because fuller tables are slower), then to that for multilingual text.
 _THREAD_CACHE = 2**19
 _SHORT_THREAD_CACHE = 2**14  # for short texts, of which there may be few
 _ROWS, _MOST_ROWS = 2**17, 2**23
 _LONG_ROWS, _MOST_LONG_ROWS = 2**13, 2**21
+_GROWTH = 16
 _ARENA = 2**23
 # Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
 # another thread enlarges the cache.
@@ -135,10 +137,10 @@ def _enlarged(cache: PretokenCache) -> PretokenCache | None:
         return None
     larger = cache._replace(own=np.zeros(4, np.int64))  # rows that are moved are counted already
     if rows_full:
-        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
+        larger = larger._replace(rows=zeros(min(_GROWTH * len(rows), _MOST_ROWS), np.uint64))
         word_kernels.move_rows(rows, larger)
     if long_rows_full:
-        n = min(4 * len(long_rows), _MOST_LONG_ROWS)
+        n = min(_GROWTH * len(long_rows), _MOST_LONG_ROWS)
         larger = larger._replace(long_rows=zeros(n, np.uint64))
         word_kernels.move_long_rows(long_rows, larger)
     return _with_limits(larger._replace(own=cache.own))
@@ -412,17 +414,13 @@ class Encoder:
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = joined(buffer, offsets)
             gaps = False
-        around: dict[str, Any] = {
-            "prefix_id": prefix_id,
-            "suffix_id": suffix_id,
-            "starts_mid_document": starts_mid_document,
-            "ends_mid_document": ends_mid_document,
-        }
+        around: dict[str, Any] = {"prefix_id": prefix_id, "suffix_id": suffix_id}
+        around["starts_mid_document"] = starts_mid_document
+        around["ends_mid_document"] = ends_mid_document
+        view = self.encode_view
         if self._preparation is not None:
-            return self._preparation.encode(
-                self.encode_view, buffer, offsets, frozenset(), **around
-            )
-        ids, token_offsets = self.encode_view(buffer, offsets, gaps=gaps, memory=memory, **around)
+            return self._preparation.encode(view, buffer, offsets, frozenset(), **around)
+        ids, token_offsets = view(buffer, offsets, gaps=gaps, memory=memory, **around)
         return ids.copy() if memory is None else ids, token_offsets
 
     def _check_fits(self, largest: int) -> None:
@@ -435,8 +433,7 @@ class Encoder:
         """Return the shared cache, as it is and packed; an idle encoder must hold none."""
         number, cache, packed = self._tables.cache.current
         if number != self._arena_number:
-            self._arena_number = number
-            self._own[:] = 0
+            self._arena_number, self._own[:] = number, 0
         return cache, packed
 
     def encode_view(
@@ -474,11 +471,9 @@ class Encoder:
         narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NOT_NARROW
         written: NDArray[Any] = narrow if len(narrow) else ids
         scratch = self._packed_scratch
-        documents = kernels.Documents(
-            offsets=read_only(offsets),
-            token_offsets=np.zeros(n_documents + 1, np.int64),
-            around=np.array([prefix_id, suffix_id, ends_mid_document, gaps], np.int64),
-        )
+        token_offsets = np.zeros(n_documents + 1, np.int64)
+        around = np.array([prefix_id, suffix_id, ends_mid_document, gaps], np.int64)
+        documents = kernels.Documents(read_only(offsets), token_offsets, around)
         cursor = np.array([0, -1, 0, 0], np.int64)
         n_ids = 0
         if n_documents and prefix_id >= 0 and not starts_mid_document:
@@ -488,21 +483,10 @@ class Encoder:
         in_the_way = False  # another thread is enlarging the cache
         while cursor[0] < len(starts):
             cache, packed = self._cache()
+            most = _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL
             n_ids = kernels.encode_pretokens(
-                packed,
-                self._tables.packed,
-                scratch,
-                documents,
-                self._thread_cache,
-                self._own,
-                source,
-                starts,
-                cursor,
-                ids,
-                narrow,
-                n_ids,
-                _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL,
-                in_the_way,
+                packed, self._tables.packed, scratch, documents, self._thread_cache, self._own,
+                source, starts, cursor, ids, narrow, n_ids, most, in_the_way,
             )
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
@@ -516,7 +500,6 @@ class Encoder:
                     and bool(_is_full(cache).any())
                     and not self._tables.cache.make_room(cache)
                 )
-        token_offsets = documents.token_offsets
         if gaps:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
@@ -550,22 +533,11 @@ class Encoder:
         split_text = bind(
             split_documents, characters, split_scratch, source, read_only(offsets), False, starts
         )
+        thread_cache = np.zeros(_SHORT_THREAD_CACHE, np.uint64)
         encode_pretokens = bind(
-            kernels.encode_pretokens,
-            self._cache()[1],
-            self._tables.packed,
-            self._packed_scratch,
-            pack(documents),
-            np.zeros(_SHORT_THREAD_CACHE, np.uint64),
-            self._own,
-            source,
-            starts,
-            cursor,
-            ids,
-            _NOT_NARROW,
-            0,
-            _NO_LIMIT,
-            False,
+            kernels.encode_pretokens, self._cache()[1], self._tables.packed, self._packed_scratch,
+            pack(documents), thread_cache, self._own, source, starts, cursor, ids, _NOT_NARROW,
+            0, _NO_LIMIT, False,
         )
 
         def encode(data: bytes) -> list[int] | None:

@@ -186,30 +186,49 @@ def token_hashes(words):
 
 
 @kernel
-def merge_new(tables, cache, scratch, buffer, n_short, n_long):
+def merge_new(tables, cache, scratch, buffer, n_new):
     """Merge the misses that `scratch.unseen` lists, and add them to the cache.
 
     One call for all: it hands over some thirty arrays, which takes longer than a look-up.
     """
     noinline_cold()
-    keys = scratch.keys
-    for number in range(n_short):
+    keys, ids = scratch.keys, scratch.new_ids
+    for number in range(n_new):
         row = np.uint64(scratch.unseen[np.uint64(number)])
-        place = np.int64(keys[PLACE + row])
+        low, high, at = keys[row], keys[HIGH + row], np.int64(keys[PLACE + row])
+        is_long = high == LONG
         # The same pre-token may be in this group twice.
-        if not still_free(cache.rows, place):
-            place = find_short(cache, scratch, row)
-        if place < 0:
-            place = merge_new_short(tables, cache, scratch, buffer, row, place)
-        keys[PLACE + row] = np.uint64(np.int64(place))
-    for number in range(n_long):
-        row = np.uint64(scratch.unseen[LONG_MISSES + np.uint64(number)])
-        place = np.int64(keys[PLACE + row])
-        if not still_free(cache.long_rows, place):
-            place = find_long(cache, scratch, buffer, row)
-        if place < 0:
-            place = merge_new_long(tables, cache, scratch, buffer, row, place)
-        keys[PLACE + row] = np.uint64(np.int64(place))
+        if not still_free(cache.long_rows if is_long else cache.rows, at):
+            at = find_in_cache(cache, scratch, buffer, row)
+        if at < 0:
+            start, stop = span_of(scratch, row)
+            n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
+            if is_long or n > tables.packing[2]:
+                length = stop - start if is_long else np.int64(0)
+                place = remember(cache, ids, n, buffer, start, length)
+                if place < 0:
+                    at = np.int64(-1)
+                elif is_long:
+                    entry = np.uint64(place << 22 | n << 11 | length)
+                    at = add_long_row(cache, at, low, entry)
+                else:
+                    at = add_row(cache, at, low, high, np.uint64(place << 16 | n), np.uint64(0))
+            else:
+                first_ids, second_ids = pack_ids(tables, ids, n)
+                at = add_row(cache, at, low, high, first_ids, second_ids)
+        keys[PLACE + row] = np.uint64(np.int64(at))
+
+
+@kernel
+def pack_ids(tables, ids, n):
+    """The last two words of a row of `PretokenCache.rows`, for n ids that fit into them."""
+    bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
+    first_ids, second_ids = np.uint64(0), np.uint64(n) << np.uint64(61)
+    for j in range(min(n, n_first)):
+        first_ids |= np.uint64(ids[j]) << (bits * np.uint64(j))
+    for j in range(n_first, n):
+        second_ids |= np.uint64(ids[j]) << (bits * np.uint64(j - n_first))
+    return first_ids, second_ids
 
 
 @kernel
@@ -221,55 +240,14 @@ def span_of(scratch, row):
 
 
 @kernel
-def find_short(cache, scratch, row):
-    """Find a miss in `PretokenCache.rows`; returns as `find_row`."""
+def find_in_cache(cache, scratch, buffer, row):
+    """Find a miss in the rows, or the long rows, of the cache; returns as `find_row`."""
     always_inline()
     low, high = scratch.keys[row], scratch.keys[HIGH + row]
+    if high == LONG:
+        start, stop = span_of(scratch, row)
+        return find_long_row(cache, low, buffer, start, stop - start)
     return find_row(cache.rows, np.int64(row_bucket(low, high, cache.rows)), low, high)
-
-
-@kernel
-def find_long(cache, scratch, buffer, row):
-    """Find a long miss in `PretokenCache.long_rows`; returns as `find_row`."""
-    always_inline()
-    start, stop = span_of(scratch, row)
-    return find_long_row(cache, scratch.keys[row], buffer, start, stop - start)
-
-
-@kernel
-def merge_new_short(tables, cache, scratch, buffer, row, found):
-    """Merge a miss and add it where `find_short` returned `found`. Returns its place, or -1."""
-    always_inline()
-    start, stop = span_of(scratch, row)
-    ids = scratch.new_ids
-    n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
-    first_ids, second_ids = np.uint64(0), np.uint64(0)
-    bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
-    if n <= tables.packing[2]:
-        for j in range(min(n, n_first)):
-            first_ids |= np.uint64(ids[j]) << (bits * np.uint64(j))
-        second_ids = np.uint64(n) << np.uint64(61)
-        for j in range(n_first, n):
-            second_ids |= np.uint64(ids[j]) << (bits * np.uint64(j - n_first))
-    else:
-        place = remember(cache, ids, n, buffer, start, 0)
-        if place < 0:
-            return np.int64(-1)
-        first_ids = np.uint64(place << 16 | n)
-    return add_row(cache, found, scratch.keys[row], scratch.keys[HIGH + row], first_ids, second_ids)
-
-
-@kernel
-def merge_new_long(tables, cache, scratch, buffer, row, found):
-    """The same as `merge_new_short` for a miss of more than SHORT bytes."""
-    always_inline()
-    start, stop = span_of(scratch, row)
-    n = merge_pretoken(tables, scratch, buffer, start, stop, scratch.new_ids, 0)
-    place = remember(cache, scratch.new_ids, n, buffer, start, stop - start)
-    if place < 0:
-        return np.int64(-1)
-    entry = np.uint64(place << 22 | n << 11 | (stop - start))
-    return add_long_row(cache, found, scratch.keys[row], entry)
 
 
 @kernel
@@ -395,24 +373,14 @@ def longest_pretoken(starts):
 
 
 @kernel
-def take_tokens(tables, scratch, buffer, tail_start, first, stop, n_misses):
-    """Put the ids of the tokens among pre-tokens `first` to `stop` into `scratch.group`.
-
-    The others are appended to the misses. Returns the number of misses now.
-    """
-    always_inline()
-    tokens, positions, group = tables.tokens, scratch.positions, scratch.group
-    inside = stop
-    while inside > first and positions[inside - 1] >= tail_start:
-        inside -= 1
-    n_misses = tokens_between(tokens, buffer, 0, positions, first, inside, group, n_misses)
-    tail = scratch.tail_text
-    return tokens_between(tokens, tail, tail_start, positions, inside, stop, group, n_misses)
-
-
-@kernel
 def tokens_between(tokens, source, source_start, positions, first, stop, group, n_misses):
-    """`take_tokens` for some; `source[0]` is byte `source_start` of the text."""
+    """Put the ids of the tokens among pre-tokens `first` to `stop` into `group`.
+
+    The others are appended to the misses. `source[0]` is byte `source_start` of the text.
+
+    Returns:
+        The number of misses now.
+    """
     noinline()
     most = np.uint64(2**TOKEN_BITS - 1)
     # Unsigned numbers need no test for places counted from the end.
@@ -577,7 +545,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
         bucket = row_bucket(keys[row], keys[HIGH + row], cache.rows)
         prefetch(cache.rows, bucket)
         prefetch(cache.rows, bucket + np.uint64(8))
-    n_kept = LONG_MISSES
+    n_looked_up = n_short
     for number in range(LONG_MISSES, n_long):
         row = np.uint64(unseen[np.uint64(number)])
         keys[PLACE + row] = _NONE
@@ -586,24 +554,17 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
             if stop - start <= LONGEST_CACHED:
                 keys[row] = hash_bytes(buffer, start, stop)
                 prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
-                unseen[n_kept] = np.uint32(row)
-                n_kept += np.uint64(1)
-    n_new_short, n_new_long = np.uint64(0), LONG_MISSES
-    for number in range(n_short):
+                unseen[n_looked_up] = np.uint32(row)
+                n_looked_up += np.uint64(1)
+    n_new = np.uint64(0)
+    for number in range(n_looked_up):
         row = np.uint64(unseen[np.uint64(number)])
-        place = find_short(cache, scratch, row)
+        place = find_in_cache(cache, scratch, buffer, row)
         keys[PLACE + row] = np.uint64(np.int64(place))
-        unseen[n_new_short] = np.uint32(row)
-        n_new_short += np.uint64(place < 0)
-    for number in range(LONG_MISSES, n_kept):
-        row = np.uint64(unseen[np.uint64(number)])
-        place = find_long(cache, scratch, buffer, row)
-        keys[PLACE + row] = np.uint64(np.int64(place))
-        unseen[n_new_long] = np.uint32(row)
-        n_new_long += np.uint64(place < 0)
-    n_new_long -= LONG_MISSES
-    if n_new_short | n_new_long:
-        merge_new(tables, cache, scratch, buffer, np.int64(n_new_short), np.int64(n_new_long))
+        unseen[n_new] = np.uint32(row)
+        n_new += np.uint64(place < 0)
+    if n_new:
+        merge_new(tables, cache, scratch, buffer, np.int64(n_new))
 
 
 @kernel
@@ -668,13 +629,21 @@ def close_documents(documents, document, position, ids, n_ids, n_before):
 
 
 @kernel
+def narrow_ids(ids, first, narrow, to, n):
+    """Write `ids[first : first + n]`, and up to COPIED more, to `narrow[to : to + n]`."""
+    for done in range(0, n, COPIED):
+        copy_16_ids(ids, first + done, narrow, to + done)
+
+
+@kernel
 def take_group(tables, scratch, documents, document, buffer, tail_start, n_pretokens):
     """Put the ids of the tokens of a group into `scratch.group`. Returns the number of misses.
 
     The ends of documents are put on the list of misses, too; `document` is the one that is open.
     """
     always_inline()
-    positions, offsets, gaps = scratch.positions, documents.offsets, documents.around[3]
+    positions, group, tail = scratch.positions, scratch.group, scratch.tail_text
+    offsets, gaps = documents.offsets, documents.around[3]
     last = offsets.size - 1
     first, n_misses = 0, 0
     while True:
@@ -686,10 +655,18 @@ def take_group(tables, scratch, documents, document, buffer, tail_start, n_preto
             while positions[stop] < end:
                 stop += 1
         if not document & gaps:
-            n_misses = take_tokens(tables, scratch, buffer, tail_start, first, stop, n_misses)
+            inside = stop
+            while inside > first and positions[inside - 1] >= tail_start:
+                inside -= 1
+            n_misses = tokens_between(
+                tables.tokens, buffer, 0, positions, first, inside, group, n_misses
+            )
+            n_misses = tokens_between(
+                tables.tokens, tail, tail_start, positions, inside, stop, group, n_misses
+            )
         if stop == n_pretokens:
             return n_misses
-        scratch.group[MISSES + np.uint64(n_misses)] = END_OF_DOCUMENT | np.uint32(stop)
+        group[MISSES + np.uint64(n_misses)] = END_OF_DOCUMENT | np.uint32(stop)
         n_misses += 1
         first = stop
         while document < last and offsets[document + 1] <= positions[stop]:
@@ -734,20 +711,8 @@ def emit_group(
 
 @kernel
 def encode_pretokens(
-    cache,
-    tables,
-    scratch,
-    documents,
-    thread_cache,
-    own,
-    buffer,
-    starts,
-    cursor,
-    ids,
-    narrow,
-    n_ids,
-    most,
-    though_full,
+    cache, tables, scratch, documents, thread_cache, own, buffer, starts, cursor, ids, narrow,
+    n_ids, most, though_full,
 ):
     """Encode pre-tokens from `cursor` on until the text or `most` groups are done, or a full cache.
 
@@ -799,8 +764,7 @@ def encode_pretokens(
         if cursor[0] == starts.size:
             document, n_ids = close_documents(documents, document, n_bytes, ids, n_ids, n_before)
         if narrow.size:
-            for done in range(0, n_ids - first_id, COPIED):
-                copy_16_ids(ids, first_id + done, narrow, n_before + first_id + done)
+            narrow_ids(ids, first_id, narrow, n_before + first_id, n_ids - first_id)
         n_ids += n_before
         publish_counts(cache)
     cursor[2] = document

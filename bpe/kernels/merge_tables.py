@@ -1,17 +1,14 @@
-"""What one vocabulary is to the kernels: which pairs are merged, at which rank, to what.
+"""The tables of one vocabulary: which pairs are merged, at which rank, to what.
 
-Law: a pair has the rank that `reference.encode` gives it. What may be merged at once has the result
-of merging in order.
+A pair has the rank that `reference.encode` gives it. Most pairs of tokens are never merged; a bit
+set that fits into the second-level cache rules out nearly all of them, and only the others are
+looked up in the table of pairs.
 
-Most pairs of tokens are never merged. A set of bits that fits into the second-level cache says so
-for nearly all of them; only the others are looked up in the table of pairs.
-
-What is merged at once: the bytes of a pair, or of a character, where their own merges come before
-all those that one of them, or what they become on the way, could have with something outside, and
-before all those of what they become in the end. Then nothing else can take one of them; and until
-they are merged nothing is merged with what they become. So to merge them first changes nothing, in
-whatever order a vocabulary merges. What could stand outside is known by one byte, the nearest, or
-by the kind of that byte: so it is looked at what ends, or begins, with such a byte.
+The bytes of a pair, or of a character, can be merged at once if their own merges precede all those
+that one of them, or what they become on the way, could have with a neighbour, and all those of what
+they become in the end. Then no neighbour can take one of them, so the result is that of merging in
+order, for any vocabulary. Neighbours are known by one byte, the nearest, or by the kind of that
+byte: all tokens that end, or begin, with it are taken into account.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ from bpe.kernels.jit import kernel
 from bpe.kernels.machine import always_inline, multiply, prefetch
 from bpe.kernels.words import hash_bytes, same_bytes
 
-ID_BITS = 21
-"""Bits of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1."""
-
+ID_BITS = 21  # of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1
 NO_RANK = np.uint32(0xFFFFFFFF)
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -36,29 +31,24 @@ UNRANKED = np.uint64((1 << ID_BITS) - 1)
 NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
 EARLY = np.uint64(1 << 63)  # what they become is merged with something at no higher rank
 
-CHARACTERS = 2**11 + 2**16
-"""Of two bytes, and of three."""
-
-FLAGS = np.uint32(ID_BITS)
-"""Where the bits of kinds begin in `Tables.characters`."""
-
+CHARACTERS = 2**11 + 2**16  # of two bytes, and of three
+FLAGS = np.uint32(ID_BITS)  # where the bits of kinds begin in `Tables.characters`
+# The number of kinds of what precedes a character (nothing, a space, another ASCII character, any
+# other), and of all kinds, with those of what follows it (nothing, ASCII, any other).
 N_BEFORE, KINDS = 4, 7
-"""The number of kinds of what stands before a character (nothing, a space, another ASCII character,
-any other), and of all kinds, with those of what stands behind it (nothing, ASCII, any other)."""
 
 
 class Tables(NamedTuple):
-    """What one vocabulary is to the kernels; shared by all threads, never changed."""
+    """One vocabulary as the kernels read it; shared by all threads, never changed."""
 
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
     # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, UNRANKED for none: their
-    # rank; the lowest rank that b has behind what ends with a; the lowest that a has before what
+    # rank; the lowest rank of b after a token that ends with a; the lowest of a before one that
     # begins with b; and EARLY or not
     byte_pairs: NDArray[np.uint64]
-    # uint32[CHARACTERS], at `place_of_two` or `place_of_three`: the rank of the last merge of the
-    # bytes of a character, that to one token, ID_BITS, UNRANKED if there is none or it does not
-    # come before all of what they become; then a bit for each kind of neighbour: no merge that
-    # could take in what two of its bytes have become comes before that one
+    # uint32[CHARACTERS], at `place_of_two` or `place_of_three`: the rank of the merge that makes a
+    # character one token, ID_BITS, UNRANKED if there is none or a merge of that token precedes it;
+    # then a bit for each kind of neighbour: no merge of it with two of the bytes precedes that one
     characters: NDArray[np.uint32]
     # uint64[capacity], open addressing: left id, right id and rank, ID_BITS each
     pairs: NDArray[np.uint64]
@@ -66,8 +56,8 @@ class Tables(NamedTuple):
     pair_filter: NDArray[np.uint64]
     merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
     tokens: NDArray[np.uint64]  # uint64, see `bpe.kernels.encode.token_hash`
-    # int64[4]: bits of an id in `bpe.kernels.words.Words.rows`, ids in the first word there, ids in
-    # both; what an id is more than the rank of the merge that makes it, -1 if that differs
+    # int64[4]: bits of an id in rows of `bpe.kernels.words`, ids in the first word there, ids in
+    # both; id minus rank of the merge that makes it, -1 if that differs between merges
     packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
     whole: NDArray[np.uint64]
@@ -84,7 +74,7 @@ def pair_key(left, right):
 
 @kernel
 def hash_pair(key):
-    """A hash of a pair; its high bits are the good ones."""
+    """A hash of a pair; its high bits are well mixed."""
     return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
 
 
@@ -122,7 +112,7 @@ def known_rank(tables, left, right):
 
 @kernel
 def pair_rank(tables, left, right):
-    """The rank of the merge of a pair, uint32; the largest number if it is never merged."""
+    """The rank of the merge of a pair, uint32; NO_RANK if it is never merged."""
     if may_be_merged(tables, left, right) == 0:
         return NO_RANK
     return known_rank(tables, left, right)
@@ -145,10 +135,9 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
             counts.
         first_bytes, last_bytes: uint8[n_ids], of each token.
-        lowest: uint32[KINDS * n_ids]; replaced by the lowest rank that each is merged at, KINDS
-            numbers for each id: with anything, in the place of nothing before it; with what ends
-            with a byte of each `kind_before`; unused, the place of nothing behind it; with what
-            begins with a byte of each `kind_behind`.
+        lowest: uint32[KINDS * n_ids]; replaced by the lowest ranks of merges of each token, KINDS
+            for each: with any token; with one that ends with a byte of each other `kind_before`;
+            unused; with one that begins with a byte of each other `kind_behind`.
         tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
             and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
@@ -171,16 +160,21 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         for b in range(256):
             rank = np.uint64(pair_rank(tables, tables.byte_ids[a], tables.byte_ids[b]))
             byte_pairs[a << 8 | b] = NO_LIMITS | min(rank, UNRANKED)
-    fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables)
     lowest[:] = UNRANKED
     for i in range(lefts.size):
         left, right, rank = np.int64(lefts[i]), np.int64(rights[i]), np.uint32(ranks[i])
-        at = KINDS * right + kind_before(last_bytes[left])
+        before, behind = np.int64(last_bytes[left]), np.int64(first_bytes[right])
+        at = KINDS * right + kind_before(before)
         lowest[at] = min(lowest[at], rank)
-        at = KINDS * left + N_BEFORE + kind_behind(first_bytes[right])
+        at = KINDS * left + N_BEFORE + kind_behind(behind)
         lowest[at] = min(lowest[at], rank)
         for part in (left, right):
             lowest[KINDS * part] = min(lowest[KINDS * part], rank)
+        if tables.byte_ids[behind] == right:
+            lower_limit(byte_pairs, before << 8 | behind, ID_BITS, np.uint64(rank))
+        before = np.int64(first_bytes[left])
+        if tables.byte_ids[before] == left:
+            lower_limit(byte_pairs, before << 8 | behind, 2 * ID_BITS, np.uint64(rank))
     for i in range(byte_pairs.size):
         rank = byte_pairs[i] & UNRANKED
         if rank != UNRANKED and lowest[KINDS * tables.merged[rank]] <= rank:
@@ -190,7 +184,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
 
 @kernel
 def kind_before(byte):
-    """Which bit of `Tables.characters` says whether a byte may stand before a character."""
+    """The kind of a byte before a character."""
     always_inline()
     if byte >= 0x80:
         return np.uint32(3)
@@ -199,14 +193,14 @@ def kind_before(byte):
 
 @kernel
 def kind_behind(byte):
-    """The same for what stands behind it, less N_BEFORE."""
+    """The kind of a byte after a character, less N_BEFORE."""
     always_inline()
     return np.uint32(1) + np.uint32(byte >= 0x80)
 
 
 @kernel
 def continues(byte):
-    """Whether UTF-8 has a byte only behind the first of a character."""
+    """Whether a byte is a continuation byte of UTF-8."""
     always_inline()
     return byte & np.uint64(0xC0) == np.uint64(0x80)
 
@@ -247,8 +241,8 @@ def fill_characters(lowest, tables):
                 back_rank = tables.byte_pairs[second << 8 | third] & UNRANKED
                 if front_rank == back_rank == UNRANKED:
                     continue
-                # What the first merge makes may also be merged with something outside: that must
-                # not come at the rank of the last merge or before.
+                # What the first merge makes may also be merged with a neighbour, which must not
+                # happen at the rank of the last merge or before.
                 if front_rank <= back_rank:
                     left, right = front, np.int64(tables.byte_ids[third])
                     partial, first_kind, last_kind = front, 1, N_BEFORE
@@ -271,22 +265,8 @@ def fill_characters(lowest, tables):
 
 
 @kernel
-def fill_limits(lefts, rights, ranks, first_bytes, last_bytes, tables):
-    """The second and the third number of `byte_pairs`; see `fill_pairs`."""
-    byte_ids, byte_pairs = tables.byte_ids, tables.byte_pairs
-    for i in range(lefts.size):
-        left, right, rank = lefts[i], rights[i], np.uint64(ranks[i])
-        a, b = np.int64(last_bytes[left]), np.int64(first_bytes[right])
-        if byte_ids[b] == right:
-            lower_limit(byte_pairs, a << 8 | b, ID_BITS, rank)
-        a = np.int64(first_bytes[left])
-        if byte_ids[a] == left:
-            lower_limit(byte_pairs, a << 8 | b, 2 * ID_BITS, rank)
-
-
-@kernel
 def lower_limit(byte_pairs, at, shift, rank):
-    """Make the number of an entry that begins at bit `shift` a rank, if that is lower."""
+    """Lower the number at bit `shift` of an entry to a rank, if it is higher."""
     if (byte_pairs[at] >> np.uint64(shift)) & UNRANKED > rank:
         byte_pairs[at] &= ~(UNRANKED << np.uint64(shift))
         byte_pairs[at] |= rank << np.uint64(shift)
