@@ -45,7 +45,7 @@ _ROWS, _MOST_ROWS = 2**17, 2**23
 _LONG_ROWS, _MOST_LONG_ROWS = 2**13, 2**21
 _GROWTH = 16
 _ARENA = 2**23
-# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
+# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; and while
 # another thread enlarges the cache.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
 _NO_LIMIT = 2**62
@@ -76,7 +76,7 @@ class SharedPretokenCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._replace(0, _no_words(_ROWS, _LONG_ROWS, _ARENA))
+        self._replace(0, _empty_cache(_ROWS, _LONG_ROWS, _ARENA))
 
     def _replace(self, number: int, cache: PretokenCache) -> None:
         self.current = number, cache, pack(cache)
@@ -88,27 +88,18 @@ class SharedPretokenCache:
         try:
             number, cache, _ = self.current
             if cache is full:
-                cache = _enlarged(full) or _no_words(_ROWS, _LONG_ROWS, _ARENA)
+                cache = _enlarged(full) or _empty_cache(_ROWS, _LONG_ROWS, _ARENA)
                 self._replace(number + (cache.arena is not full.arena), cache)
         finally:
             self._lock.release()
         return True
 
 
-def _no_words(rows: int, long_rows: int, arena: int) -> PretokenCache:
+def _empty_cache(rows: int, long_rows: int, arena: int) -> PretokenCache:
     """Return an empty cache with so many numbers in its tables."""
-    ids = zeros(arena, np.uint64)
-    return _with_limits(
-        PretokenCache(
-            rows=zeros(rows, np.uint64),
-            long_rows=zeros(long_rows, np.uint64),
-            arena=ids,
-            arena_bytes=ids.view(np.uint8),
-            used=np.zeros(3, np.int64),
-            limits=np.zeros(3, np.int64),
-            own=np.zeros(0, np.int64),  # each encoder has one
-        )
-    )
+    ids, used, own = zeros(arena, np.uint64), np.zeros(3, np.int64), np.zeros(0, np.int64)
+    tables = zeros(rows, np.uint64), zeros(long_rows, np.uint64), ids, ids.view(np.uint8)
+    return _with_limits(PretokenCache(*tables, used=used, limits=used, own=own))
 
 
 def _with_limits(cache: PretokenCache) -> PretokenCache:
@@ -209,29 +200,24 @@ class EncoderTables:
                 f"there are {int(ranks.max()) + 1:,} merges;"
                 f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
             )
-        byte_ids = vocabulary.byte_ids
         n_pairs = _power_of_two_above(len(lefts))
-        # As many bits as the largest id needs: two words hold more of them than of 32 bits each.
+        # As many bits as the largest id needs, so that two words hold more than four ids.
         bits = max(16, (vocabulary.size - 1).bit_length())
         n_first = 64 // bits
-        # Mostly the id of a merge is its rank and one number, and need not be looked up.
+        # In most vocabularies the id of a merge is its rank plus a constant, and not looked up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
-        packing = np.array(
-            [bits, n_first, n_first + 61 // bits, shift[0] if same else -1], np.int64
-        )
-        whole = np.empty(0, np.uint64)
-        whole_bytes = np.empty(0, np.uint8)
-        whole_offsets = np.zeros(1, np.int64)
-        whole_ids = np.empty(0, np.int32)
-        if vocabulary.whole_first:
-            tokens = vocabulary.flat
-            whole_ids, whole_offsets = tokens.ids.copy(), tokens.offsets.copy()
-            whole_bytes = tokens.data.copy()
-            whole = np.empty(2 * 2 * _power_of_two_above(len(whole_ids)), np.uint64)
+        shift_of_all = shift[0] if same else -1
+        packing = np.array([bits, n_first, n_first + 61 // bits, shift_of_all], np.int64)
+        token_ids, token_offsets, token_bytes = vocabulary.flat
+        n_whole = len(token_ids) if vocabulary.whole_first else 0
+        whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
+        whole_bytes = token_bytes[: whole_offsets[-1]].copy()
+        whole = np.empty(4 * _power_of_two_above(n_whole) if n_whole else 0, np.uint64)
+        if n_whole:
             merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
         self.tables = merge_tables.Tables(
-            byte_ids=byte_ids,
+            byte_ids=vocabulary.byte_ids,
             byte_pairs=np.empty(65536, np.uint64),
             characters=np.empty(merge_tables.CHARACTERS, np.uint32),
             pairs=zeros(2 * n_pairs, np.uint64),
@@ -244,7 +230,6 @@ class EncoderTables:
             whole_offsets=whole_offsets,
             whole_ids=whole_ids,
         )
-        token_ids, token_offsets, token_bytes = vocabulary.flat
         token_bytes = read_only(token_bytes)
         first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
         first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
@@ -273,26 +258,24 @@ def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _no_tokens() -> NDArray[np.uint64]:
     """Return an empty `Tables.tokens`."""
-    # An empty slot holds the hash of a pre-token that begins with 0xFF, which no UTF-8 does. The
-    # first byte alone decides the lowest byte of the hash.
-    bits, places = np.uint64(kernels.TOKEN_BITS), np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
+    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 does; the first
+    # byte alone decides the lowest byte of the hash.
+    bits = np.uint64(kernels.TOKEN_BITS)
     free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
-    return free << bits | places
+    return free << bits | np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
 
 
-def _fill_tokens(
-    tables: EncoderTables, data: NDArray[np.uint8], offsets: NDArray[np.int64]
-) -> None:
+def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any]) -> None:
     """Put tokens of up to TOKEN_BYTES bytes that are encoded as one into `Tables.tokens`.
 
     Args:
-        tables: All but that is there.
+        tables: Complete except for this table.
         data: uint8[n_bytes], the tokens, one after the other. Of two with one place in the table
-            the first stays: the lower id, as they mostly stand.
+            the first is kept, which mostly has the lower id.
         offsets: int64[n_tokens + 1], where each begins and ends.
     """
     lengths = np.diff(offsets)
-    # The end of what ends with 0xFF could not be told from what fills it up.
+    # The end of a token that ends with 0xFF could not be told from its padding.
     chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
     begins, lengths = offsets[:-1][chosen], lengths[chosen]
     inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
@@ -301,37 +284,24 @@ def _fill_tokens(
     text = read_only(padded[inside])
     padded[~inside] = 0xFF
     ends = np.cumsum(lengths)
-    # Each is a pre-token and a document. What is merged here is not worth keeping.
+    # Each is a pre-token and a document. They are merged with a cache of their own.
     room = 8 * _power_of_two_above(len(ends))
-    words = _no_words(room, 16, 2 * room)
-    documents = kernels.Documents(
-        read_only(np.concatenate([[0], ends])),
-        np.zeros(len(ends) + 1, np.int64),
-        _NOTHING_AROUND,
-    )
+    cache = pack(_empty_cache(room, 16, 2 * room))
+    bounds, token_offsets = read_only(np.append(0, ends)), np.zeros(len(ends) + 1, np.int64)
+    documents = kernels.Documents(bounds, token_offsets, _NOTHING_AROUND)
     starts = np.zeros(len(text) // 64 + 1, np.uint64)
     bits = np.zeros(64 * len(starts), np.uint8)
-    bits[documents.offsets] = 1
+    bits[bounds] = 1
     starts.view(np.uint8)[:] = np.packbits(bits, bitorder="little")
     ids = np.empty(len(text) + kernels.COPIED, np.uint32)
+    cursor, own = np.array([0, -1, 0, 0], np.int64), np.zeros(4, np.int64)
+    thread_cache = np.zeros(8, np.uint64)
     kernels.encode_pretokens(
-        pack(words),
-        tables.packed,
-        group_scratch(),
-        documents,
-        np.zeros(8, np.uint64),
-        np.zeros(4, np.int64),
-        text,
-        starts,
-        np.array([0, -1, 0, 0], np.int64),
-        ids,
-        _NOT_NARROW,
-        0,
-        _NO_LIMIT,
-        True,
+        cache, tables.packed, group_scratch(), documents, thread_cache, own, text, starts, cursor,
+        ids, _NOT_NARROW, 0, _NO_LIMIT, True,
     )
-    first = documents.token_offsets[:-1]
-    kept = (np.diff(documents.token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
+    first = token_offsets[:-1]
+    kept = (np.diff(token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
     hashes = _token_hashes(padded[kept].view(np.uint64)[:, 0])
     # Of two with one index NumPy assigns the last.
     tables.tables.tokens[(hashes & _PLACES)[::-1]] = (hashes ^ ids[first[kept]])[::-1]

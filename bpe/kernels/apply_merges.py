@@ -69,6 +69,16 @@ def pack(rank, at, most):
 
 
 @kernel
+def pack_pair(tables, symbols, at, after):
+    """`pack` of the pair of the symbol at `at` and the next one, the lowest bit of `after`."""
+    always_inline()
+    if after == 0:
+        return NO_RANK
+    following = at + np.uint64(1) + np.uint64(trailing_zeros(after))
+    return pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
+
+
+@kernel
 def byte_rank(entry):
     """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
     rank = entry & UNRANKED
@@ -128,12 +138,7 @@ def merge_first(tables, symbols, packed, first, left):
     while places != 0:
         at = np.uint64(trailing_zeros(places))
         places &= places - one
-        after = (left >> at) >> one
-        new = NO_RANK
-        if after != 0:
-            following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
-        packed[at] = new
+        packed[at] = pack_pair(tables, symbols, at, (left >> at) >> one)
     return left
 
 
@@ -263,17 +268,12 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
         symbols[at] = symbol
         packed[joined] = NO_RANK
         left ^= one << joined
-        after &= after - one
-        new = NO_RANK
-        if after != 0:
-            following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
-        packed[at] = new
-        best = min(best, new)
+        packed[at] = pack_pair(tables, symbols, at, after & (after - one))
+        best = min(best, packed[at])
         if before != 0:
-            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
-            packed[preceding] = new
-            best = min(best, new)
+            rank = pair_rank(tables, symbols[preceding], symbol)
+            packed[preceding] = pack(rank, preceding, MAX_SHORT)
+            best = min(best, packed[preceding])
     while left != 0:
         ids[n_ids] = symbols[trailing_zeros(left)]
         left &= left - one
@@ -286,12 +286,9 @@ def lay_out(tables, rows, buffer, start, n):
     """Fill `rows` for the bytes `buffer[start : start + n]`, each of which is a symbol."""
     for i in range(n):
         row = 4 * i
-        byte = buffer[start + i]
-        rank = NO_RANK
+        byte, rank = np.int64(buffer[start + i]), NO_RANK
         if i + 1 < n:
-            rank = byte_rank(
-                tables.byte_pairs[np.int64(byte) << 8 | np.int64(buffer[start + i + 1])]
-            )
+            rank = byte_rank(tables.byte_pairs[byte << 8 | np.int64(buffer[start + i + 1])])
         rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
         rows[row + _RANK] = rank
         rows[row + _FOLLOWING] = np.uint32(i + 1)

@@ -222,14 +222,13 @@ def place_of_three(first, second, third):
 
 @kernel
 def fill_characters(lowest, tables):
-    """Build `Tables.characters`; see `fill_pairs`, and `lay_out_characters` for what it is for."""
+    """Build `Tables.characters`; see `fill_pairs`, and `lay_out_characters`, which reads it."""
     characters = tables.characters
     characters[:] = np.uint32(UNRANKED)
     every = np.uint32((1 << KINDS) - 1) << FLAGS
     for first in range(0xC0, 0xF0):
         for second in range(0x80, 0xC0):
-            front_rank = tables.byte_pairs[first << 8 | second] & UNRANKED
-            front = np.int64(0)
+            front_rank, front = tables.byte_pairs[first << 8 | second] & UNRANKED, np.int64(0)
             if front_rank != UNRANKED:
                 front = np.int64(tables.merged[front_rank])
             if first < 0xE0:
