@@ -91,5 +91,5 @@ def compile_training(pattern: str) -> None:
 
 def compile_encoding(pattern: str) -> None:
     """Call all of `encoding_kernels`."""
-    # The tables of a vocabulary are filled by encoding its tokens.
-    EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
+    # The table of tokens is filled by encoding them.
+    EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern).fill_tokens()
