@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
 # Numbers of 8 bytes in the tables. Hashing touches every page of a table, so all of it becomes
-# resident: the shared ones begin small, for short texts, and grow to the size for 100 MB of English
-# (in one step, because fuller tables are slower), then to that for multilingual text.
-_THREAD_CACHE = 2**19
-_SHORT_THREAD_CACHE = 2**14  # for short texts, of which there may be few
-_ROWS, _MOST_ROWS = 2**17, 2**23
-_LONG_ROWS, _MOST_LONG_ROWS = 2**13, 2**21
-_GROWTH = 16
-_ARENA = 2**23
+# resident: tables are small for short texts, and later have room for 100 MB of English.
+_SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19
+_SHORT_ROWS, _ROWS, _MOST_ROWS = 2**15, 2**21, 2**23
+_SHORT_LONG_ROWS, _LONG_ROWS, _MOST_LONG_ROWS = 2**11, 2**17, 2**21
+_SHORT_ARENA, _ARENA = 2**16, 2**23
 # Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; and while
 # another thread enlarges the cache.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
@@ -76,10 +73,14 @@ class SharedPretokenCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._replace(0, _empty_cache(_ROWS, _LONG_ROWS, _ARENA))
+        self._replace(0, _empty_cache(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA))
 
     def _replace(self, number: int, cache: PretokenCache) -> None:
         self.current = number, cache, pack(cache)
+
+    def begin_anew(self) -> None:
+        """Replace the cache by a large one that is empty; its lock must be held."""
+        self._replace(self.current[0] + 1, _empty_cache(_ROWS, _LONG_ROWS, _ARENA))
 
     def make_room(self, full: PretokenCache) -> bool:
         """Replace a full cache, unless that has been done. False: another thread is doing it."""
@@ -88,8 +89,10 @@ class SharedPretokenCache:
         try:
             number, cache, _ = self.current
             if cache is full:
-                cache = _enlarged(full) or _empty_cache(_ROWS, _LONG_ROWS, _ARENA)
-                self._replace(number + (cache.arena is not full.arena), cache)
+                if (larger := _enlarged(full)) is None:
+                    self.begin_anew()
+                else:
+                    self._replace(number, larger)
         finally:
             self._lock.release()
         return True
@@ -128,10 +131,10 @@ def _enlarged(cache: PretokenCache) -> PretokenCache | None:
         return None
     larger = cache._replace(own=np.zeros(4, np.int64))  # rows that are moved are counted already
     if rows_full:
-        larger = larger._replace(rows=zeros(min(_GROWTH * len(rows), _MOST_ROWS), np.uint64))
+        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
         word_kernels.move_rows(rows, larger)
     if long_rows_full:
-        n = min(_GROWTH * len(long_rows), _MOST_LONG_ROWS)
+        n = min(4 * len(long_rows), _MOST_LONG_ROWS)
         larger = larger._replace(long_rows=zeros(n, np.uint64))
         word_kernels.move_long_rows(long_rows, larger)
     return _with_limits(larger._replace(own=cache.own))
@@ -152,7 +155,7 @@ def group_scratch() -> kernels.Scratch:
         group=np.empty(int(kernels.MISSES) + 2 * n, np.uint32),
         keys=np.empty(4 * kernels.KEYS, np.uint64),
         found=np.empty(2 * kernels.KEYS, np.uint64),
-        unseen=np.empty(2 * kernels.KEYS, np.uint32),
+        unseen=np.empty(kernels.KEYS, np.uint32),
         new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
         tail=tail,
         tail_text=read_only(tail),
@@ -244,9 +247,14 @@ class EncoderTables:
         self._filled = threading.Lock()
 
     def fill_tokens(self) -> None:
-        """Fill `Tables.tokens` once; until then, its tokens are looked up as other pre-tokens."""
+        """Fill `Tables.tokens` once, and make the cache large.
+
+        Until then its tokens are looked up as other pre-tokens.
+        """
         if self._filled.acquire(blocking=False):
             _fill_tokens(self, *self._flat)
+            with self.cache._lock:
+                self.cache.begin_anew()
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -69,16 +69,6 @@ def pack(rank, at, most):
 
 
 @kernel
-def pack_pair(tables, symbols, at, after):
-    """`pack` of the pair of the symbol at `at` and the next one, the lowest bit of `after`."""
-    always_inline()
-    if after == 0:
-        return NO_RANK
-    following = at + np.uint64(1) + np.uint64(trailing_zeros(after))
-    return pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
-
-
-@kernel
 def byte_rank(entry):
     """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
     rank = entry & UNRANKED
@@ -138,7 +128,12 @@ def merge_first(tables, symbols, packed, first, left):
     while places != 0:
         at = np.uint64(trailing_zeros(places))
         places &= places - one
-        packed[at] = pack_pair(tables, symbols, at, (left >> at) >> one)
+        after = (left >> at) >> one
+        new = NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
+        packed[at] = new
     return left
 
 
@@ -268,12 +263,17 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
         symbols[at] = symbol
         packed[joined] = NO_RANK
         left ^= one << joined
-        packed[at] = pack_pair(tables, symbols, at, after & (after - one))
-        best = min(best, packed[at])
+        after &= after - one
+        new = NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(trailing_zeros(after))
+            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
+        packed[at] = new
+        best = min(best, new)
         if before != 0:
-            rank = pair_rank(tables, symbols[preceding], symbol)
-            packed[preceding] = pack(rank, preceding, MAX_SHORT)
-            best = min(best, packed[preceding])
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
+            packed[preceding] = new
+            best = min(best, new)
     while left != 0:
         ids[n_ids] = symbols[trailing_zeros(left)]
         left &= left - one

@@ -122,8 +122,7 @@ class Scratch(NamedTuple):
     keys: NDArray[np.uint64]
     # uint64[2 * KEYS], the first word of ids in the thread cache; from HIGH on the second, or 0
     found: NDArray[np.uint64]
-    # uint32[2 * KEYS], which misses are not in the thread cache; then which of these are not in the
-    # cache either; from LONG_MISSES on those that are long
+    # uint32[KEYS], the misses that are not in the thread cache; then those not in the cache either
     unseen: NDArray[np.uint32]
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     # uint8[TAIL], the last 16 bytes of the text, or all if it has fewer, then zeros
@@ -146,9 +145,8 @@ MISSES = np.uint64(GROUP + 80 + COPIED)  # where in `Scratch.group` the list of 
 TAIL = 48  # bytes of `Scratch.tail`: a key is loaded from its last bytes of text, too
 KEYS = 2 * (GROUP + 80)  # for which there is room in `Scratch.keys`
 # Where in `Scratch.keys` and `Scratch.found` the second words begin; in `Scratch.keys` the places
-# in the thread cache, and those in the cache; in `Scratch.unseen` the list of long pre-tokens.
+# in the thread cache, and those in the cache.
 HIGH, AT, PLACE = np.uint64(KEYS), np.uint64(2 * KEYS), np.uint64(3 * KEYS)
-LONG_MISSES = np.uint64(KEYS)
 LONG = np.uint64(0xFF << 56)  # the second word of a key that no row has
 
 KEY_PARTS = np.array(
@@ -488,24 +486,21 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
     """Put the ids of the misses that are in `thread_cache` into `found`.
 
     Returns:
-        How many of the others are short, and where in `unseen` the long ones end.
+        The number of the others, which are listed in `unseen`.
     """
     noinline()
-    n_short, n_long, two = np.uint64(0), LONG_MISSES, np.uint64(2)
+    n, two = np.uint64(0), np.uint64(2)
     number = 0
     while has_eight() and number + 8 <= n_misses:
         row = np.uint64(number)
         lows, highs = pairs_listed(thread_cache, keys, AT + row, np.uint64(0))
         first_ids, last_ids = pairs_listed(thread_cache, keys, AT + row, two)
-        wanted = load_eight(keys, HIGH + row)
-        others = which_differ(lows, load_eight(keys, row)) | which_differ(highs, wanted)
+        others = which_differ(lows, load_eight(keys, row))
+        others |= which_differ(highs, load_eight(keys, HIGH + row))
         store_eight(first_ids, found, row)
         store_eight(without(last_ids, others), found, HIGH + row)
-        short = others & which_differ(wanted, all_eight(LONG))
-        store_chosen(short, row, unseen, n_short)
-        store_chosen(others ^ short, row, unseen, n_long)
-        n_short += np.uint64(popcount(short))
-        n_long += np.uint64(popcount(others ^ short))
+        store_chosen(others, row, unseen, n)
+        n += np.uint64(popcount(others))
         number += 8
     while number < n_misses:
         row = np.uint64(number)
@@ -515,12 +510,10 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
         found[row] = thread_cache[at + two]
         # Without branches, which would be mispredicted.
         found[HIGH + row] = np.uint64(0) if is_missing else second_ids
-        is_long = np.uint64(high == LONG)
-        unseen[n_short] = unseen[n_long] = np.uint32(row)
-        n_short += np.uint64(is_missing) & ~is_long
-        n_long += is_long
+        unseen[n] = np.uint32(row)
+        n += np.uint64(is_missing)
         number += 1
-    return n_short, n_long
+    return n
 
 
 @kernel
@@ -539,23 +532,25 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
     keys_of_misses(group, positions, keys, buffer, 0, 0, inside, thread_cache)
     keys_of_misses(group, positions, keys, tail, tail_start, inside, n_misses, thread_cache)
     unseen = scratch.unseen
-    n_short, n_long = find_in_thread_cache(thread_cache, keys, scratch.found, unseen, n_misses)
-    for number in range(n_short):
+    n_unseen = find_in_thread_cache(thread_cache, keys, scratch.found, unseen, n_misses)
+    n_looked_up = np.uint64(0)
+    for number in range(n_unseen):
         row = np.uint64(unseen[np.uint64(number)])
-        bucket = row_bucket(keys[row], keys[HIGH + row], cache.rows)
-        prefetch(cache.rows, bucket)
-        prefetch(cache.rows, bucket + np.uint64(8))
-    n_looked_up = n_short
-    for number in range(LONG_MISSES, n_long):
-        row = np.uint64(unseen[np.uint64(number)])
-        keys[PLACE + row] = _NONE
-        if group[MISSES + row] < END_OF_DOCUMENT:
+        if keys[HIGH + row] != LONG:
+            bucket = row_bucket(keys[row], keys[HIGH + row], cache.rows)
+            prefetch(cache.rows, bucket)
+            prefetch(cache.rows, bucket + np.uint64(8))
+        else:
+            keys[PLACE + row] = _NONE
+            if group[MISSES + row] >= END_OF_DOCUMENT:
+                continue
             start, stop = span_of(scratch, row)
-            if stop - start <= LONGEST_CACHED:
-                keys[row] = hash_bytes(buffer, start, stop)
-                prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
-                unseen[n_looked_up] = np.uint32(row)
-                n_looked_up += np.uint64(1)
+            if stop - start > LONGEST_CACHED:
+                continue
+            keys[row] = hash_bytes(buffer, start, stop)
+            prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
+        unseen[n_looked_up] = np.uint32(row)
+        n_looked_up += np.uint64(1)
     n_new = np.uint64(0)
     for number in range(n_looked_up):
         row = np.uint64(unseen[np.uint64(number)])
