@@ -343,6 +343,7 @@ class Encoder:
         self._preparation = preparation
         self._pretokenizer = tables.pretokenizer
         self._tables = tables
+        self._shared = tables.cache
         self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
         self._scratch = group_scratch()
@@ -409,7 +410,7 @@ class Encoder:
 
     def _cache(self) -> tuple[PretokenCache, Any]:
         """Return the shared cache, as it is and packed; an idle encoder must hold none."""
-        number, cache, packed = self._tables.cache.current
+        number, cache, packed = self._shared.current
         if number != self._arena_number:
             self._arena_number, self._own[:] = number, 0
         return cache, packed
@@ -473,11 +474,8 @@ class Encoder:
                 scratch = pack(self._scratch._replace(**larger))
                 in_the_way = False
             else:
-                in_the_way = (
-                    cursor[0] < len(starts)
-                    and bool(_is_full(cache).any())
-                    and not self._tables.cache.make_room(cache)
-                )
+                is_full = cursor[0] < len(starts) and _is_full(cache).any()
+                in_the_way = bool(is_full) and not self._shared.make_room(cache)
         if gaps:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
@@ -529,7 +527,7 @@ class Encoder:
                 n_ids = encode_pretokens(packed)
                 if place[0] > n >> 6:
                     return found[:n_ids].tolist()
-                if not self._tables.cache.make_room(cache):
+                if not self._shared.make_room(cache):
                     return None
 
         return encode
