@@ -4,15 +4,10 @@ Workers see units, the calling thread sees their results in order; so what is ap
 digested is in the order of the documents, and one document is never in two outputs.
 
 A `.bin` is, for each document in order: the begin-of-text id if one is asked for, `encode_ordinary`
-of the document, the end-of-text id. Text that spells a special token is ordinary text; how often
-that occurred is counted.
+of the document, the end-of-text id. Text that spells a special token is ordinary text, and counted.
 
-Entries of the journal record how far the pass is; a resumed run continues after the last one:
-
-    Encoded     ids up to a place in the sources, which lie in the streams of the sinks
-    Finished    the whole pass: the results of its sinks are saved
-
-A place is the number of a source and a place in it, as its units say it (`WorkUnit.after`).
+Entries of the journal record how far the pass is; a resumed run continues after the last one. A
+place is the number of a source and a position in it, as its units state it (`WorkUnit.after`).
 """
 
 from __future__ import annotations
@@ -62,10 +57,10 @@ class SpecialTokenError(TokenbinError, ValueError):
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids around every document.
+    """The ids before and after each document.
 
     Attributes:
-        end_of_text: Behind it; -1 for none.
+        end_of_text: After it; -1 for none.
         begin_of_text: Before it; None for none.
     """
 
@@ -156,23 +151,12 @@ class Part:
         return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What a unit gives to each output, and what is counted."""
-
-    batch: DocumentBatch
-    parts: list[Part]
-    look_alikes: NDArray[np.int64]
+# What a unit holds, without its text; what it gives to each output; its special-token text.
+_Result = tuple[DocumentBatch, list[Part], NDArray[np.int64]]
 
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
-    """What was encoded of one source.
-
-    Attributes:
-        counts: What was read of it.
-        digest: The xxh3_128 of that.
-        outputs: What it gave to each output, in their order.
-    """
+    """What was encoded of one source: its counts, its xxh3_128, and the counts of each output."""
 
     counts: Counts = msgspec.field(default_factory=Counts)
     digest: str = xxhash.xxh3_128_hexdigest(b"")
@@ -258,15 +242,12 @@ class EncodePass:
             self._is_finished = any(each.number == number for each in journal.of(Finished))
             for entry in journal.of(Encoded):
                 if entry.number == number:
-                    self._take_over(entry)
-
-    def _take_over(self, entry: Encoded) -> None:
-        self._at = entry
-        for name, state in entry.sinks.items():
-            self._sink_states.setdefault(name, []).append(state)
-        with understanding():
-            for index, source in entry.sources.items():
-                self._of_sources[index] = source
+                    self._at = entry
+                    for name, state in entry.sinks.items():
+                        self._sink_states.setdefault(name, []).append(state)
+                    with understanding():
+                        for index, source in entry.sources.items():
+                            self._of_sources[index] = source
 
     def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
         """Fill one sink for each output and finish them.
@@ -366,9 +347,9 @@ class EncodePass:
                 )
         digest = self._digest_so_far()
         encoding = _Encoding(self._tokenizer, self._ids, self._look_alikes, max(len(sinks), 1))
-        at, journal = self._at, self._journal
-        units = units_after(self._sources, at.source, at.after)
-        first_new, told_of = at.source, at.bytes
+        journal, progress = self._journal, self._progress
+        source, after = self._at.source, self._at.after
+        units = units_after(self._sources, source, after)
         with (
             self._stage(sinks) as stage,
             closing(run_numbered(units, encoding, self._workers, self._executor)) as results,
@@ -376,9 +357,9 @@ class EncodePass:
             for index, unit, result in results:
                 # The last unit of a file is followed by no other read of it.
                 unit.check_unchanged()
-                if index != at.source or at.after is None:
+                if index != source or after is None:
                     digest = xxhash.xxh3_128()
-                content = result.batch.content
+                content = result[0].content
                 digest.update((unit.content() if content is None else content).data)
                 del content
                 self._of_sources[index].digest = digest.hexdigest()
@@ -386,47 +367,46 @@ class EncodePass:
                 # Its text and ids make room for those of a unit to come.
                 del result
                 stage.advance(unit.n_bytes)
-                at.source, at.after = place_after(index, unit)
+                source, after = place_after(index, unit)
                 if journal is None:
                     continue
                 is_near = stage.total - stage.done < _NEAR_THE_END
-                if journal.due(is_near and stage.done - told_of >= _FEW_BYTES):
-                    journal.commit(*self._checkpoint(stage, sinks, first_new))
-                    first_new, told_of = at.source, stage.done
-                if at.source < len(self._sources) and self._progress.out_of_time():
-                    journal.append(*self._checkpoint(stage, sinks, first_new))
-                    raise OutOfTimeError(out_of_time(self._progress, "encoding goes on there"))
+                if journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES):
+                    journal.commit(*self._checkpoint(source, after, stage, sinks))
+                if source < len(self._sources) and progress.out_of_time():
+                    journal.append(*self._checkpoint(source, after, stage, sinks))
+                    raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
             if journal is not None:
-                journal.append(*self._checkpoint(stage, sinks, first_new))
+                journal.append(*self._checkpoint(source, after, stage, sinks))
 
     def _take(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
         """Append and count what a unit of the source `index` gives."""
         report, source = self._report, self._of_sources[index]
-        report.left_out.add(result.batch)
+        batch, parts, look_alikes = result
+        report.left_out.add(batch)
         tokens = self._look_alikes.tokens
-        report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
-        for part in result.parts:
+        report.look_alikes.update(dict(zip(tokens, look_alikes.tolist(), strict=True)))
+        for part in parts:
             source.counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
-        for (name, sink), part, of_source in zip(
-            sinks.items(), result.parts, source.outputs, strict=False
-        ):
+        outputs = zip(sinks.items(), parts, source.outputs, strict=False)
+        for (name, sink), part, of_source in outputs:
             sink.append(part.ids, part.document_ends, **part.columns)
             for counts in (report.outputs[name], of_source):
                 counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
 
     def _checkpoint(
-        self, stage: Stage, sinks: Mapping[str, Sink], first_new: int
+        self, source: int, after: Place | None, stage: Stage, sinks: Mapping[str, Sink]
     ) -> tuple[Encoded, list[Stream]]:
-        """(the checkpoint, what has to be on the disk before it); sources from `first_new` on."""
-        at, report = self._at, self._report
-        touched = range(first_new, min(at.source + 1, len(self._sources)))
-        entry = Encoded(
+        """(the checkpoint at a place, what has to be on the disk before it)."""
+        report = self._report
+        new = range(self._at.source, min(source + 1, len(self._sources)))
+        self._at = entry = Encoded(
             number=self._number,
-            source=at.source,
-            after=at.after,
+            source=source,
+            after=after,
             sinks={name: sink.state() for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},
-            sources={index: self._of_sources[index] for index in touched},
+            sources={index: self._of_sources[index] for index in new},
             left_out=report.left_out,
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
             bytes=stage.done,
@@ -452,14 +432,7 @@ class EncodePass:
 
 
 class _Encoding:
-    """Makes the work of encoding units; it pickles, so that another process can do the work.
-
-    Args:
-        tokenizer: Encodes.
-        ids: The special ids around each document.
-        look_alikes: Counts text that spells a special token.
-        n_outputs: Among so many outputs documents are divided.
-    """
+    """Makes the work of encoding units, whose documents are divided among `n_outputs`; pickles."""
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: LookAlikes, n_outputs: int
@@ -497,7 +470,7 @@ class _Encoding:
         )
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths)
         parts, counts = _divided(encoded, self._n_outputs), self._look_alikes.count(batch)
-        return _Result(replace(batch.without_text(), content=batch.content), parts, counts)
+        return replace(batch.without_text(), content=batch.content), parts, counts
 
 
 def encoded_again(
@@ -510,15 +483,16 @@ def encoded_again(
     """
     make_work = _Encoding(tokenizer, ids, LookAlikes(()), n_outputs)
     with closing(run_in_order(source.units(), make_work, workers)) as results:
-        for result in results:
-            yield result.parts
+        for _, parts, _ in results:
+            yield parts
 
 
 def _divided(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
     """What each output gets of a batch; all goes to the first where documents are not divided."""
     batch, ids, offsets = encoded.batch, encoded.ids, encoded.offsets
     n_ended = batch.n_ended
-    columns = {each.name: each.make(encoded) for each in table.COLUMNS if each.make is not None}
+    computed = [each for each in table.COLUMNS if each.make is not None]
+    columns = {each.name: each.make(encoded) for each in computed if each.make is not None}
     everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes, columns)
     nothing = Part(ids[:0], offsets[:0], 0, {name: each[:0] for name, each in columns.items()})
     if batch.in_validation is None:
@@ -541,11 +515,8 @@ def _divided(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
             np.cumsum(n_ids[chosen])[:n_chosen_ended],
             int(n_bytes[chosen].sum()),
             {
-                each.name: columns[each.name][
-                    chosen_ids if each.per == "token" else chosen[:n_ended]
-                ]
-                for each in table.COLUMNS
-                if each.name in columns
+                each.name: values[chosen_ids if each.per == "token" else chosen[:n_ended]]
+                for each, values in zip(computed, columns.values(), strict=True)
             },
         )
     return parts

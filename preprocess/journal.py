@@ -1,18 +1,18 @@
-"""What a run has done so far, so that the same command goes on where it was cut off.
+"""What a run has done so far, so that the same command resumes it where it was interrupted.
 
-Law: an entry is written after everything that it speaks of is on the disk, so whatever the last
-sound entry says is there. An entry that was being written when the power failed is passed over; any
+An entry is written after everything that it speaks of is on the disk, so whatever the last sound
+entry states is there. An entry that was being written when the power failed is passed over; any
 other damage is an error, never a guess. Entries are JSON, one to the line:
 
     {"check": "0f...", "entry": {"kind": "encoded", ...}}
 
-`check` is xxh3_64 of the entry's text behind the check of the line before, so a line that is
-changed, missing or in another place is noticed. What the entries mean is said by who writes them:
-`preprocess.outputs`, `preprocess.count_pass` and `preprocess.encode_pass`.
+`check` is xxh3_64 of the entry's text after the check of the line before, so a line that is
+changed, missing or in another place is noticed. The kinds of entries are defined where they are
+written: `preprocess.outputs`, `preprocess.count_pass` and `preprocess.encode_pass`.
 
 Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
-journal's own, and then an entry says how long they are. The work goes on meanwhile, and waits only
-if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
+journal's own, and then an entry states how long they are. The work continues meanwhile, and waits
+only if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
 killed loses about a second of work, and one that loses its power loses no more. A disk that is
 ready gets its share 16 times as often in the first second, and ever less often up to the 16th; and
 after every few megabytes when the end is near: it would be most of what is waited for there.
@@ -20,6 +20,7 @@ after every few megabytes when the end is near: it would be most of what is wait
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,45 +46,43 @@ class JournalError(DamagedStateError, ValueError):
 
 
 def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
-    """(the line of an entry, its check)."""
+    """(the line of an entry, its check), where `before` is the check of the line before."""
     text = json.dumps(msgspec.to_builtins(entry, str_keys=True), separators=(",", ":"))
     check = xxhash.xxh3_64_hexdigest((before + text).encode())
     return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
 
 
 def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]:
-    """The sound entries of a journal, each with its check and the place where its line ends.
+    """Yield the sound entries of a journal, each with its check and the end of its line.
 
     Args:
         content: The whole file.
-        where: What messages call it.
+        where: Its name in messages.
 
     Raises:
         JournalError: A line is damaged and is not the last.
     """
-    check, start, number = "", 0, 0
-    while start < len(content):
-        number += 1
-        stop = content.find(b"\n", start) + 1
-        entry = _entry(content[start:stop], check) if stop else None
-        if entry is None:
-            if stop and stop < len(content):
-                raise JournalError(
-                    f"{where}: line {number} is damaged (byte {start:,}), so what was done before"
-                    " is not known for certain; start anew (--overwrite)"
-                )
-            return
-        check = content[start : start + 100].decode("ascii", "replace").split('"')[3]
-        yield entry, check, stop
+    check, start = "", 0
+    for number, line in enumerate(io.BytesIO(content), 1):
+        found, stop = _sound(line, check), start + len(line)
+        if found is not None:
+            entry, check = found
+            yield entry, check, stop
+        elif stop < len(content):
+            raise JournalError(
+                f"{where}: line {number} is damaged (byte {start:,}), so what was done before"
+                " is not known for certain; start anew (--overwrite)"
+            )
         start = stop
 
 
-def _entry(line: bytes, before: str) -> Entry | None:
-    """The entry of a line, or None if it is not as it was written."""
+def _sound(line: bytes, before: str) -> tuple[Entry, str] | None:
+    """(the entry of a line, its check), or None if the line is not as it was written."""
     try:
         entry = json.loads(line)["entry"]
-        if isinstance(entry["kind"], str) and _line(entry, before)[0] == line:
-            return dict(entry)
+        written, check = _line(entry, before)
+        if isinstance(entry["kind"], str) and written == line:
+            return dict(entry), check
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
@@ -91,7 +90,7 @@ def _entry(line: bytes, before: str) -> Entry | None:
 
 @contextmanager
 def understanding() -> Iterator[None]:
-    """Turn what is raised over an entry that says something unheard of into a refusal.
+    """Turn what is raised over an entry of unknown content into a JournalError.
 
     Raises:
         JournalError: That happened inside the `with`.
@@ -109,11 +108,11 @@ class Journal:
     """The entries of one run, and the thread that brings them to the disk.
 
     Args:
-        storage: Where it lies, with the streams that it speaks of.
+        storage: Holds the journal and the streams that it speaks of.
 
     Attributes:
         entries: Those of earlier runs of the same command, in order.
-        n_entries: Those of this run as well.
+        n_entries: How many there are, those of this run included.
         seconds: The longest time between two entries that need not be waited for.
 
     Raises:
@@ -122,43 +121,35 @@ class Journal:
 
     def __init__(self, storage: Storage) -> None:
         self.entries: list[Entry] = []
-        self._storage = storage
         self.seconds = SECONDS_BETWEEN_COMMITS
-        self._check = ""
-        self.n_entries = 0
+        self._storage = storage
         self._stream: Stream | None = None
-        self._n_bytes = 0
-        for entry, check, stop in read_entries(storage.get(JOURNAL_FILE) or b"", JOURNAL_FILE):
+        self._check, self._n_bytes = "", 0
+        content = storage.get(JOURNAL_FILE) or b""
+        for entry, self._check, self._n_bytes in read_entries(content, JOURNAL_FILE):
             self.entries.append(entry)
-            self._check, self._n_bytes = check, stop
         self.n_entries = len(self.entries)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenbin-journal")
         self._under_way: Future[None] | None = None
         self._began = self._committed = time.monotonic()
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """The entries of a kind that earlier runs wrote.
-
-        Args:
-            kind: A tagged struct; its tag is the "kind" of the entry.
+        """Return the entries of a kind, a tagged struct, that earlier runs wrote.
 
         Raises:
             JournalError: An entry is not what the struct says.
         """
         tag = kind.__struct_config__.tag
         with understanding():
-            return [
-                msgspec.convert(entry, kind, str_keys=True)
-                for entry in self.entries
-                if entry["kind"] == tag
-            ]
+            found = [entry for entry in self.entries if entry["kind"] == tag]
+            return [msgspec.convert(entry, kind, str_keys=True) for entry in found]
 
     def last(self, kind: type[Kind]) -> Kind | None:
-        """The last entry of a kind that earlier runs wrote; raises as `of`."""
+        """Return the last entry of a kind that earlier runs wrote; raises as `of`."""
         return next(reversed(self.of(kind)), None)
 
     def due(self, ends_soon: bool = False) -> bool:
-        """Whether it is time for another entry.
+        """Return True if a checkpoint is due.
 
         Args:
             ends_soon: The stage ends soon, and its end waits for the disk: no pause then.
@@ -170,7 +161,7 @@ class Journal:
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Bring streams and then an entry to the disk, soon; returns before that is done.
+        """Bring streams and then an entry to the disk, soon; return before that is done.
 
         What streams hold at this moment has to be what the entry says of them, or more.
 

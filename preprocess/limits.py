@@ -11,25 +11,25 @@ from preprocess.sources import Source
 
 
 def out_of_time(progress: Progress, what_next: str) -> str:
-    """What was reached in the time that a run may take: rates, shares, the time for the whole."""
-    said = []
+    """Report each stage: the share that is done, its rate, and the time that all of it takes."""
+    stages = []
     for stage in progress.stages:
-        done = stage.done - stage.done_before
-        seconds = stage.seconds - stage.seconds_before
+        done, seconds = stage.done - stage.done_before, stage.seconds - stage.seconds_before
         share = stage.done / stage.total if stage.total else 1.0
-        rate = f"{done / 1e6 / seconds:,.1f} MB/s" if stage.unit == "B" and seconds else ""
-        whole = ""
+        texts = [f"{stage.name} {share:.1%}"]
+        if stage.unit == "B" and seconds:
+            texts.append(f"{done / 1e6 / seconds:,.1f} MB/s")
         if share < 1 and done and seconds:
-            whole = f"all of it takes about {duration(stage.total * seconds / done)}"
-        said.append(", ".join(filter(None, [f"{stage.name} {share:.1%}", rate, whole])))
-    return f"the time is over ({'; '.join(said)}); {what_next} when the same command runs again"
+            texts.append(f"all of it takes about {duration(stage.total * seconds / done)}")
+        stages.append(", ".join(texts))
+    return f"the time is over ({'; '.join(stages)}); {what_next} when the same command runs again"
 
 
 def check_has_text(sources: Sequence[Source], name: str) -> None:
     """Refuse sources of zero bytes altogether."""
     if not any(source.n_bytes for source in sources):
         raise CorpusError(
-            f"{_listed(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
+            f"{_names(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
             " have some"
         )
 
@@ -41,7 +41,7 @@ def check_has_documents(
 
     Args:
         name: The output.
-        sources: What it is made of.
+        sources: What is read for it.
         n_documents: Its documents.
         n_everywhere: Documents of the sources, whichever output they go to.
         left_out: What was dropped or skipped so far.
@@ -50,15 +50,15 @@ def check_has_documents(
         return
     if n_everywhere:
         raise CorpusError(
-            f"{name} would have no documents: of the {n_everywhere:,} in {_listed(sources)} none"
+            f"{name} would have no documents: of the {n_everywhere:,} in {_names(sources)} none"
             " falls to it; give validation text (--val), choose another --val-fraction (0: no"
             " validation file), or see whether --separator is what stands between the documents"
         )
     raise CorpusError(
-        f"{_listed(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
+        f"{_names(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
         f" {left_out.skipped_documents:,} are not UTF-8; give files that have text"
     )
 
 
-def _listed(sources: Sequence[Source]) -> str:
+def _names(sources: Sequence[Source]) -> str:
     return listed([source.name for source in sources])

@@ -80,14 +80,13 @@ def fit_to_memory(settings: Settings) -> Settings:
         if workers >= settings.workers:
             break
     if workers >= 1:
-        workers = min(settings.workers, workers)
-        return replace(settings, workers=workers, unit_size=unit_size)
+        return replace(settings, workers=min(settings.workers, workers), unit_size=unit_size)
     unit_size = (limit - base - _OF_WORKER) // _OF_UNIT_BYTE
-    if unit_size < min(_LEAST_UNIT, settings.unit_size):
-        least = base + _OF_WORKER + _OF_UNIT_BYTE * min(_LEAST_UNIT, settings.unit_size)
+    least = min(_LEAST_UNIT, settings.unit_size)
+    if unit_size < least:
         raise SettingsError(
             f"memory_limit: {_mb(limit)} is less than the least that this run needs, which is"
-            f" {_mb(least)}; give it that or more"
+            f" {_mb(base + _OF_WORKER + _OF_UNIT_BYTE * least)}; give it that or more"
         )
     return replace(settings, workers=1, unit_size=unit_size)
 

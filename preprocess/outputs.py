@@ -1,11 +1,11 @@
-"""The files of one run: begun, gone on with, refused, or found to be there already.
+"""The files of one run: begun, resumed, refused, or found to be finished already.
 
-Law: nothing is under a final name before everything is complete and on disk. Then the old manifests
+Nothing is under a final name before everything is complete and on disk. Then the old manifests
 go first and the new ones come last, so whatever a crash leaves, no manifest vouches for files that
-are not its own. A run that was interrupted leaves its work directory, and the same command goes on
-there; a run of anything else does not touch it unless it is told to (--overwrite). A run that was
-refused because of its text leaves nothing: the same command would be refused again, and a run of
-other text or with other settings could not go on with what was done.
+are not its own. A run that was interrupted leaves its work directory, and the same command resumes
+it; a run of anything else does not touch it without --overwrite. A run that was refused because of
+its text leaves nothing: the same command would be refused again, and a run of other text or with
+other settings could not go on with what was done.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,10 +28,11 @@ from bpe.errors import CorpusError, TokenizerFileError, TrainingError, Unavailab
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
-from preprocess.inputs import Record, differences, of_content_alone
+from preprocess.inputs import Record, differences
 from preprocess.journal import FORMAT_VERSION, Journal, JournalError
 from preprocess.progress import logger
 from preprocess.report import LeftOut
+from preprocess.settings.schema import BuildSettings
 from preprocess.storage import (
     JOURNAL_FILE,
     DamagedStateError,
@@ -48,15 +50,12 @@ if TYPE_CHECKING:
 TOKENIZER_FILE = "tokenizer.json"
 STATS_FORMAT = "tokenbin-stats"
 
-# Refusals of the text itself: the same command would only come to them again.
-_OF_THE_TEXT = (CorpusError, TrainingError)
-
 
 class Stats(Struct, kw_only=True):
-    """What later runs read of a stats.json; keys of versions before may be missing.
+    """What later runs read of a stats.json; earlier versions may lack keys.
 
     Attributes:
-        made_from: What the outputs are made from.
+        made_from: The record of the run.
         manifests: Name of a manifest -> its xxh3_128.
         settings: All settings of the run.
         fingerprint: That of a tokenizer that was trained alone.
@@ -69,7 +68,7 @@ class Stats(Struct, kw_only=True):
 
 
 class Begun(Struct, tag_field="kind", tag="begun"):
-    """The first entry of a journal: what a run is made from."""
+    """The first entry of a journal: the record of the run."""
 
     format_version: int
     made_from: Record
@@ -104,14 +103,14 @@ class Outputs:
     Args:
         location: Created if it does not exist.
         name: The name of this run's work directory inside it.
-        made_from: What the run is made from.
+        made_from: The record of the run.
         overwrite: Whether files that exist may be replaced, and an unfinished run be given up.
 
     Attributes:
-        storage: Where everything lies that has no final name.
+        storage: Holds everything that has no final name.
         journal: What was done; of use inside the `with`.
         overwrite: As given.
-        resumed: Whether an earlier run of the same command is gone on with.
+        resumed: Whether an earlier run of the same command is resumed.
 
     Raises:
         OutputError: The directory cannot be written, somebody else is at work there, or an
@@ -124,20 +123,17 @@ class Outputs:
     def __init__(self, location: str, name: str, made_from: Record, overwrite: bool) -> None:
         self.storage = open_storage(location, name)
         self.storage.check_writable()
-        self.resumed = False
+        self.overwrite, self.resumed = overwrite, False
         self._made_from = made_from
-        self.overwrite = overwrite
         self._small: list[str] = []
         self._data: list[str] = []
         self._manifests: list[str] = []
 
     def __enter__(self) -> Self:
-        self.storage.__enter__()
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(self.storage)
             self._open()
-        except BaseException:
-            self.storage.__exit__(None, None, None)
-            raise
+            stack.pop_all()
         return self
 
     def _open(self) -> None:
@@ -148,7 +144,7 @@ class Outputs:
                 raise JournalError(
                     f"{JOURNAL_FILE}: does not say what was begun; start anew (--overwrite)"
                 )
-            if begun is not None and self._goes_on(begun):
+            if begun is not None and self._resumes(begun):
                 self.resumed = True
                 return
         except (JournalError, OutputError):
@@ -157,7 +153,7 @@ class Outputs:
         self.storage.clear()
         self.journal = Journal(self.storage)
 
-    def _goes_on(self, begun: Begun) -> bool:
+    def _resumes(self, begun: Begun) -> bool:
         """Return True if this run resumes the one that wrote `begun`; else it takes its place."""
         work = self.storage.where()
         if begun.format_version != FORMAT_VERSION:
@@ -167,14 +163,15 @@ class Outputs:
             )
         changed = differences(begun.made_from, self._made_from)
         # A run that was to overwrite is resumed with --overwrite; others start anew with it.
-        anew = self.overwrite and (bool(changed) or not begun.overwrite)
-        if changed and not anew:
+        if self.overwrite and (changed or not begun.overwrite):
+            return False
+        if changed:
             raise OutputError(
                 f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
                 " the command that it was to finish it, choose another directory or name, or give"
                 " it up and start anew (--overwrite)"
             )
-        return not anew
+        return True
 
     def begin(self) -> None:
         """Write the first entry of the journal, if this is a new run."""
@@ -186,26 +183,16 @@ class Outputs:
         put_tokenizer(self.storage, tokenizer, file_name)
         self._small += names_of_tokenizer(file_name)
 
-    def add_token_file(self, name: str, manifest: Manifest) -> None:
-        """Let NAME.json and the files that it vouches for get their names with the others."""
-        self._data += [file.name for file in manifest.files(name)]
-        self._manifests.append(manifest_name(name))
-
-    def trained(self, file_name: str) -> Tokenizer:
-        """The tokenizer that an earlier run trained and the journal tells of.
+    def trained(self, file_name: str, fingerprint: str) -> Tokenizer:
+        """Return the tokenizer that an earlier run trained and wrote.
 
         Raises:
-            JournalError: It is not what it was.
+            JournalError: Its file is not what it was.
         """
         from bpe import Tokenizer
 
-        entry = self.journal.last(Trained)
-        content = self.storage.get(file_name)
-        if (
-            entry is None
-            or content is None
-            or hashlib.sha256(content).hexdigest() != entry.fingerprint
-        ):
+        content = self.storage.get(file_name) or b""
+        if hashlib.sha256(content).hexdigest() != fingerprint:
             raise JournalError(
                 f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
                 " gone; start anew (--overwrite)"
@@ -213,13 +200,17 @@ class Outputs:
         self._small += names_of_tokenizer(file_name)
         return Tokenizer.from_file(self.storage.path(file_name))
 
+    def add_token_file(self, name: str, manifest: Manifest) -> None:
+        """Let NAME.json and the files that it vouches for get their names with the others."""
+        self._data += [file.name for file in manifest.files(name)]
+        self._manifests.append(manifest_name(name))
+
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
         """Write what is known of the run itself."""
-        manifests = {each: _digest(self.storage.get(each)) for each in self._manifests}
         content = {
             "format": STATS_FORMAT,
             "made_from": msgspec.to_builtins(self._made_from),
-            "manifests": manifests,
+            "manifests": {each: _digest(self.storage.get(each)) for each in self._manifests},
             **stats,
         }
         self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
@@ -228,36 +219,34 @@ class Outputs:
     def commit(self) -> None:
         """Give everything its final name; the writers were finished before."""
         names, last = [*self._small, *self._data], self._manifests
-        gone = sorted(self._replaced() - {*names, *last})
-        self.journal.append(Finishing(names, last, gone))
-        self._publish(names, last, gone)
-
-    def _replaced(self) -> set[str]:
-        """The files of the token files whose names are about to be taken."""
-        there: set[str] = set()
-        for name in self._manifests:
-            text = self.storage.finished.get(name)
-            if text is not None:
-                # Whether it is one of ours was asked before any work was done.
+        replaced: set[str] = set()
+        for name in last:
+            if (text := self.storage.finished.get(name)) is not None:
+                # That it is one of ours was checked before any work was done.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
-                there |= {file.name for file in manifest.files(Path(name).stem)}
-        return there
+                replaced |= {file.name for file in manifest.files(Path(name).stem)}
+        entry = Finishing(names, last, sorted(replaced - {*names, *last}))
+        self.journal.append(entry)
+        self._publish(entry)
 
     def commit_again(self) -> bool:
         """Resume a `commit` that was interrupted; return False if there was none."""
         entry = self.journal.last(Finishing)
         if entry is not None:
-            self._publish(entry.names, entry.last, entry.gone)
+            self._publish(entry)
         return entry is not None
 
-    def _publish(self, names: Sequence[str], last: Sequence[str], gone: Sequence[str]) -> None:
-        self.storage.publish(names, last, gone)
+    def _publish(self, entry: Finishing) -> None:
+        self.storage.publish(entry.names, entry.last, entry.gone)
         self.storage.clear()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             self.journal.__exit__(kind, error, traceback)
-            if isinstance(error, _OF_THE_TEXT) and not isinstance(error, UnavailableError):
+            # Refusals of the text itself: the same command would only come to them again.
+            is_refusal = isinstance(error, (CorpusError, TrainingError))
+            is_unavailable = isinstance(error, UnavailableError)
+            if is_refusal and not is_unavailable:
                 self.storage.clear()
                 if self.journal.n_entries > 1:
                     logger.warning(
@@ -265,8 +254,8 @@ class Outputs:
                         " one with other text or settings could not go on with it"
                     )
             elif isinstance(error, DamagedStateError):
-                # The message says to start anew with --overwrite. Who has given it already would
-                # go on with the same damage for ever: a run of --overwrite goes on with itself.
+                # The message says to start anew with --overwrite. A run that has it already would
+                # resume with the same damage for ever: a run of --overwrite resumes itself.
                 if self.overwrite:
                     self.storage.clear()
                     logger.warning(
@@ -274,19 +263,20 @@ class Outputs:
                         " starts anew"
                     )
             elif error is not None and self.storage.names():
-                when = ""
-                if isinstance(error, UnavailableError):
-                    when = (
-                        ", when the file is as it was, with its time (cp -p); without it, or with"
-                        " what it is now, start anew (--overwrite)"
-                    )
+                when = (
+                    ", when the file is as it was, with its time (cp -p); without it, or with"
+                    " what it is now, start anew (--overwrite)"
+                )
                 logger.warning(
                     "what was done is kept in %s: the same command goes on there%s",
                     self.storage.where(),
-                    when,
+                    when if is_unavailable else "",
                 )
         finally:
             self.storage.__exit__(kind, error, traceback)
+
+
+# --- tokenizer files ---
 
 
 def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
@@ -303,53 +293,118 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
 
 
 def names_of_tokenizer(file_name: str) -> list[str]:
-    """The files of a tokenizer: itself behind its configuration, which means nothing without it."""
+    """Files of a tokenizer: its configuration, which means nothing without it, then itself."""
     return [f"{Path(file_name).stem}_config.json", file_name]
+
+
+def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
+    """Refuse a configuration that is there without its tokenizer, and so may not be one of ours.
+
+    Raises:
+        OutputError: That is so, and it may not be replaced.
+    """
+    configuration, _ = names_of_tokenizer(name)
+    is_alone = files.size(configuration) is not None and files.size(name) is None
+    if is_alone and not overwrite:
+        raise OutputError(
+            f"{files.where(configuration)}: exists without {name} and would be replaced; move it"
+            " away, choose another name or directory, or replace it (--overwrite)"
+        )
+
+
+def saves_tokenizer(
+    files: Files, tokenizer: AnyTokenizer | None, settings: BuildSettings
+) -> bool:
+    """Return True if a build has to put a tokenizer.json next to its token files.
+
+    Args:
+        files: Where it would be.
+        tokenizer: The one that `settings` name; None: it is going to be trained.
+        settings: Those of the build.
+
+    Raises:
+        OutputError: Another tokenizer is there, or the configuration of one, and may not be
+            replaced.
+    """
+    from bpe import load_tokenizer
+
+    check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
+    if files.size(TOKENIZER_FILE) is None:
+        return True
+    path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
+    if tokenizer is not None and settings.tokenizer is not None:
+        if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
+            return False
+        with suppress(TokenizerFileError):  # Whatever it is, it is not this tokenizer.
+            if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
+                return False
+    if not settings.overwrite:
+        raise OutputError(
+            f"{where}: another tokenizer is there, and the token files beside it may need it; use"
+            f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
+        )
+    return True
+
+
+# --- outputs of earlier runs ---
+
+
+def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file whose "format" is as given; None if there is none."""
+    try:
+        content = json.loads(files.get(name) or b"null")
+    except (ValueError, OutputError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == format_name else None
+
+
+def stats_in(files: Files, name: str) -> dict[str, Any] | None:
+    """Return the content of a stats.json of ours; None if there is none."""
+    return object_in(files, name, STATS_FORMAT)
+
+
+def read_stats(files: Files, name: str) -> Stats | None:
+    """Return what later runs read of a stats.json; None if there is none that they can read."""
+    try:
+        return msgspec.convert(stats_in(files, name), Stats | None)
+    except msgspec.ValidationError:
+        return None
 
 
 def _digest(content: bytes | None) -> str | None:
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
 
 
-def finished_before(
-    files: Files, token_files: Sequence[str], stats_file: str, made_from: Record
-) -> list[str] | None:
-    """What has changed since finished outputs were made; [] if nothing, None if there are none.
-
-    Outputs that stats.json does not tell of, because another command wrote them later, are none.
+def finished_from(
+    files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
+) -> Record | None:
+    """Return the record that finished outputs were made from.
 
     Args:
         files: Where they would be.
+        stats_file: The name of the stats.json of their run.
         token_files: NAME of each token file.
-        stats_file: The name of what says what they were made from.
-        made_from: What would be made now.
+        tokenizer: The name of a tokenizer that was trained alone.
+
+    Returns:
+        None if there are none, or stats.json does not tell of them, because another command wrote
+        them later.
     """
     stats = read_stats(files, stats_file)
-    if stats is None or stats.made_from is None:
+    if stats is None:
         return None
     for name in map(manifest_name, token_files):
         content = files.get(name)
         if content is None or stats.manifests.get(name) != _digest(content):
             return None
-    return differences(stats.made_from, made_from)
+    if tokenizer is not None:
+        fingerprint = hashlib.sha256(files.get(tokenizer) or b"").hexdigest()
+        if stats.fingerprint != fingerprint:
+            return None
+    return stats.made_from
 
 
-def trained_before(files: Files, name: str, stats_file: str) -> bool:
-    """Return True if a tokenizer.json is the one that the stats tell of, to the byte."""
-    stats = read_stats(files, stats_file)
-    fingerprint = hashlib.sha256(files.get(name) or b"").hexdigest()
-    return stats is not None and stats.fingerprint == fingerprint
-
-
-def may_have_the_same_text(files: Files, stats_file: str, made_from: Record) -> bool:
-    """Return True if outputs were made from the same, but for times and places of files."""
-    stats = read_stats(files, stats_file)
-    if stats is None or stats.made_from is None:
-        return False
-    return not differences(of_content_alone(stats.made_from), of_content_alone(made_from))
-
-
-def refuse_outputs_in_the_way(
+def check_outputs_absent(
     files: Files,
     token_files: Sequence[str],
     stats_file: str,
@@ -364,7 +419,7 @@ def refuse_outputs_in_the_way(
         TokenFileError: A token file exists and may not be replaced.
     """
     for name in token_files:
-        refuse_to_overwrite(files, name, overwrite, why, shards)
+        check_token_file_absent(files, name, overwrite, why, shards)
     if files.size(stats_file) is not None and stats_in(files, stats_file) is None:
         raise OutputError(
             f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
@@ -372,28 +427,28 @@ def refuse_outputs_in_the_way(
         )
 
 
-def refuse_to_overwrite(
+def check_token_file_absent(
     files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
 ) -> None:
-    """Refuse what is in the way of NAME's files, before hours of work and not after.
+    """Refuse, before any work is done, files that NAME's files would replace.
 
     Args:
         files: Where the files would be.
         name: NAME of the files.
         overwrite: Whether they may be replaced.
         why: More about what is there.
-        shards: Whether there will be shards, so that any of them is in the way, too.
+        shards: Whether there will be shards, so that existing ones are refused, too.
 
     Raises:
         TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
     """
     manifest = manifest_name(name)
-    in_the_way = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
+    names = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
     if shards:
         suffixes = "|".join(column.name for column in columns.COLUMNS)
         shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")
-        in_the_way += filter(shard.fullmatch, files.names())
-    for each in in_the_way:
+        names += filter(shard.fullmatch, files.names())
+    for each in names:
         if files.size(each) is None:
             continue
         where = files.where(each)
@@ -410,78 +465,3 @@ def refuse_to_overwrite(
                 f"{where}: exists; {why}choose another directory or name, or overwrite it"
                 " (--overwrite)"
             )
-
-
-def stats_in(files: Files, name: str) -> dict[str, Any] | None:
-    """The content of a stats.json of ours; None if there is none."""
-    return object_in(files, name, STATS_FORMAT)
-
-
-def read_stats(files: Files, name: str) -> Stats | None:
-    """What later runs read of a stats.json; None if there is none that they can read."""
-    try:
-        return msgspec.convert(stats_in(files, name), Stats | None)
-    except msgspec.ValidationError:
-        return None
-
-
-def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
-    """The JSON object in a file whose "format" is as given; None if there is none."""
-    try:
-        content = json.loads(files.get(name) or b"null")
-    except (ValueError, OutputError, RecursionError):
-        return None
-    return content if isinstance(content, dict) and content.get("format") == format_name else None
-
-
-def refuse_configuration(files: Files, name: str, overwrite: bool) -> None:
-    """Refuse a configuration that is there without its tokenizer, and so may not be one of ours.
-
-    Raises:
-        OutputError: That is so, and it may not be replaced.
-    """
-    configuration, _ = names_of_tokenizer(name)
-    is_alone = files.size(configuration) is not None and files.size(name) is None
-    if is_alone and not overwrite:
-        raise OutputError(
-            f"{files.where(configuration)}: exists without {name} and would be replaced; move it"
-            " away, choose another name or directory, or replace it (--overwrite)"
-        )
-
-
-def saves_tokenizer(
-    files: Files, tokenizer: AnyTokenizer | None, given: Path | None, overwrite: bool
-) -> bool:
-    """Return True if the run has to put a tokenizer.json next to its token files.
-
-    Args:
-        files: Where it would be.
-        tokenizer: The one that is used; None: it is going to be trained.
-        given: The file or the name that `tokenizer` was read from.
-        overwrite: Whether one that is there may be replaced.
-
-    Raises:
-        OutputError: Another tokenizer is there, or the configuration of one, and may not be
-            replaced.
-    """
-    from bpe import load_tokenizer
-
-    refuse_configuration(files, TOKENIZER_FILE, overwrite)
-    if files.size(TOKENIZER_FILE) is None:
-        return True
-    path = files.path(TOKENIZER_FILE)
-    if given is not None and given.exists() and os.path.samefile(path, given):
-        return False
-    if tokenizer is not None:
-        try:
-            if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
-                return False
-        except TokenizerFileError:
-            pass  # Whatever it is, it is not this tokenizer.
-    if not overwrite:
-        where = files.where(TOKENIZER_FILE)
-        raise OutputError(
-            f"{where}: another tokenizer is there, and the token files beside it may need it; use"
-            f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
-        )
-    return True

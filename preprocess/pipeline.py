@@ -1,9 +1,8 @@
-"""From text to token files: plan, train, encode, commit. `build` shows the whole way on one page.
+"""From text to token files: plan, train, encode, commit; `_carry_out` shows all of it.
 
-Law: the outputs depend on the sources and the settings, never on the number of workers or the size
-of units. Everything lands under temporary names and gets its final name when all of it is complete.
-A run that is cut off leaves what was there before, and says where it was: the same command goes on
-there.
+Outputs depend only on sources and settings, never on the number of workers or the size of units.
+Files are written under temporary names and renamed once all are complete; an interrupted run leaves
+existing outputs untouched and is resumed by the same command.
 
 The module is not called build.py because `preprocess.build` is the function.
 """
@@ -11,10 +10,10 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +24,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.documents import Reading
 from preprocess.encode_pass import EncodePass, SpecialIds, encoded_again
-from preprocess.inputs import Record, made_from
+from preprocess.inputs import Record, differences, made_from, of_content_alone
 from preprocess.journal import Journal, understanding
 from preprocess.limits import check_has_text
 from preprocess.memory import fit_to_memory
@@ -33,12 +32,10 @@ from preprocess.outputs import (
     TOKENIZER_FILE,
     Outputs,
     Trained,
-    finished_before,
-    may_have_the_same_text,
-    refuse_configuration,
-    refuse_outputs_in_the_way,
+    check_configuration_absent,
+    check_outputs_absent,
+    finished_from,
     saves_tokenizer,
-    trained_before,
 )
 from preprocess.progress import Progress, logger
 from preprocess.report import (
@@ -57,7 +54,6 @@ from preprocess.settings.schema import (
     CountSettings,
     EncodeSettings,
     ReadSettings,
-    ShardSettings,
     TrainFileSettings,
     TrainSettings,
     VocabularySettings,
@@ -67,8 +63,8 @@ from preprocess.sources import Source, digest_of, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import Files, OutputError, Storage
 
-# More bytes of text than a token has on average, whatever the text and the vocabulary.
-_FEW_TOKENS = 6.0
+# Upper bound on mean bytes per token, for any text and vocabulary.
+_MOST_BYTES_PER_TOKEN = 6.0
 _SOURCES_LOOKED_AT = 4
 
 if TYPE_CHECKING:
@@ -93,9 +89,6 @@ class BuildResult:
     manifests: dict[str, Manifest]
     stats: dict[str, Any]
     lines: list[str]
-
-
-# --- the whole way ---
 
 
 def build(
@@ -138,43 +131,22 @@ def build(
     options = {**locals()}
     progress = options.pop("progress") or Progress()
     settings = fit_to_memory(convert(options, BuildSettings))
-    progress.limit(settings.max_minutes)
-    started = time.perf_counter()
-    training = options_of(VocabularySettings).values()
-    compiler = KernelCompiler(progress)
-    given_options = {
-        each.name
-        for each in training
-        if options[each.name] is not None and getattr(settings, each.name) != each.default
-    }
-    plan = _plan(settings, given_options, compiler)
-    run_name = settings.named("build")
-    with (
-        compiler,
-        Outputs(settings.out, run_name, plan.record, settings.overwrite) as outputs,
-    ):
-        if what := _nothing_to_do(outputs, plan):
-            return _what_is_there(outputs.storage.finished, plan, what)
-        given = None if settings.tokenizer is None else Path(settings.tokenizer)
-        saves = saves_tokenizer(outputs.storage.finished, plan.tokenizer, given, settings.overwrite)
-        _refuse_full_disk(plan, outputs, plan.tokenizer, settings)
-        outputs.begin()
-        used = plan.tokenizer or _trained(
-            plan.passes[0].sources, settings, outputs, TOKENIZER_FILE, compiler, LeftOut()
-        )
-        if plan.tokenizer is None:
-            _refuse_full_disk(plan, outputs, used, settings)
-        elif saves:
-            outputs.add_tokenizer(plan.tokenizer, TOKENIZER_FILE)
-        report, manifests = _encoded(plan, used, settings, outputs, compiler)
-        stats = _stats(report, settings, progress, started)
-        outputs.add_stats(plan.stats_file, stats)
-        outputs.commit()
-    lines = [
-        f"tokenizer: {tokenizer_in_words(used)}",
-        *report.lines(progress, stats["seconds"]),
-    ]
-    return BuildResult(plan.directory, used, manifests, stats, lines)
+    progress.begin(settings.max_minutes)
+    used: AnyTokenizer | None = None
+    with KernelCompiler(progress) as compiler:
+        if settings.tokenizer is not None:
+            given = {
+                each.name
+                for each in options_of(VocabularySettings).values()
+                if options[each.name] is not None and getattr(settings, each.name) != each.default
+            }
+            pattern = settings.pattern if _is_ranks(settings) and "pattern" in given else None
+            used = _load(settings.tokenizer, pattern, settings)
+            compiler.encoding(used)
+            SpecialIds.of(used, settings)
+            _warn_unused(settings, given, used)
+        plan = _plan("build", settings, used, Path(settings.out), settings.named("stats.json"))
+        return _carry_out(plan, settings.named("build"), compiler)
 
 
 @dataclass(frozen=True)
@@ -182,12 +154,21 @@ class _Pass:
     """Sources that are read once and the outputs that they fill, two if documents are divided.
 
     Attributes:
-        sources: In order.
         names: Name of an output -> NAME of its files.
+        paths: What is read, in order; (): the default corpus.
+        reading: How.
     """
 
-    sources: Sequence[Source]
     names: dict[str, str]
+    paths: Sequence[StrPath]
+    reading: Reading
+
+    @cached_property
+    def sources(self) -> Sequence[Source]:
+        """What `paths` name, in order."""
+        if not self.paths:
+            return [StandardLibrary(self.reading)]
+        return find_sources(self.paths, self.reading)
 
 
 @dataclass(frozen=True)
@@ -195,20 +176,20 @@ class _Plan:
     """Everything that will be read and written.
 
     Attributes:
+        settings: Those of the run.
         directory: Where outputs land.
         passes: Over the text, in order.
         tokenizer: The one that is given; None: one is trained.
-        stats_file: The name of what says how the run went.
+        stats_file: The name of the stats.json.
         record: What all of it is made from.
-        shards: How token files are divided.
     """
 
+    settings: BuildSettings | EncodeSettings
     directory: Path
     passes: list[_Pass]
     tokenizer: AnyTokenizer | None
     stats_file: str
     record: Record
-    shards: ShardSettings
 
     @property
     def names(self) -> dict[str, str]:
@@ -216,92 +197,64 @@ class _Plan:
         return {name: files for each in self.passes for name, files in each.names.items()}
 
 
-def _plan(settings: BuildSettings, given: Set[str], compiler: KernelCompiler) -> _Plan:
-    """Find everything that will be read, and refuse now whatever can be refused now.
-
-    Args:
-        settings: Those of the run.
-        given: Names of the options of training whose values are not the defaults.
-        compiler: Compiles what a given tokenizer needs.
-    """
-    tokenizer: AnyTokenizer | None = None
-    if settings.tokenizer:
-        pattern = settings.pattern if _is_ranks(settings) and "pattern" in given else None
-        tokenizer = _load(settings.tokenizer, pattern, settings)
-        compiler.encoding(tokenizer)
-        SpecialIds.of(tokenizer, settings)
-        _say_unused(settings, given, tokenizer)
-    reading = _reading(settings, tokenizer, settings.validation_fraction)
-    train = _train_sources(settings, reading)
-    names = ("train", "val") if settings.validation_fraction else ("train",)
-    passes = [_Pass(train, {name: settings.named(name) for name in names})]
-    if settings.val:
-        val = find_sources(settings.val, reading)
-        passes.append(_Pass(val, {"val": settings.named("val")}))
-    for part in passes:
-        check_has_text(part.sources, next(iter(part.names)))
-    sources = {" and ".join(part.names): part.sources for part in passes}
-    record = made_from("build", settings, sources, tokenizer)
-    stats_file = settings.named("stats.json")
-    return _Plan(Path(settings.out), passes, tokenizer, stats_file, record, settings)
-
-
-def sources_of(
-    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
-) -> tuple[list[str], Sequence[Source]]:
-    """What a token file of a run is made from.
-
-    Args:
-        settings: Those of the run.
-        tokenizer: The one that was trained or given.
-        file_name: NAME of the token file.
-
-    Returns:
-        NAMEs of the token files that these sources fill, this one among them, and the sources.
-    """
-    if isinstance(settings, EncodeSettings):
-        return [settings.name], find_sources(settings.paths, _reading(settings, tokenizer))
-    reading = _reading(settings, tokenizer, settings.validation_fraction)
-    if settings.val and file_name == settings.named("val"):
-        return [file_name], find_sources(settings.val, reading)
-    divided = ("train", "val") if settings.validation_fraction else ("train",)
-    names = [settings.named(name) for name in divided]
-    return names, _train_sources(settings, reading)
-
-
-def _train_sources(settings: BuildSettings, reading: Reading) -> Sequence[Source]:
-    """The text that is given, else the default corpus."""
-    return find_sources(settings.train, reading) if settings.train else [StandardLibrary(reading)]
-
-
-def tokenizer_again(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
-    """The tokenizer of a build, as it was given or trained once more.
-
-    The storage takes in what is counted on the way.
-    """
-    if settings.tokenizer is not None:
-        pattern = settings.pattern if _is_ranks(settings) else None
-        return _load(settings.tokenizer, pattern, settings)
-    sources = _train_sources(settings, _reading(settings, None, settings.validation_fraction))
-    with Journal(storage) as journal:
-        return train_tokenizer(sources, settings, storage, journal, progress, LeftOut())
-
-
-def encoded_anew(
+def _plan(
+    command: str,
     settings: BuildSettings | EncodeSettings,
-    tokenizer: AnyTokenizer,
-    file_name: str,
-    storage: Storage,
-    progress: Progress,
-) -> None:
-    """Put a token file of a run into a storage once more, and the one that shares its sources."""
-    names, sources = sources_of(settings, tokenizer, file_name)
-    ids = SpecialIds.of(tokenizer, settings)
-    with Journal(storage) as journal:
-        encoding = EncodePass(
-            0, sources, tokenizer, ids, settings.workers, Report(), progress, journal
+    tokenizer: AnyTokenizer | None,
+    directory: Path,
+    stats_file: str,
+) -> _Plan:
+    """Find everything that will be read, and refuse sources without text."""
+    passes = _passes(settings, tokenizer)
+    sources = {" and ".join(each.names): each.sources for each in passes}
+    for each in passes:
+        check_has_text(each.sources, next(iter(each.names)))
+    record = made_from(command, settings, sources, tokenizer)
+    return _Plan(settings, directory, passes, tokenizer, stats_file, record)
+
+
+def _passes(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer | None
+) -> list[_Pass]:
+    """Return the passes over the text, for a tokenizer or for one that is going to be trained."""
+    reading = _reading(settings, tokenizer)
+    if isinstance(settings, EncodeSettings):
+        return [_Pass({settings.name: settings.name}, settings.paths, reading)]
+    names = ("train", "val") if settings.validation_fraction else ("train",)
+    passes = [_Pass({name: settings.named(name) for name in names}, settings.train, reading)]
+    if settings.val:
+        passes.append(_Pass({"val": settings.named("val")}, settings.val, reading))
+    return passes
+
+
+def _carry_out(plan: _Plan, run_name: str, compiler: KernelCompiler) -> BuildResult:
+    """Train unless a tokenizer is given, encode, and give the outputs their names."""
+    settings, progress, lines = plan.settings, compiler.progress, list[str]()
+    with Outputs(str(plan.directory), run_name, plan.record, settings.overwrite) as outputs:
+        finished = outputs.storage.finished
+        if what := _nothing_to_do(outputs, plan):
+            return _what_is_there(finished, plan, what)
+        saves = isinstance(settings, BuildSettings) and saves_tokenizer(
+            finished, plan.tokenizer, settings
         )
-        encoding.fill({name: name for name in names}, _token_files(storage, tokenizer, settings))
+        _check_disk_space(plan, outputs, plan.tokenizer)
+        outputs.begin()
+        tokenizer = plan.tokenizer
+        if tokenizer is None:
+            assert isinstance(settings, BuildSettings)
+            sources = plan.passes[0].sources
+            tokenizer = _train(sources, settings, outputs, TOKENIZER_FILE, compiler, LeftOut())
+            _check_disk_space(plan, outputs, tokenizer)
+        elif saves:
+            outputs.add_tokenizer(tokenizer, TOKENIZER_FILE)
+        report, manifests = _encode_passes(plan, tokenizer, outputs, compiler)
+        stats = {"settings": settings.as_json(), **report.stats(progress, progress.seconds())}
+        outputs.add_stats(plan.stats_file, stats)
+        outputs.commit()
+    if isinstance(settings, BuildSettings):
+        lines.append(f"tokenizer: {tokenizer_in_words(tokenizer)}")
+    lines += report.lines(progress, stats)
+    return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
 
 def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
@@ -312,28 +265,22 @@ def _nothing_to_do(outputs: Outputs, plan: _Plan) -> str:
     """
     if outputs.commit_again():
         return "was complete, and has its final names now"
-    why, files = "", outputs.storage.finished
+    why, files, names = "", outputs.storage.finished, list(plan.names.values())
     if not outputs.resumed and not outputs.overwrite:
-        names = list(plan.names.values())
-        changed = finished_before(files, names, plan.stats_file, plan.record)
-        if changed is not None and (not changed or _has_the_same_text(files, plan)):
-            return "up to date"
-        if changed:
+        before = finished_from(files, plan.stats_file, names)
+        if before is not None:
+            changed = differences(before, plan.record)
+            if not changed or _has_the_same_text(files, plan, before):
+                return "up to date"
             why = f"it was made from something else ({'; '.join(changed)}): "
-    refuse_outputs_in_the_way(
-        files,
-        list(plan.names.values()),
-        plan.stats_file,
-        outputs.overwrite,
-        why,
-        plan.shards.shard_tokens is not None,
-    )
+    shards = plan.settings.shard_tokens is not None
+    check_outputs_absent(files, names, plan.stats_file, outputs.overwrite, why, shards)
     return ""
 
 
-def _has_the_same_text(files: Files, plan: _Plan) -> bool:
-    """Whether files were only touched or moved: all else is the same, and so is each text."""
-    if not may_have_the_same_text(files, plan.stats_file, plan.record):
+def _has_the_same_text(files: Files, plan: _Plan, before: Record) -> bool:
+    """Return True if files were only touched or moved: settings and text are the same."""
+    if differences(of_content_alone(before), of_content_alone(plan.record)):
         return False
     for part in plan.passes:
         file = open_tokens(files.path(f"{next(iter(part.names.values()))}.bin"))
@@ -361,7 +308,7 @@ def _what_is_there(there: Files, plan: _Plan, what: str) -> BuildResult:
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
 
-def _trained(
+def _train(
     sources: Sequence[Source],
     settings: TrainSettings,
     outputs: Outputs,
@@ -369,41 +316,34 @@ def _trained(
     compiler: KernelCompiler,
     left_out: LeftOut,
 ) -> Tokenizer:
-    """The tokenizer that is trained on sources, by this run or by the one that it goes on with."""
-    progress = compiler.progress
-    entry = outputs.journal.last(Trained)
+    """Train a tokenizer on sources, or take the one of the run that is resumed."""
+    progress, journal = compiler.progress, outputs.journal
+    entry = journal.last(Trained)
     if entry is not None:
         with understanding():
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
         left_out.take_over(entry.left_out)
-        return outputs.trained(file_name)
+        return outputs.trained(file_name, entry.fingerprint)
     compiler.training(settings.pattern, encodes=isinstance(settings, BuildSettings))
-    tokenizer = train_tokenizer(
-        sources, settings, outputs.storage, outputs.journal, progress, left_out
-    )
+    tokenizer = train_tokenizer(sources, settings, outputs.storage, journal, progress, left_out)
     outputs.add_tokenizer(tokenizer, file_name)
-    outputs.journal.append(
-        Trained(tokenizer.fingerprint, left_out, [stage.facts() for stage in progress.stages])
-    )
+    stages = [stage.facts() for stage in progress.stages]
+    journal.append(Trained(tokenizer.fingerprint, left_out, stages))
     return tokenizer
 
 
-def _refuse_full_disk(
-    plan: _Plan,
-    outputs: Outputs,
-    tokenizer: AnyTokenizer | None,
-    settings: BuildSettings | EncodeSettings,
-) -> None:
+def _check_disk_space(plan: _Plan, outputs: Outputs, tokenizer: AnyTokenizer | None) -> None:
     """Refuse a disk that the token files do not fit on, before hours of work and not after.
 
-    A file of bytes has at most as many tokens. Only where that might not fit is the text looked at:
-    its first units are encoded. Where the tokenizer is not known yet, few tokens are taken for
-    granted, so that nothing is refused that may be possible.
+    A file of bytes has at most as many tokens. Only where that might not fit are the first units of
+    the text encoded. If the tokenizer is not known yet, few tokens are assumed, so that nothing is
+    refused that may be possible.
 
     Raises:
         OutputError: That is so.
     """
+    settings = plan.settings
     if tokenizer is not None:
         vocab_size = tokenizer.vocab_size
     else:
@@ -411,69 +351,68 @@ def _refuse_full_disk(
         vocab_size = settings.vocab_size
     itemsize = token_dtype(vocab_size).itemsize
     n_bytes = sum(source.n_bytes for part in plan.passes for source in part.sources)
-    free, used = outputs.storage.space()
-    if n_bytes * itemsize <= free + used:
+    room = sum(outputs.storage.space())
+    if n_bytes * itemsize <= room:
         return
-    per_token = _FEW_TOKENS
+    per_token = _MOST_BYTES_PER_TOKEN
     if tokenizer is not None:
         seen = tokens = 0
-        for source in plan.passes[0].sources[:_SOURCES_LOOKED_AT]:
-            ids, n_outputs = SpecialIds.of(tokenizer, settings), len(plan.passes[0].names)
-            again = encoded_again(source, tokenizer, ids, 1, n_outputs)
-            with closing(again) as units:
+        ids, first = SpecialIds.of(tokenizer, settings), plan.passes[0]
+        for source in first.sources[:_SOURCES_LOOKED_AT]:
+            with closing(encoded_again(source, tokenizer, ids, 1, len(first.names))) as units:
                 for part in next(units, []):
                     seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
         per_token = seen / tokens if tokens else per_token
     needed = round(n_bytes / per_token * itemsize)
-    if needed > free + used:
+    if needed > room:
         raise OutputError(
             f"{plan.directory}: the token files will have about {needed / 1e9:,.1f} GB"
-            f" ({per_token:.1f} bytes of text to the token), and {(free + used) / 1e9:,.1f} GB are"
+            f" ({per_token:.1f} bytes of text to the token), and {room / 1e9:,.1f} GB are"
             " free; free the space or choose another directory (--out)"
         )
 
 
-def _encoded(
-    plan: _Plan,
-    tokenizer: AnyTokenizer,
-    settings: BuildSettings | EncodeSettings,
-    outputs: Outputs,
-    compiler: KernelCompiler,
+def _encode_passes(
+    plan: _Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler
 ) -> tuple[Report, dict[str, Manifest]]:
-    """Every pass of encoding, finished in the storage."""
+    """Encode every pass and finish its token files in the storage."""
     compiler.encoding(tokenizer)
-    ids = SpecialIds.of(tokenizer, settings)
     report, manifests = Report(), dict[str, Manifest]()
+    storage, journal = outputs.storage, outputs.journal
     for number, part in enumerate(plan.passes):
-        encoding = EncodePass(
-            number,
-            part.sources,
-            tokenizer,
-            ids,
-            settings.workers,
-            report,
-            compiler.progress,
-            outputs.journal,
+        manifests |= _fill(
+            number, part, tokenizer, plan.settings, report, compiler.progress, storage, journal
         )
-        manifests |= encoding.fill(part.names, _token_files(outputs.storage, tokenizer, settings))
         for name, file_name in part.names.items():
             outputs.add_token_file(file_name, manifests[name])
-            _say_large_shards(manifests[name], file_name, settings)
+            _warn_large_shards(manifests[name], file_name, plan.settings.shard_tokens)
     return report, manifests
 
 
-def _token_files(storage: Storage, tokenizer: AnyTokenizer, settings: ShardSettings) -> TokenFiles:
-    return TokenFiles(
-        storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents
+def _fill(
+    number: int,
+    part: _Pass,
+    tokenizer: AnyTokenizer,
+    settings: BuildSettings | EncodeSettings,
+    report: Report,
+    progress: Progress,
+    storage: Storage,
+    journal: Journal,
+) -> dict[str, Manifest]:
+    """Encode one pass into token files; name of an output -> its manifest."""
+    ids, shard_tokens = SpecialIds.of(tokenizer, settings), settings.shard_tokens
+    sinks = TokenFiles(storage, tokenizer.vocab_size, shard_tokens, settings.split_documents)
+    encoding = EncodePass(
+        number, part.sources, tokenizer, ids, settings.workers, report, progress, journal
     )
+    return encoding.fill(part.names, sinks)
 
 
-def _say_large_shards(manifest: Manifest, file_name: str, settings: ShardSettings) -> None:
+def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> None:
     """Name documents that have a shard of their own, for they are larger than one."""
-    most = settings.shard_tokens
     large = [
-        f"{file_name} ({shard.n_tokens:,} tokens)"
-        for file_name, shard in zip(manifest.stems(file_name), manifest.shards, strict=False)
+        f"{stem} ({shard.n_tokens:,} tokens)"
+        for stem, shard in zip(manifest.stems(file_name), manifest.shards, strict=False)
         if most is not None and shard.n_tokens > most
     ]
     if large:
@@ -486,14 +425,7 @@ def _say_large_shards(manifest: Manifest, file_name: str, settings: ShardSetting
         )
 
 
-def _stats(
-    report: Report, settings: ReadSettings, progress: Progress, started: float
-) -> dict[str, Any]:
-    seconds = time.perf_counter() - started + progress.seconds_before
-    return {"settings": settings.as_json(), **report.stats(progress, seconds)}
-
-
-def _say_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenizer) -> None:
+def _warn_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenizer) -> None:
     """Name the settings that have no effect because nothing is trained."""
     unused = sorted(given - ({"pattern", "special_tokens"} if _is_ranks(settings) else set()))
     if unused:
@@ -506,21 +438,19 @@ def _say_unused(settings: BuildSettings, given: Set[str], tokenizer: AnyTokenize
 
 
 def _is_ranks(settings: BuildSettings) -> bool:
-    """Whether the tokenizer that is given does not say how it splits text."""
+    """Return True if the given tokenizer does not state how it splits text."""
     return settings.tokenizer is not None and settings.tokenizer.endswith(".tiktoken")
 
 
 def _load(name: str, pattern: str | None, settings: BuildSettings | CountSettings) -> AnyTokenizer:
-    """The tokenizer that is given; a .tiktoken file gets the special tokens that are asked for."""
+    """Load the tokenizer that is given; a .tiktoken file gets the special tokens of `settings`."""
     from bpe import load_tokenizer
 
     return load_tokenizer(name, pattern=pattern, special_tokens=settings.all_special_tokens)
 
 
-def _reading(
-    settings: ReadSettings, tokenizer: AnyTokenizer | None, validation_fraction: float = 0.0
-) -> Reading:
-    """How sources are read for a tokenizer, or for the one that is going to be trained."""
+def _reading(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> Reading:
+    """Return how sources are read for a tokenizer, or for the one that is going to be trained."""
     from bpe.pretokenize import Pretokenizer
 
     if tokenizer is None:
@@ -528,14 +458,56 @@ def _reading(
         safe_cut, uncut = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
     else:
         safe_cut, uncut = tokenizer.safe_cut, tokenizer.uncut_tokens
+    fraction = settings.validation_fraction if isinstance(settings, BuildSettings) else 0.0
     return Reading(
         separator=settings.separator.encode(),
         unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
-        validation_fraction=validation_fraction,
+        validation_fraction=fraction,
         safe_cut=safe_cut,
         uncut=tuple(token.encode() for token in uncut),
     )
+
+
+# --- outputs that are made again ---
+
+
+def sources_of(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+) -> tuple[list[str], Sequence[Source]]:
+    """Return the NAMEs of the token files that share the sources of this one, and the sources."""
+    part = _pass_of(settings, tokenizer, file_name)
+    return list(part.names.values()), part.sources
+
+
+def _pass_of(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+) -> _Pass:
+    passes = _passes(settings, tokenizer)
+    return next(each for each in passes if file_name in each.names.values())
+
+
+def tokenizer_again(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
+    """Load the tokenizer of a build, or train it once more; the storage takes in the counts."""
+    if settings.tokenizer is not None:
+        pattern = settings.pattern if _is_ranks(settings) else None
+        return _load(settings.tokenizer, pattern, settings)
+    sources = _passes(settings, None)[0].sources
+    with Journal(storage) as journal:
+        return train_tokenizer(sources, settings, storage, journal, progress, LeftOut())
+
+
+def encoded_anew(
+    settings: BuildSettings | EncodeSettings,
+    tokenizer: AnyTokenizer,
+    file_name: str,
+    storage: Storage,
+    progress: Progress,
+) -> None:
+    """Put a token file of a run into a storage once more, and the one that shares its sources."""
+    part = _pass_of(settings, tokenizer, file_name)
+    with Journal(storage) as journal:
+        _fill(0, part, tokenizer, settings, Report(), progress, storage, journal)
 
 
 # --- the other commands ---
@@ -577,8 +549,7 @@ def train(
     settings = fit_to_memory(convert(options, TrainFileSettings))
     from bpe import Tokenizer
 
-    progress.limit(settings.max_minutes)
-    started = time.perf_counter()
+    progress.begin(settings.max_minutes)
     sources = find_sources(settings.paths, _reading(settings, None))
     check_has_text(sources, "train")
     record = made_from("train", settings, {"train": sources}, None)
@@ -591,8 +562,8 @@ def train(
             return tokenizer, [f"{path}: {what}, {tokenizer_in_words(tokenizer)}"]
         outputs.begin()
         compiler = KernelCompiler(progress)
-        tokenizer = _trained(sources, settings, outputs, path.name, compiler, left_out)
-        seconds = time.perf_counter() - started + progress.seconds_before
+        tokenizer = _train(sources, settings, outputs, path.name, compiler, left_out)
+        seconds = progress.seconds()
         outputs.add_stats(
             stats_file,
             {
@@ -611,16 +582,17 @@ def _no_training_to_do(outputs: Outputs, name: str, stats_file: str, record: Rec
     if outputs.commit_again():
         return "was complete, and has its final name now"
     files = outputs.storage.finished
-    refuse_outputs_in_the_way(files, [], stats_file, outputs.overwrite)
-    refuse_configuration(files, name, outputs.overwrite)
+    check_outputs_absent(files, [], stats_file, outputs.overwrite)
+    check_configuration_absent(files, name, outputs.overwrite)
     if files.size(name) is None or outputs.overwrite:
         return ""
-    changed = None
-    if not outputs.resumed and trained_before(files, name, stats_file):
-        changed = finished_before(files, [], stats_file, record)
-    if changed == []:
-        return "up to date"
-    why = f"it was made from something else ({'; '.join(changed)}): " if changed else ""
+    why = ""
+    before = None if outputs.resumed else finished_from(files, stats_file, tokenizer=name)
+    if before is not None:
+        changed = differences(before, record)
+        if not changed:
+            return "up to date"
+        why = f"it was made from something else ({'; '.join(changed)}): "
     raise OutputError(
         f"{files.where(name)}: exists; {why}choose another name, or replace it (--overwrite)"
     )
@@ -656,28 +628,14 @@ def encode(
     options = {**locals()}
     progress = options.pop("progress") or Progress()
     settings = fit_to_memory(convert(options, EncodeSettings))
-    progress.limit(settings.max_minutes)
-    started = time.perf_counter()
+    progress.begin(settings.max_minutes)
     given = _load(settings.tokenizer, settings.pattern, settings)
     compiler = KernelCompiler(progress)
     compiler.encoding(given)
     SpecialIds.of(given, settings)
-    sources = find_sources(settings.paths, _reading(settings, given))
     name, directory = settings.name, Path(settings.out).parent
-    check_has_text(sources, name)
-    record = made_from("encode", settings, {name: sources}, given)
-    passes = [_Pass(sources, {name: name})]
-    plan = _Plan(directory, passes, given, f"{name}_stats.json", record, settings)
-    with Outputs(str(directory), name, record, settings.overwrite) as outputs:
-        if what := _nothing_to_do(outputs, plan):
-            return _what_is_there(outputs.storage.finished, plan, what)
-        _refuse_full_disk(plan, outputs, given, settings)
-        outputs.begin()
-        report, manifests = _encoded(plan, given, settings, outputs, compiler)
-        stats = _stats(report, settings, progress, started)
-        outputs.add_stats(plan.stats_file, stats)
-        outputs.commit()
-    return BuildResult(directory, given, manifests, stats, report.lines(progress, stats["seconds"]))
+    plan = _plan("encode", settings, given, directory, f"{name}_stats.json")
+    return _carry_out(plan, name, compiler)
 
 
 def count(

@@ -76,7 +76,7 @@ class Progress:
 
     Args:
         show: Bars (for a terminal), lines, or nothing.
-        stream: Where bars go.
+        stream: Where bars go; None: stderr.
         clock: Seconds, from any start.
         verbose: Whether bars and lines report the use of the machine.
 
@@ -96,28 +96,25 @@ class Progress:
         self.stages: list[Stage] = []
         self.peak_memory = 0
         self._noted = -math.inf
-        self._show = show
-        self._stream = stream
-        self._clock = clock
-        self._verbose = verbose
-        self._deadline: float | None = None
+        self._show, self._stream, self._clock, self._verbose = show, stream, clock, verbose
+        self._started, self._deadline = 0.0, math.inf
 
-    @property
-    def seconds_before(self) -> float:
-        """How long earlier runs took for the stages that this one went on with or left out."""
-        return sum(stage.seconds_before for stage in self.stages)
-
-    def add_stage_before(self, name: str, seconds: float, done: int, unit: str) -> None:
-        """Take in a stage that an earlier run was done with."""
-        self.stages.append(Stage(name, done, unit, done, seconds, done, seconds))
-
-    def limit(self, minutes: float | None) -> None:
-        """Let the run take so many minutes from now; None: as many as it needs."""
-        self._deadline = None if minutes is None else self._clock() + 60 * minutes
+    def begin(self, max_minutes: float | None) -> None:
+        """Begin to count the time of the run, which may take `max_minutes`; None: any time."""
+        self._started = self._clock()
+        self._deadline = self._started + 60 * (math.inf if max_minutes is None else max_minutes)
 
     def out_of_time(self) -> bool:
-        """Whether the time that the run may take is over."""
-        return self._deadline is not None and self._clock() >= self._deadline
+        """Return True if the time that the run may take is over."""
+        return self._clock() >= self._deadline
+
+    def seconds(self) -> float:
+        """Return the time of the run, that of earlier runs for its stages included."""
+        return self._clock() - self._started + sum(each.seconds_before for each in self.stages)
+
+    def add_stage_before(self, name: str, seconds: float, done: int, unit: str) -> None:
+        """Take in a stage that an earlier run finished."""
+        self.stages.append(Stage(name, done, unit, done, seconds, done, seconds))
 
     @contextmanager
     def stage(
@@ -132,43 +129,34 @@ class Progress:
     ) -> Iterator[Stage]:
         """Time and show what happens inside the `with`.
 
-        Args:
-            name: What goes on.
-            total: How much there is to do.
-            unit: What of.
-            done_before: How much of it earlier runs did.
-            seconds_before: How long they took.
-            line: Writes the lines of this stage; None: `line_of` does.
-            seconds_between_lines: Of this stage; with `line` the first comes at once. None: 30.
+        `line` writes the lines of this stage (None: `line_of` does) every `seconds_between_lines`
+        (None: 30), the first at once if it is given; the other arguments are as in `Stage`.
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
-        started = said = self._clock()
         pause = seconds_between_lines or SECONDS_BETWEEN_LINES
-        if line is not None:
-            said -= pause
-        in_line, in_bar = _Taken(started), _Taken(started)
+        started = self._clock()
+        reported = started if line is None else started - pause
+        in_line, in_bar = _MachineUse(started), _MachineUse(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
         def shown(done: int) -> None:
-            nonlocal said
+            nonlocal reported
             self.note_memory()
             now = self._clock()
             stage.seconds = seconds_before + now - started
             if bar is not None:
                 if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
-                    bar.set_postfix_str(in_bar.said(now), refresh=False)
+                    bar.set_postfix_str(in_bar.text(now), refresh=False)
                 if done == bar.n and now - started >= _SECONDS_BEFORE_BAR:
                     bar.refresh()  # with the time that has passed
                 bar.update(done - bar.n)
-            if now - said >= pause:
-                said = now
+            if now - reported >= pause:
+                reported = now
+                text = (line or line_of)(stage, now - started)
+                text += f"; {in_line.text(now)}" if self._verbose else ""
                 # Where there are bars, the line is for the log file alone.
-                only_file = self._show != "lines"
-                more = f"; {in_line.said(now)}" if self._verbose else ""
-                logger.info(
-                    (line or line_of)(stage, now - started) + more, extra={"only_file": only_file}
-                )
+                logger.info(text, extra={"only_file": self._show != "lines"})
 
         stage._shown = shown
         try:
@@ -184,23 +172,22 @@ class Progress:
         from tqdm import tqdm
 
         return tqdm(
+            desc=stage.name,
             total=stage.total,
             initial=stage.done_before,
-            desc=stage.name,
             unit=stage.unit,
             unit_scale=True,
-            file=self._stream or sys.stderr,
             delay=_SECONDS_BEFORE_BAR,
             dynamic_ncols=True,
+            file=self._stream or sys.stderr,
         )
 
     def note_memory(self) -> None:
         """Look at the memory in use now, unless that was just done."""
         now = self._clock()
-        if now - self._noted < _SECONDS_BETWEEN_NOTES:
-            return
-        self._noted = now
-        self.peak_memory = max(self.peak_memory, anonymous_memory())
+        if now - self._noted >= _SECONDS_BETWEEN_NOTES:
+            self._noted = now
+            self.peak_memory = max(self.peak_memory, anonymous_memory())
 
 
 def line_of(stage: Stage, seconds: float) -> str:
@@ -210,9 +197,9 @@ def line_of(stage: Stage, seconds: float) -> str:
     'encoding: 25 %, 50.0 of 200.0 MB, 5.0 MB/s, about 30 s left'
     """
     rate = (stage.done - stage.done_before) / seconds if seconds > 0 else 0.0
-    left = (
-        f"about {duration((stage.total - stage.done) / rate)} left" if rate else "time left unknown"
-    )
+    left = "time left unknown"
+    if rate:
+        left = f"about {duration((stage.total - stage.done) / rate)} left"
     share = percent(stage.done / stage.total if stage.total else 1.0)
     scale, digits, unit = (1e6, 1, " MB") if stage.unit == "B" else (1, 0, "")
     done, total, speed = (f"{n / scale:,.{digits}f}" for n in (stage.done, stage.total, rate))
@@ -220,28 +207,24 @@ def line_of(stage: Stage, seconds: float) -> str:
     return f"{stage.name}: {share}, {done} of {total}{noun}, {speed}{unit}/s, {left}"
 
 
-class _Taken:
-    """Describe the use of the machine since the last description.
-
-    Attributes:
-        seconds: When that was.
-    """
+class _MachineUse:
+    """Describes the use of the machine since the last description, which was at `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._used = used_resources()
 
-    def said(self, now: float) -> str:
+    def text(self, now: float) -> str:
         """Return the memory in use and the rates since then."""
         passed, used = max(now - self.seconds, 1e-9), used_resources()
         rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
         self.seconds, self._used = now, used
-        said = [f"memory {anonymous_memory() / 1e6:,.0f} MB"]
-        said.append(f"{rates['cpu_seconds']:.1f} processors")
+        texts = [f"memory {anonymous_memory() / 1e6:,.0f} MB"]
+        texts.append(f"{rates['cpu_seconds']:.1f} processors")
         for what in ("read", "write"):
             if f"disk_{what}_bytes" in rates:
-                said.append(f"disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s")
-        return ", ".join(said)
+                texts.append(f"disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s")
+        return ", ".join(texts)
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -271,9 +254,8 @@ def used_resources() -> dict[str, float]:
         "cpu_seconds"; where the system tells, "disk_read_bytes" and "disk_write_bytes", which are
         those that reached the disk.
     """
-    times = os.times()
+    times, counters = os.times(), system_values(Path("/proc/self/io"))
     used: dict[str, float] = {"cpu_seconds": times.user + times.system}
-    counters = system_values(Path("/proc/self/io"))
     for name in ("read_bytes", "write_bytes"):
         if name in counters:
             used[f"disk_{name}"] = int(counters[name])

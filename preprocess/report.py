@@ -6,7 +6,7 @@ Nothing here goes into a token file or a manifest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ class Counts:
     bytes: int = 0
     tokens: int = 0
 
-    def add(self, documents: int, n_bytes: int, tokens: int = 0) -> None:
+    def add(self, documents: int, n_bytes: int, tokens: int) -> None:
         """Add to the counts."""
         self.documents += documents
         self.bytes += n_bytes
@@ -50,9 +50,7 @@ class LeftOut:
 
     def add(self, batch: DocumentBatch) -> None:
         """Add the counts of a batch."""
-        self.empty_documents += batch.n_empty
-        self.skipped_documents += batch.n_skipped
-        self.replaced_sequences += batch.n_replaced
+        self.take_over(LeftOut(batch.n_empty, batch.n_skipped, batch.n_replaced))
 
     def take_over(self, other: LeftOut) -> None:
         """Add other counts."""
@@ -87,7 +85,9 @@ class Report:
     def stats(self, progress: Progress, seconds: float) -> dict[str, Any]:
         """Describe the run for stats.json, except its settings."""
         total = self.total()
-        encoding = _encoding_seconds(progress)
+        encoding = sum(
+            stage.seconds for stage in progress.stages if stage.name.startswith("encoding")
+        )
         return {
             "files": len(self.sources),
             **total.with_ratios(),
@@ -104,8 +104,8 @@ class Report:
             ],
         }
 
-    def lines(self, progress: Progress, seconds: float) -> list[str]:
-        """Return the closing lines."""
+    def lines(self, progress: Progress, stats: Mapping[str, Any]) -> list[str]:
+        """Return the closing lines of a run whose `stats` are these."""
         lines = [f"{name}: {in_words(counts)}" for name, counts in self.outputs.items()]
         lines += left_out_lines(self.left_out)
         lines += [
@@ -113,16 +113,14 @@ class Report:
             for token, count in self.look_alikes.items()
             if count
         ]
-        total = self.total()
-        encoding = _encoding_seconds(progress)
-        if encoding:
+        if stats["encoding_seconds"]:
             lines.append(
-                f"encoding: {_count(len(self.sources), 'file')},"
-                f" {total.bytes / 1e6 / encoding:,.1f} MB/s,"
-                f" {total.tokens / encoding:,.0f} tokens/s,"
-                f" {total.documents / encoding:,.0f} documents/s"
+                f"encoding: {_count(stats['files'], 'file')},"
+                f" {stats['megabytes_per_second']:,.1f} MB/s,"
+                f" {stats['tokens_per_second']:,.0f} tokens/s,"
+                f" {stats['documents_per_second']:,.0f} documents/s"
             )
-        return [*lines, time_line(progress, seconds)]
+        return [*lines, time_line(progress, stats["seconds"])]
 
 
 def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str, Any]:
@@ -134,10 +132,6 @@ def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str
         **asdict(left_out),
         "stages": [stage.facts() for stage in progress.stages],
     }
-
-
-def _encoding_seconds(progress: Progress) -> float:
-    return sum(stage.seconds for stage in progress.stages if stage.name.startswith("encoding"))
 
 
 def in_words(counts: Counts) -> str:
@@ -161,10 +155,9 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
 
 def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
     """Describe the size and special tokens of a tokenizer."""
-    special = list(tokenizer.special_tokens)
-    kind = getattr(tokenizer, "merges", None)
-    made = tokenizer.pattern if kind is None else f"{len(kind):,} merges"
-    return f"{tokenizer.vocab_size:,} tokens ({made}), special: {listed(special, 5) or 'none'}"
+    special, merges = list(tokenizer.special_tokens), getattr(tokenizer, "merges", None)
+    kind = tokenizer.pattern if merges is None else f"{len(merges):,} merges"
+    return f"{tokenizer.vocab_size:,} tokens ({kind}), special: {listed(special, 5) or 'none'}"
 
 
 def time_line(progress: Progress, seconds: float) -> str:

@@ -1,7 +1,7 @@
 """A pool of memory for arrays: what is released by one is handed out for the next.
 
 - An array shares memory with no other that is alive, and keeps no more than twice what it needs;
-  what it contains at first means nothing.
+  its first content is undefined.
 - Memory is released when the last array, view or memoryview made of it is gone.
 - When memory for another one is made, little more stays free than is in use.
 
@@ -15,6 +15,7 @@ import itertools
 import mmap
 import weakref
 from collections import deque
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,7 @@ _SPARE = 1 << 25
 
 
 def _mapped(n_bytes: int) -> mmap.mmap:
-    """Memory of which a page is resident when it has been written to."""
+    """Map memory of which a page is resident when it has been written to."""
     # Private, so that a process that is forked has its own; Windows, which knows no other, does not
     # fork.
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -55,7 +56,7 @@ class ReusedMemory:
         self._numbers = itertools.count()
 
     def array(self, n_bytes: int) -> NDArray[np.uint8]:
-        """uint8[n_bytes], writable, of any content."""
+        """Return uint8[n_bytes], writable, of any content."""
         if not _STEP <= n_bytes <= self._largest:
             return np.empty(n_bytes, np.uint8)
         try:
@@ -72,26 +73,19 @@ class ReusedMemory:
     def _acquire(self, n_bytes: int, rounded: int) -> mmap.mmap:
         # Not a far larger one: somebody may keep the array.
         most = max(rounded, n_bytes + n_bytes // 2)
-        others = []
-        found = None
-        while found is None and self._free:
-            try:
-                memory = self._free.pop()
-            except IndexError:  # another thread took it
-                break
-            if n_bytes <= len(memory) <= most:
-                found = memory
-            else:
+        others: list[mmap.mmap] = []
+        with suppress(IndexError):  # none is left, or another thread took it
+            while not n_bytes <= len(memory := self._free.pop()) <= most:
                 others.append(memory)
-        if found is None:
-            # What is too small for this is for the others that come.
-            others = [memory for memory in others if len(memory) >= n_bytes]
-            used = sum(size for size, _ in list(self._used.values()))
-            room = rounded + used + _SPARE
-            sizes = itertools.accumulate(map(len, others))
-            others = [memory for memory, size in zip(others, sizes, strict=True) if size <= room]
-        self._free.extend(reversed(others))
-        return _mapped(rounded) if found is None else found
+            self._free.extend(reversed(others))
+            return memory
+        # What is too small for this is for the others that come.
+        others = [memory for memory in others if len(memory) >= n_bytes]
+        room = rounded + sum(size for size, _ in list(self._used.values())) + _SPARE
+        sizes = itertools.accumulate(map(len, others))
+        kept = [memory for memory, size in zip(others, sizes, strict=True) if size <= room]
+        self._free.extend(reversed(kept))
+        return _mapped(rounded)
 
     def _release(self, number: int, memory: mmap.mmap, _: object) -> None:
         del self._used[number]

@@ -7,7 +7,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,34 +21,20 @@ from preprocess.storage import Storage, Stream
 
 
 class Sink(Protocol):
-    """Takes the documents of one output, in order."""
+    """Takes the documents of one output, in order; each method may raise OutputError."""
 
     @property
     def streams(self) -> Sequence[Stream]:
         """What has to be on the disk before a journal may record `state`."""
 
     def append(self, ids: Values, document_ends: Values, **columns: Values) -> None:
-        """Append documents, as `TokenFileWriter.append`.
-
-        Raises:
-            OutputError: A write failed.
-        """
+        """Append documents, as `TokenFileWriter.append`."""
 
     def state(self) -> Any:
         """Progress since the previous call: a msgspec struct or what JSON can hold."""
 
-    def finish(
-        self,
-        *,
-        end_of_text_id: int,
-        begin_of_text_id: int | None,
-        n_bytes: int,
-        tokenizer_fingerprint: str,
-        pattern: str,
-        unicode_version: str,
-        sources: Sequence[Mapping[str, Any]],
-    ) -> Any:
-        """Bring everything to the disk and return the result; arguments as in `Manifest`."""
+    def finish(self, *_: Any, **fields: Any) -> Any:
+        """Bring everything to the disk; `fields` of `Manifest`, as `TokenFileWriter.finish`."""
 
     def close(self) -> None:
         """Let go of what is open; it may be called more than once."""
@@ -66,23 +52,16 @@ class Sinks(Protocol):
         """
 
     def finished(self, name: str) -> Any:
-        """The result of a sink that an earlier run finished.
+        """Return what `Sink.finish` returned in an earlier run.
 
         Raises:
-            DamagedStateError: It is not what `Sink.finish` left.
+            DamagedStateError: The sink is not what it left.
         """
 
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """Token files in a storage.
-
-    Attributes:
-        storage: Where they grow.
-        vocab_size: See `TokenFileWriter`, as the others.
-        shard_tokens: Ids of a shard at most.
-        split_documents: Whether a document may be continued in the next shard.
-    """
+    """Token files in a storage; the attributes are arguments of `TokenFileWriter`."""
 
     storage: Storage
     vocab_size: int
@@ -90,7 +69,7 @@ class TokenFiles:
     split_documents: bool = False
 
     def open(self, name: str, states: Sequence[Any]) -> TokenFileWriter:
-        """See `Sinks`."""
+        """Open or resume the token file NAME."""
         with understanding():
             states = msgspec.convert(states, tuple[WriterState, ...])
         return TokenFileWriter(
@@ -103,5 +82,5 @@ class TokenFiles:
         )
 
     def finished(self, name: str) -> Manifest:
-        """See `Sinks`."""
+        """Return the manifest of a token file that an earlier run finished."""
         return saved_manifest(self.storage, name)

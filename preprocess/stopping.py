@@ -38,9 +38,7 @@ _is_command = False
 
 
 class Stopped(BaseException):
-    """A signal asks the process to end.
-
-    It stands for SIGINT too, and like KeyboardInterrupt it is no Exception.
+    """A signal (SIGINT, too) asks the process to end; like KeyboardInterrupt it is no Exception.
 
     Attributes:
         number: The signal.
@@ -68,8 +66,7 @@ def stopping() -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(reading, over, set(numbers)), daemon=True)
-    watcher.start()
+    threading.Thread(target=_watch, args=(reading, over, set(numbers)), daemon=True).start()
     before = {number: signal.signal(number, _stop) for number in numbers}
     fd_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _is_command = True
@@ -94,7 +91,7 @@ def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
         while received := signals.read(1):
             number = received[0]
             if number in numbers and not over.wait(SECONDS):
-                _end(
+                _exit(
                     "something was in the middle of a unit and not waited for; what was done before"
                     " is kept: the same command goes on there",
                     f"stopped ({signal.strsignal(number)})",
@@ -102,20 +99,18 @@ def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
                 )
 
 
-def _end(said: str, error: str, code: int) -> NoReturn:
-    """Exit the process at once."""
-    print(f"tokenbin: {said}\ntokenbin: error: {error}", file=sys.stderr, flush=True)
+def _exit(state: str, error: str, code: int) -> NoReturn:
+    print(f"tokenbin: {state}\ntokenbin: error: {error}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
 @dataclass(eq=False)
-class _UnderWay:
+class _WatchedUnit:
     """A unit that a worker has: its text, its bytes, and seconds so far."""
 
     where: str
     n_bytes: int
     seconds: float = 0.0
-    is_said: bool = False
 
 
 class Watch:
@@ -130,32 +125,31 @@ class Watch:
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
         self._hangs = hangs
         # Without a lock: a signal may raise anywhere in the main thread, and would leave it locked.
-        self._under_way: set[_UnderWay] = set()
+        self._units: set[_WatchedUnit] = set()
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
         """Watch a unit, text of `n_bytes` at `where`, while it is worked on inside the `with`."""
-        unit = _UnderWay(where, n_bytes)
-        self._under_way.add(unit)
+        unit = _WatchedUnit(where, n_bytes)
+        self._units.add(unit)
         try:
             yield
         finally:
-            self._under_way.discard(unit)
+            self._units.discard(unit)
 
     def tick(self) -> None:
         """Count `TICK` seconds more."""
-        for unit in tuple(self._under_way):
+        for unit in tuple(self._units):
             unit.seconds += TICK
-            allowed = PATIENCE + unit.n_bytes / BYTES_A_SECOND
-            if unit.seconds > allowed and not unit.is_said:
-                unit.is_said = True
+            if unit.seconds > PATIENCE + unit.n_bytes / BYTES_A_SECOND:
+                self._units.discard(unit)
                 self._hangs(unit.where, unit.seconds)
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
     """Return a watch whose time passes inside the `with`."""
-    watch = Watch(_say_or_end)
+    watch = Watch(_report_or_exit)
     with repeating(watch.tick, TICK):
         yield watch
 
@@ -178,11 +172,11 @@ def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
         thread.join()
 
 
-def _say_or_end(where: str, seconds: float) -> None:
+def _report_or_exit(where: str, seconds: float) -> None:
     hung = f"a worker hangs: for {seconds / 60:,.0f} minutes it has not come back from {where}"
     logger.error("%s", hung, extra={"only_file": _is_command})
     if _is_command:
-        _end(
+        _exit(
             "what was done before is kept: the same command goes on there; if a worker hangs at the"
             " same place again, see to the disk, or leave that text out and report it",
             hung,

@@ -29,7 +29,7 @@ def gives_text_back(tokenizer: AnyTokenizer) -> bool:
 
 
 def token_lengths(tokenizer: AnyTokenizer) -> Positions:
-    """int64[vocab_size]: the number of bytes of text that each token id stands for.
+    """Return int64[vocab_size]: the number of bytes of text that each token id stands for.
 
     Raises:
         EncodingError: The tokenizer changes text before it is encoded.
@@ -47,7 +47,7 @@ def token_lengths(tokenizer: AnyTokenizer) -> Positions:
 
 
 def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Positions:
-    """Find the tokens that contain bytes of a batch of documents.
+    """Find the tokens that contain bytes of a batch of documents: int64[n], positions in the ids.
 
     A token may begin inside a character, and contains each byte that it spells. Tokens that stand
     for no text, such as the special ids around documents, contain nothing.
@@ -59,9 +59,6 @@ def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Posit
         positions: int64[n], positions in the buffer of the batch, each inside a document.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
         ends: int64[n_tokens], the cumulative number of bytes of text that tokens stand for.
-
-    Returns:
-        int64[n], positions in the token ids.
 
     Raises:
         EncodingError: The tokens do not spell as many bytes as the documents have.
@@ -76,6 +73,6 @@ def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Posit
     if len(outside):
         raise ValueError(f"position {positions[outside[0]]:,} is not inside a document")
     text_starts = np.cumsum(sizes) - sizes
-    places = text_starts[document] + positions - starts[document]
-    found: Positions = np.searchsorted(ends, places, "right").astype(np.int64)
+    in_text = text_starts[document] + positions - starts[document]
+    found: Positions = np.searchsorted(ends, in_text, "right").astype(np.int64)
     return found

@@ -13,41 +13,37 @@ from preprocess.stopping import watching
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+MakeWork = Callable[[], Callable[[WorkUnit], Result]]
 
 
 def units_after(
     sources: Sequence[Source], first: int, after: Place | None
 ) -> Iterator[tuple[int, WorkUnit]]:
-    """The units behind a place, each with the number of its source."""
+    """Yield the units after a place in the source `first`, each with the number of its source."""
     for index in range(first, len(sources)):
         for unit in sources[index].units(after if index == first else None):
             yield index, unit
 
 
 def place_after(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
-    """The place behind a unit of the source `index`."""
+    """Return the number of a source and the place in it after a unit of the source `index`."""
     return (index + 1, None) if unit.after is None else (index, unit.after)
 
 
 class Executor(Protocol):
-    """Runs work on units: threads, by `run_on_threads`, or what keeps the same promises elsewhere.
+    """Runs work on units: `run_on_threads`, or what keeps the same promises elsewhere.
 
     Units, `make_work` and results pickle. The promises are those of `bpe.parallel.run_in_order`.
     """
 
     def __call__(
-        self,
-        units: Iterable[WorkUnit],
-        make_work: Callable[[], Callable[[WorkUnit], Result]],
-        workers: int,
+        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
     ) -> Generator[Result, None, None]:
         """Work on every unit and yield the results in the order of the units."""
 
 
 def run_on_threads(
-    units: Iterable[WorkUnit],
-    make_work: Callable[[], Callable[[WorkUnit], Result]],
-    workers: int,
+    units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
 ) -> Generator[Result, None, None]:
     """Work on every unit on threads of this process; a unit that hangs is reported."""
 
@@ -66,7 +62,7 @@ def run_on_threads(
 
 def run_numbered(
     numbered: Iterable[tuple[int, WorkUnit]],
-    make_work: Callable[[], Callable[[WorkUnit], Result]],
+    make_work: MakeWork[Result],
     workers: int,
     executor: Executor,
 ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
@@ -87,11 +83,10 @@ def run_numbered(
 
 
 class Pausing(Generic[Item]):
-    """An iterator that gives nothing while it is `paused`, and knows when it is over."""
+    """An iterator that yields nothing while it is `paused`, and knows when it is over."""
 
     def __init__(self, items: Iterator[Item]) -> None:
-        self.paused = False
-        self.is_over = False
+        self.paused = self.is_over = False
         self._items = items
 
     def __iter__(self) -> Iterator[Item]:

@@ -22,7 +22,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.outputs import refuse_to_overwrite
+from preprocess.outputs import check_token_file_absent
 from preprocess.storage import LocalFiles, LocalStorage
 
 FIELDS: dict[str, Any] = {
@@ -434,11 +434,11 @@ def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
 
 def test_existing_files_are_kept(built: Path) -> None:
     with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
-        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
-    refuse_to_overwrite(LocalFiles(built.parent), "train", True)
+        check_token_file_absent(LocalFiles(built.parent), "train", False)
+    check_token_file_absent(LocalFiles(built.parent), "train", True)
     built.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"train\.bin: exists"):
-        refuse_to_overwrite(LocalFiles(built.parent), "train", False)
+        check_token_file_absent(LocalFiles(built.parent), "train", False)
     assert built.read_bytes() == GOLDEN_BIN
 
 
@@ -446,7 +446,7 @@ def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"text": "my only copy"}')
     for overwrite in (False, True):
         with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
-            refuse_to_overwrite(LocalFiles(tmp_path), "train", overwrite)
+            check_token_file_absent(LocalFiles(tmp_path), "train", overwrite)
     assert os.listdir(tmp_path) == ["train.json"]
 
 
