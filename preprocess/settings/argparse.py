@@ -1,7 +1,7 @@
 """The command line of a command, from its options.
 
-What the user leaves out is left out of what is parsed: defaults are those of the functions, and are
-only named here.
+An option that is not given is left out of the parsed arguments: defaults are those of the
+functions, and are only named here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 
 
 def _in_usage(option: Option) -> str:
-    """How an option is shown in the first line of help: only what is positional or required."""
+    """Format a positional or required option for the first line of help; "" for others."""
     value = option.metavar
     if not option.positional:
         return f"{option.names[0]} {value}" if option.is_required else ""
@@ -30,7 +30,7 @@ def _in_usage(option: Option) -> str:
 
 
 def _how(option: Option) -> dict[str, Any]:
-    """Arguments of argparse's `add_argument`, beside names."""
+    """Keyword arguments of argparse's `add_argument`."""
     default = f" [default: {option.shown_default}]" if option.shown_default else ""
     # argparse would take a percent sign for a place to put a value at.
     text = (option.help + default).replace("%", "%%")
@@ -63,8 +63,8 @@ _FROM_TEXT = {int: _parse_as(int, "a whole number"), float: _parse_as(float, "a 
 def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
     """Spell arguments so that argparse takes none for what it is not.
 
-    An option may be spelled with underscores. What follows one that takes a value is the value, and
-    what follows `--` are paths, whatever they begin with.
+    Underscores in names of options become hyphens; the argument after an option that takes a value
+    is that value, and arguments after `--` are paths, whatever they begin with.
 
     >>> from preprocess.settings.options import options_of
     >>> from preprocess.settings.schema import CountSettings
@@ -76,7 +76,7 @@ def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
     spelled: list[str] = []
     left = iter(arguments)
     for argument in left:
-        if argument == "--" and len(by_name) < sum(len(each.names) for each in options):
+        if argument == "--" and any(each.positional for each in options):
             return [*spelled, *map(_as_path, left)]
         name, equals, value = argument.partition("=")
         name = name.replace("_", "-")
@@ -87,9 +87,8 @@ def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
             spelled.append(_as_path(argument) if is_first_of_list else argument)
             continue
         takes_one = not option.is_switch and not (option.is_list and option.is_location)
-        if takes_one and not equals:
-            following = next(left, None)
-            equals, value = ("", "") if following is None else ("=", following)
+        if takes_one and not equals and (following := next(left, None)) is not None:
+            equals, value = "=", following
         spelled.append(f"{name}{equals}{value}")
     return spelled
 

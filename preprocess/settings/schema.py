@@ -1,10 +1,9 @@
 """Every option of every command, once: name, type, default, help, and whether it changes a result.
 
 The keyword arguments of the functions, the command line, the documentation and the record of a run
-follow these classes; tests compare all of them. Settings are valid once they exist.
+follow these classes; tests compare all of them. Settings are valid once they exist. Annotations are
+not postponed here: `options_of` reads types from the fields, and to evaluate text takes longer.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from preprocess.settings.options import (
     REQUIRED,
     BinFile,
     Count,
+    Index,
     Location,
     Locations,
     Pattern,
@@ -34,28 +34,19 @@ from preprocess.settings.options import (
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
-
-Index = Annotated[int, Meta(ge=0)]
+_TOKENIZER = ("--tokenizer", "--tokenizer-path")
 
 
 class Settings:
     """Options of one command, with their values."""
 
     def __post_init__(self) -> None:
-        """Check options that depend on one another.
-
-        Raises:
-            SettingsError: Two contradict one another.
-        """
+        """Check options that depend on one another; raise SettingsError if two contradict."""
 
     def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
         """All options but those that are left out, ready for JSON; `convert` takes them back."""
-        given = {name: getattr(self, name) for name in options_of(type(self))}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in given.items()
-            if name not in leave_out
-        }
+        given = {x: getattr(self, x) for x in options_of(type(self)) if x not in leave_out}
+        return {x: list(each) if isinstance(each, tuple) else each for x, each in given.items()}
 
 
 # --- options that several commands have ---
@@ -76,8 +67,7 @@ class TextSettings(Settings):
         " document.",
     )
     unit_size: Size = run_option(
-        4 * 1024 * 1024,
-        "Bytes of text in a unit of work, such as 64KiB; never changes the outputs.",
+        4 << 20, "Bytes of text in a unit of work, such as 64KiB; never changes the outputs."
     )
 
 
@@ -86,19 +76,17 @@ class ReadSettings(TextSettings):
     """How text is read, and by how many workers."""
 
     workers: Count = run_option(
-        available_workers,
-        "Threads; 1 works in the main thread; never changes the outputs.",
+        available_workers, "Threads; 1 works in the main thread; never changes the outputs.",
         default_text="one per available processor",
     )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunSettings(ReadSettings):
-    """How a run that writes goes on, ends and is limited."""
+    """How a run that writes is resumed, ends and is limited."""
 
     end_of_text: Token | None = option(
-        None,
-        "Special token after each document.",
+        None, "Special token after each document.",
         default_text=f"the tokenizer's, else {END_OF_TEXT}",
     )
     begin_of_text: Token | None = option(None, "Special token before each document.")
@@ -114,6 +102,12 @@ class RunSettings(ReadSettings):
     overwrite: bool = run_option(
         False, "Replace outputs that exist, and give up an unfinished run of something else."
     )
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens that are added to a tokenizer: those that surround documents."""
+        wanted = (self.end_of_text or END_OF_TEXT, self.begin_of_text)
+        return tuple(dict.fromkeys(token for token in wanted if token))
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -149,18 +143,16 @@ class TrainSettings(VocabularySettings, RunSettings):
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
         """Those of a tokenizer that is trained: in the order given, the others before them."""
-        wanted = [self.end_of_text or END_OF_TEXT, self.begin_of_text]
-        more = [token for token in wanted if token and token not in self.special_tokens]
-        return (*dict.fromkeys(more), *self.special_tokens)
+        others = (token for token in super().all_special_tokens if token not in self.special_tokens)
+        return (*others, *self.special_tokens)
 
     def __post_init__(self) -> None:
-        """Check that bytes and special tokens fit in the vocabulary."""
         super().__post_init__()
-        needed = 256 + len(self.all_special_tokens)
-        if self.vocab_size < needed:
+        n_special = len(self.all_special_tokens)
+        if self.vocab_size < 256 + n_special:
             raise SettingsError(
-                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and"
-                f" {len(self.all_special_tokens)} special tokens need at least {needed}"
+                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {n_special} special"
+                f" tokens need at least {256 + n_special}"
             )
 
 
@@ -180,7 +172,6 @@ class ShardSettings(Settings):
     )
 
     def __post_init__(self) -> None:
-        """Check that there are shards to split documents for."""
         super().__post_init__()
         if self.split_documents and self.shard_tokens is None:
             raise SettingsError(
@@ -200,10 +191,8 @@ class BuiltWithSettings(Settings):
     """How the tokenizer of a token file is found."""
 
     tokenizer: Location | None = option(
-        None,
-        "Tokenizer that the token file was built with.",
-        default_text="tokenizer.json beside it",
-        flags=("--tokenizer", "--tokenizer-path"),
+        None, "Tokenizer that the token file was built with.",
+        default_text="tokenizer.json beside it", flags=_TOKENIZER,
     )
 
 
@@ -215,16 +204,12 @@ class BuildSettings(TrainSettings, ShardSettings):
     """A tokenizer, train.bin and val.bin from text."""
 
     train: Locations = option(
-        (),
-        "Text files and directories, read in the order given; a directory in sorted order.",
-        default_text=DEFAULT_CORPUS,
-        flags=("--train", "--train-file"),
+        (), "Text files and directories, read in the order given; a directory in sorted order.",
+        default_text=DEFAULT_CORPUS, flags=("--train", "--train-file"),
     )
     val: Locations = option(
-        (),
-        "The same for validation.",
-        default_text="documents of train",
-        flags=("--val", "--val-file"),
+        (), "The same for validation.",
+        default_text="documents of train", flags=("--val", "--val-file"),
     )
     val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
         None,
@@ -233,8 +218,7 @@ class BuildSettings(TrainSettings, ShardSettings):
         default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
     out: Location = option(
-        "data",
-        "Directory of the outputs; made if it does not exist.",
+        "data", "Directory of the outputs; made if it does not exist.",
         flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
@@ -242,7 +226,7 @@ class BuildSettings(TrainSettings, ShardSettings):
         None,
         "Tokenizer to use instead of training one: a tokenizer.json, a directory that has one, a"
         " .tiktoken file, or a name (tiktoken, Hugging Face).",
-        flags=("--tokenizer", "--tokenizer-path"),
+        flags=_TOKENIZER,
     )
 
     @property
@@ -257,7 +241,6 @@ class BuildSettings(TrainSettings, ShardSettings):
         return f"{self.name}_{name}" if self.name else name
 
     def __post_init__(self) -> None:
-        """Check that validation comes from one place."""
         super().__post_init__()
         if self.val and self.val_fraction is not None:
             raise SettingsError(
@@ -283,7 +266,7 @@ class CountSettings(RanksSettings, ReadSettings):
         REQUIRED,
         "A tokenizer.json, a directory that has one, a .tiktoken file, or a name (tiktoken, Hugging"
         " Face).",
-        flags=("--tokenizer", "--tokenizer-path"),
+        flags=_TOKENIZER,
     )
 
     @property
@@ -299,12 +282,7 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     out: BinFile = option(
         "train.bin", "The .bin file to write, with its .docs and .json beside it."
     )
-
-    @property
-    def all_special_tokens(self) -> tuple[str, ...]:
-        """Special tokens that a .tiktoken file is given: those that surround documents."""
-        wanted = [self.end_of_text or END_OF_TEXT, self.begin_of_text]
-        return tuple(dict.fromkeys(token for token in wanted if token))
+    all_special_tokens = RunSettings.all_special_tokens
 
     @property
     def name(self) -> str:
@@ -321,7 +299,7 @@ class CompareSettings(RanksSettings, TextSettings):
     paths: Locations = option(
         (), "Text files and directories.", default_text=DEFAULT_CORPUS, positional=True
     )
-    max_bytes: Size = option(64 * 1024 * 1024, "Stop after so much text, at the end of a unit.")
+    max_bytes: Size = option(64 << 20, "Stop after so much text, at the end of a unit.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -338,8 +316,7 @@ class InspectSettings(RanksSettings):
     """What a file or a directory is."""
 
     path: Location = option(
-        REQUIRED,
-        "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
+        REQUIRED, "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
         positional=True,
     )
 
