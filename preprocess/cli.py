@@ -1,8 +1,6 @@
-"""The command `tokenbin`, which is `python -m preprocess` too.
+"""The command `tokenbin`, also `python -m preprocess`: parse options, call a function, print.
 
-Law: this module parses and prints, everything else is done by functions that a program can call.
-Whatever is refused on purpose is one line on stderr: `tokenbin: error: ...`; `--debug` adds the
-traceback.
+Expected errors are one line on stderr, `tokenbin: error: ...`; `--debug` adds the traceback.
 
     exit code 0     done
               1     failed
@@ -24,7 +22,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenbinError
@@ -33,36 +30,34 @@ from preprocess.stopping import Stopped, stopping
 if TYPE_CHECKING:
     from preprocess.progress import Progress, Show
     from preprocess.settings.options import Option
+    from preprocess.settings.schema import ConsoleSettings
 
 
 # --- commands ---
 
-# Each takes the options that the user gave and where it reports, and returns the exit code.
+# Each takes the options that the user gave and where it reports, and returns whether all is well.
 _Options = dict[str, Any]
 
 
-def _build(options: _Options, console: _Console) -> int:
+def _build(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import build
 
-    console.report(build(progress=console.progress, **options).lines)
-    return 0
+    return console.report(build(progress=console.progress, **options).lines)
 
 
-def _train(options: _Options, console: _Console) -> int:
+def _train(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import train
 
-    console.report(train(progress=console.progress, **options)[1])
-    return 0
+    return console.report(train(progress=console.progress, **options)[1])
 
 
-def _encode(options: _Options, console: _Console) -> int:
+def _encode(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import encode
 
-    console.report(encode(progress=console.progress, **options).lines)
-    return 0
+    return console.report(encode(progress=console.progress, **options).lines)
 
 
-def _count(options: _Options, console: _Console) -> int:
+def _count(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import count
     from preprocess.report import in_words, left_out_lines, table
 
@@ -72,62 +67,58 @@ def _count(options: _Options, console: _Console) -> int:
     for name, counts in [*counted, ("total", report.total())]:
         rows.append([f"{counts.tokens:,}", f"{counts.documents:,}", f"{counts.bytes:,}", name])
     console.show({}, table(rows))
-    console.report([in_words(report.total()), *left_out_lines(report.left_out)])
-    return 0
+    return console.report([in_words(report.total()), *left_out_lines(report.left_out)])
 
 
-def _decode(options: _Options, console: _Console) -> int:
+def _decode(options: _Options, console: _Console) -> bool:
     from preprocess.inspect import decode_range
 
-    for piece in decode_range(**options):
-        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.writelines(decode_range(**options))
     sys.stdout.buffer.flush()
-    return 0
+    return True
 
 
-def _inspect(options: _Options, console: _Console) -> int:
+def _inspect(options: _Options, console: _Console) -> bool:
     from preprocess.inspect import facts, lines
 
     found = facts(**options)
-    console.show(found, lines(found))
-    return 0
+    return console.show(found, lines(found))
 
 
-def _compare(options: _Options, console: _Console) -> int:
+def _compare(options: _Options, console: _Console) -> bool:
     from preprocess.compare import compare, lines
 
     found = compare(progress=console.progress, **options)
-    console.show(found, lines(found))
-    return 0
+    return console.show(found, lines(found))
 
 
-def _verify(options: _Options, console: _Console) -> int:
+def _verify(options: _Options, console: _Console) -> bool:
     from preprocess.verify import as_json, verify
 
     findings = verify(progress=console.progress, **options)
     console.show(as_json(findings), [finding.line() for finding in findings])
-    return 0 if all(finding.sound for finding in findings) else 1
+    return all(finding.sound for finding in findings)
 
 
-def _doctor(options: _Options, console: _Console) -> int:
+def _doctor(options: _Options, console: _Console) -> bool:
     from preprocess.doctor import as_json, run_doctor
 
     checks = run_doctor(**options)
     console.show(as_json(checks), [check.line() for check in checks])
-    return 0 if all(check.fit for check in checks) else 1
+    return all(check.fit for check in checks)
 
 
 class Command(NamedTuple):
     """A command.
 
     Attributes:
-        run: Does it.
+        run: Function that runs it; False makes the exit code 1.
         settings: Name of its class in `preprocess.settings.schema`, which is loaded when needed.
         console: Names of the options of `ConsoleSettings` that it has.
         summary: What it does, in one line.
     """
 
-    run: Callable[[_Options, _Console], int]
+    run: Callable[[_Options, _Console], bool]
     settings: str
     console: str
     summary: str
@@ -143,37 +134,30 @@ class Command(NamedTuple):
 
 
 _RUN_OPTIONS = "debug verbose quiet log_file"
+_SUMMARIES = {
+    "build": "Train a tokenizer (unless one is given) and encode train and validation text.",
+    "train": "Train a tokenizer on text.",
+    "encode": "Encode text into one token file.",
+    "count": "Count the documents, bytes and tokens of text; writes nothing.",
+    "decode": "Print the text of a token file, special tokens included.",
+    "inspect": "Describe a token file, a tokenizer or a directory of outputs.",
+    "compare": "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
+    "verify": "Check token files against their manifests; exit code 1 if something is wrong.",
+    "doctor": "Check whether this machine is fit for a long job; exit code 1 if something is not.",
+}
 COMMANDS = {
-    "build": Command(
-        *(_build, "BuildSettings", _RUN_OPTIONS),
-        "Train a tokenizer (unless one is given) and encode train and validation text.",
-    ),
-    "train": Command(_train, "TrainFileSettings", _RUN_OPTIONS, "Train a tokenizer on text."),
-    "encode": Command(_encode, "EncodeSettings", _RUN_OPTIONS, "Encode text into one token file."),
-    "count": Command(
-        *(_count, "CountSettings", _RUN_OPTIONS),
-        "Count the documents, bytes and tokens of text; writes nothing.",
-    ),
-    "decode": Command(
-        *(_decode, "DecodeSettings", "debug"),
-        "Print the text of a token file, special tokens included.",
-    ),
-    "inspect": Command(
-        *(_inspect, "InspectSettings", "json debug"),
-        "Describe a token file, a tokenizer or a directory of outputs.",
-    ),
-    "compare": Command(
-        *(_compare, "CompareSettings", f"json {_RUN_OPTIONS}"),
-        "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
-    ),
-    "verify": Command(
-        *(_verify, "VerifySettings", f"json {_RUN_OPTIONS}"),
-        "Check token files against their manifests; exit code 1 if something is wrong.",
-    ),
-    "doctor": Command(
-        *(_doctor, "DoctorSettings", "json debug"),
-        "Check whether this machine is fit for a long job; exit code 1 if something is not.",
-    ),
+    name: Command(run, settings, console, _SUMMARIES[name])
+    for name, run, settings, console in [
+        ("build", _build, "BuildSettings", _RUN_OPTIONS),
+        ("train", _train, "TrainFileSettings", _RUN_OPTIONS),
+        ("encode", _encode, "EncodeSettings", _RUN_OPTIONS),
+        ("count", _count, "CountSettings", _RUN_OPTIONS),
+        ("decode", _decode, "DecodeSettings", "debug"),
+        ("inspect", _inspect, "InspectSettings", "json debug"),
+        ("compare", _compare, "CompareSettings", f"json {_RUN_OPTIONS}"),
+        ("verify", _verify, "VerifySettings", f"json {_RUN_OPTIONS}"),
+        ("doctor", _doctor, "DoctorSettings", "json debug"),
+    ]
 }
 
 
@@ -182,12 +166,11 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and leave with its exit code."""
-    # The 80,000 objects that libraries and a tokenizer consist of are made once and stay. Python
-    # would look through all of them again and again while they come, and once more at the end, for
-    # cycles that nothing needs any more: a quarter of the time of a short command. Work on text
-    # leaves no cycles behind.
-    gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    # NumPy's library of linear algebra, which nothing here uses, would start its threads.
+    # Libraries and a tokenizer are 80,000 objects that stay. To search them for garbage while they
+    # are loaded and at exit takes a quarter of the time of a short command; work on text leaves no
+    # cycles.
+    gc.set_threshold(100_000)
+    # OpenBLAS, which nothing here uses, would start its threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()
@@ -195,11 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        arguments: What stands behind `tokenbin`.
-    """
+    """Run the command with the arguments after `tokenbin`, and return its exit code."""
     with stopping():
         try:
             return _parsed_and_run(arguments)
@@ -276,8 +255,8 @@ def _parsed_and_run(arguments: list[str]) -> int:
         # --help.
         return 0
     of_console = {key: given.pop(key) for key in command.console.split() if key in given}
-    with _console(**of_console) as console:
-        return command.run(given, console)
+    with _console(of_console) as console:
+        return 0 if command.run(given, console) else 1
 
 
 def _parser_of_commands() -> _Parser:
@@ -302,38 +281,35 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
-_OBJECTS_PER_COLLECTION = 100_000
-
-
-@dataclass(frozen=True)
-class _Console:
+class _Console(NamedTuple):
     """Where a command reports."""
 
     progress: Progress
-    quiet: bool
-    as_json: bool
+    settings: ConsoleSettings
 
-    def show(self, value: object, lines: Sequence[str]) -> None:
-        """Print a result: `value` as JSON if that is asked for, else `lines`."""
-        if self.as_json:
+    def show(self, value: object, lines: Sequence[str]) -> bool:
+        """Print a result: `value` as JSON if that is asked for, else `lines`; return True."""
+        if self.settings.json:
             import json
 
             lines = [json.dumps(value, ensure_ascii=False, indent=2)]
         for line in lines:
             print(line)
+        return True
 
-    def report(self, lines: Sequence[str]) -> None:
-        """Print the closing lines, and put them in the log file."""
+    def report(self, lines: Sequence[str]) -> bool:
+        """Print the closing lines, and put them in the log file; return True."""
         from preprocess.progress import logger
 
         for line in lines:
-            if not self.quiet:
+            if not self.settings.quiet:
                 print(line)
             logger.info("%s", line, extra={"only_file": True})
+        return True
 
 
 @contextmanager
-def _console(**given: Any) -> Iterator[_Console]:
+def _console(given: _Options) -> Iterator[_Console]:
     """Connect the loggers of both packages to stderr and the log file while a command runs."""
     from preprocess.progress import Progress
     from preprocess.progress import logger as own
@@ -362,7 +338,7 @@ def _console(**given: Any) -> Iterator[_Console]:
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
     progress = Progress(show, verbose=settings.verbose)
     try:
-        yield _Console(progress, quiet, settings.json)
+        yield _Console(progress, settings)
     except BaseException as error:
         if log_file is not None:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
@@ -376,7 +352,7 @@ def _console(**given: Any) -> Iterator[_Console]:
 
 
 class _OnStderr(logging.Handler):
-    """Prints what is said, above a bar if there is one."""
+    """Prints records, above a bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "only_file", False):
