@@ -47,11 +47,9 @@ class _Side:
     def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         started = time.perf_counter()
         ids, ends = self.encoder.encode(
-            batch.buffer,
-            batch.bounds,
+            batch.buffer, batch.bounds, gaps=True,
             starts_mid_document=batch.starts_mid_document,
             ends_mid_document=batch.ends_mid_document,
-            gaps=True,
         )
         seconds = time.perf_counter() - started
         self.n_tokens += len(ids)
@@ -110,11 +108,10 @@ def compare(
         find_sources(settings.paths, reading) if settings.paths else [StandardLibrary(reading)]
     )
     same_vocabulary = ours.vocab == theirs.vocab
-    n_documents = n_same = 0
+    n_documents = n_same = n_read = 0
     sizes: list[int] = []
     is_same_so_far = True
     n_all = sum(source.n_bytes for source in sources)
-    n_read = 0
     with _one_thread(), progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
         for unit in (unit for source in sources for unit in source.units()):
             batch = unit.read()
@@ -185,15 +182,13 @@ def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
 def _one_thread() -> Iterator[None]:
     """Keep Hugging Face's library, which reads this variable each time, to one thread."""
     name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
+    before = {name: os.environ[name]} if name in os.environ else {}
     os.environ[name] = "false"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        del os.environ[name]
+        os.environ.update(before)
 
 
 def _equal(*encoded: tuple[NDArray[np.uint32], NDArray[np.int64]]) -> NDArray[np.bool_]:
@@ -204,25 +199,17 @@ def _equal(*encoded: tuple[NDArray[np.uint32], NDArray[np.int64]]) -> NDArray[np
 
 def lines(found: dict[str, Any]) -> list[str]:
     """Put what `compare` returns into lines for people."""
-    heads = ["ids", "only here", "tokens", "bytes/token", "tokens/document", "MB/s", "tokenizer"]
-    rows = [heads]
-    for one in found["tokenizers"]:
-        rows.append(
-            [
-                f"{one['vocab_size']:,}",
-                f"{one['only_here']:,}",
-                f"{one['tokens']:,}",
-                f"{one['bytes_per_token']:.3f}",
-                f"{one['tokens_per_document']:,.1f}",
-                f"{one['megabytes_per_second']:,.1f}",
-                one["name"],
-            ]
-        )
+    columns = {
+        "ids": "{vocab_size:,}", "only here": "{only_here:,}", "tokens": "{tokens:,}",
+        "bytes/token": "{bytes_per_token:.3f}", "tokens/document": "{tokens_per_document:,.1f}",
+        "MB/s": "{megabytes_per_second:,.1f}", "tokenizer": "{name}",
+    }
+    rows = [[text.format_map(one) for text in columns.values()] for one in found["tokenizers"]]
     first, second = found["tokenizers"]
     text = found["text"]
     all_of_it = "" if text["everything"] else " (not all of the text: --max-bytes)"
     result = [
-        *table(rows),
+        *table([[*columns], *rows]),
         f"text: {text['documents']:,} documents, {text['bytes']:,} bytes{all_of_it};"
         " one thread each",
         f"the second makes {second['tokens'] / max(first['tokens'], 1):.3f} tokens for one of the"

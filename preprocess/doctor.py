@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("tokenbin", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
 _WRITTEN_BYTES = 32 * 1024 * 1024
-_MEMORY_INFO = Path("/proc/meminfo")
-_GROUPS = Path("/proc/self/cgroup")
+_MEMORY_INFO, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
-_LEAST_MEMORY = 1e9
-_LEAST_DISK = 1e9
+_LEAST_MEMORY = _LEAST_DISK = 1e9
 _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
 
 
@@ -182,8 +180,7 @@ def _directory(path: Path) -> str:
     storage = open_storage(path, "doctor")
     storage.check_writable()
     if path.is_dir():
-        # Locked and unlocked: another process at work there is named.
-        with storage:
+        with storage:  # locks the directory, or names another process at work there
             pass
     _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
@@ -251,7 +248,7 @@ def _disk(path: Path) -> str:
 
 
 def _tokenizer(path: Path) -> str:
-    """Do a round trip with a tokenizer that is trained for it, and with the one that exists."""
+    """Try a round trip with a tokenizer trained for it, and with the one that exists."""
     from bpe import Tokenizer, load_tokenizer, train_bpe
 
     back, size = _round_trip(train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1), _TEXT)

@@ -1,12 +1,10 @@
-"""Documents on their way from a source to the kernels: what a batch is, and what makes a document.
+"""Batches of documents between a source and the kernels, and their preparation.
 
-Law: a document is the bytes that its source says it is, nothing stripped and nothing normalised.
-What is changed or left out is counted: documents of zero bytes are dropped; text that is not UTF-8
-is an error, is replaced, or takes its document with it, as the user chose. Everything is decided
-document by document, so nothing depends on how a source was cut into work units.
+A document is the bytes that its source gives, not stripped and not normalized. Documents of zero
+bytes are dropped; text that is not UTF-8 is an error, is replaced, or its document is skipped; all
+of it is counted. Decisions are made per document, so they do not depend on work units.
 
-Documents stay where they were read to: a batch says where each begins and ends. What stands between
-them, separators, is not copied away.
+Documents are not copied: a batch holds the buffer that was read and the bounds of each document.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ class Reading:
     """How sources are read; the same for every source of a pass.
 
     Attributes:
-        separator: What stands between the documents of a text file; empty: each file is one
-            document.
-        unit_size: About how many bytes of a source are handled at a time, at least 1.
+        separator: Text between the documents of a text file; empty: each file is one document.
+        unit_size: Target size of a work unit in bytes, at least 1.
         on_invalid_utf8: What happens to text that is not UTF-8.
         validation_fraction: Share of the documents that belongs to validation, in [0, 1).
         safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
@@ -66,15 +63,11 @@ class Spans:
     values: NDArray[Any]
 
     def document_of(self, bounds: Offsets) -> NDArray[np.intp]:
-        """int64[n], the number of the document that each range lies in.
-
-        Args:
-            bounds: Of the documents, as `DocumentBatch.bounds`.
-        """
+        """Return the index of the document of each range, int64[n]; `bounds` as in a batch."""
         return np.searchsorted(bounds[1::2], self.bounds[::2], side="right")
 
     def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
-        """The ranges of the documents that are chosen, which lie elsewhere now.
+        """Return the ranges of chosen documents, moved with them.
 
         Args:
             document: int64[n], as `document_of`.
@@ -142,12 +135,12 @@ class DocumentBatch:
         return len(self) - self.ends_mid_document
 
     def without_text(self) -> DocumentBatch:
-        """What the batch says of its documents, without their text: they have no bytes."""
+        """Return the batch with its counts and decisions, and documents of zero bytes."""
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
         return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None)
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """The documents that a mask `bool[n_documents]` chooses, with their fields and spans."""
+        """Select documents by a mask `bool[n_documents]`, with their fields and spans."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
@@ -165,11 +158,7 @@ class DocumentBatch:
         )
 
     def joined(self) -> tuple[Bytes, Offsets]:
-        """Its text without what stands between the documents; copied only if something does.
-
-        Returns:
-            uint8[n_bytes of all documents], int64[n_documents + 1]: where each begins and ends.
-        """
+        """Join documents: uint8[n_bytes], int64[n_documents + 1]; copies only if there are gaps."""
         from bpe.separated import joined
 
         return joined(self.buffer, self.bounds)
@@ -186,36 +175,23 @@ def replace_invalid(data: bytes) -> tuple[bytes, int]:
     return replaced, replaced.count(mark) - data.count(mark)
 
 
-class InValidation:
-    """Decides which documents are taken out of the training text for validation.
+def validation_limit(fraction: float) -> int:
+    """Return the limit below which the xxh3_64 of a document puts it into validation.
 
-    The hash of a document alone decides, so that a document keeps its side whatever is added to
-    the corpus, and copies of it never end up on both sides. Parts of a long document are given one
-    by one.
+    A document keeps its side when the corpus grows, and copies of it are on the same side.
     """
+    return round(fraction * 2**64)
 
-    def __init__(self, fraction: float) -> None:
-        import xxhash
 
-        self._below = round(fraction * 2**64)
-        self._hash_of = xxhash.xxh3_64_intdigest
-        self._digest = xxhash.xxh3_64()
+def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[np.bool_]:
+    """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
+    from xxhash import xxh3_64_intdigest
 
-    def of(self, buffer: Bytes, bounds: Offsets) -> NDArray[np.bool_]:
-        """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
-        from bpe.separated import places
+    from bpe.separated import places
 
-        hashes = (self._hash_of(buffer[start:end].data) for start, end in places(bounds))
-        decisions = (each < self._below for each in hashes)
-        return np.fromiter(decisions, np.bool_, len(bounds) // 2)
-
-    def add_part(self, part: Bytes) -> None:
-        """Take in the next part of a long document."""
-        self._digest.update(part.data)
-
-    def of_parts(self) -> bool:
-        """Decide for the document whose parts were added."""
-        return self._digest.intdigest() < self._below
+    limit = validation_limit(fraction)
+    decisions = (xxh3_64_intdigest(buffer[start:end].data) < limit for start, end in places(bounds))
+    return np.fromiter(decisions, np.bool_, len(bounds) // 2)
 
 
 def prepare(
@@ -224,14 +200,13 @@ def prepare(
     where: Callable[[int], str],
     in_validation: bool | None = None,
 ) -> DocumentBatch:
-    """Prepare documents as they lie in a source: check, drop, replace, decide.
+    """Prepare documents of a source: check for UTF-8, drop, replace, divide.
 
     Args:
-        batch: The documents; some may be empty or not UTF-8. What lies between them is UTF-8 by
-            itself.
+        batch: The documents; some may be empty or not UTF-8. The gaps between them are UTF-8.
         reading: The user's choices.
-        where: Says where position i of the buffer is in the source, for error messages.
-        in_validation: The decision for all of these documents, where it was made before.
+        where: Formats the place of position i of the buffer in the source, for error messages.
+        in_validation: The decision for all of these documents, if it was made before.
 
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
@@ -251,24 +226,19 @@ def prepare(
             prepared, reading.on_invalid_utf8 == "skip"
         )
     decided = None
-    if reading.validation_fraction:
+    if fraction := reading.validation_fraction:
         if in_validation is None:
-            of = InValidation(reading.validation_fraction).of
-            decided = of(prepared.buffer, prepared.bounds)
+            decided = validation_mask(prepared.buffer, prepared.bounds, fraction)
         else:
             decided = np.full(len(prepared), in_validation)
     return replace(
-        prepared,
-        in_validation=decided,
-        n_empty=n_empty,
-        n_skipped=n_skipped,
-        n_replaced=n_replaced,
-        content=batch.content,
+        prepared, in_validation=decided, content=batch.content,
+        n_empty=n_empty, n_skipped=n_skipped, n_replaced=n_replaced,
     )
 
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """(batch, n_skipped, n_replaced) without what is not UTF-8; rare, so slow is fine."""
+    """(batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow is fine."""
     from bpe.separated import places
 
     text, starts, n_replaced = bytearray(), [], 0
@@ -301,7 +271,7 @@ def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, i
 
 
 class LookAlikes:
-    """Counts text inside documents that spells a special token, though it is ordinary text there.
+    """Counter of ordinary text inside documents that spells a special token.
 
     Args:
         special_tokens: The special tokens of the tokenizer.
@@ -325,13 +295,7 @@ class LookAlikes:
 
 
 def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
-    """Occurrences of `needle` inside documents; one that runs over an end does not count.
-
-    Args:
-        batch: The documents.
-        needle: At least one byte.
-        found: Where it begins in the buffer.
-    """
+    """Count the occurrences of `needle`, which begin at `found`, that lie in one document."""
     from bpe.pretokenize import find_all
     from bpe.separated import places
 

@@ -1,11 +1,10 @@
-"""What a run is made from, and what has changed since another run was.
+"""Record the inputs of a run, and describe how they differ from those of another run.
 
-Law: two runs with the same record give the same bytes. A source counts as the same if its name, its
-size, its stamp and its location are the same; the stamp of a file is its modification time in
-nanoseconds, that of the default corpus the digest of its text, and the location of a file is its
-absolute path, links followed. Settings are there as they take effect, so a default that is spelled
-out is no change. Options that never change a result (`Option.changes_result`) and locations are not
-part of a record, and a tokenizer is there by its fingerprint.
+Two runs with the same record give the same bytes. A source is the same if its name, size, stamp and
+location are: the stamp of a file is its modification time in nanoseconds, that of the default
+corpus the digest of its text; the location is the absolute path, links followed. Settings are
+recorded as they take effect, without locations and options that never change a result
+(`Option.changes_result`); a tokenizer is recorded by its fingerprint.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ class SourceRecord(Struct, frozen=True, array_like=True):
 
 
 class Record(Struct, frozen=True):
-    """What a run is made from.
+    """The inputs of a run.
 
     Attributes:
         command: "build", "train" or "encode".
         settings: The options that change the result, as they take effect.
-        sources: What is read -> its sources, in order.
-        tokenizer: The fingerprint of the one that is given; None: one is trained.
+        sources: Name of a pass -> its sources, in order.
+        tokenizer: Fingerprint of the given tokenizer; None: one is trained.
     """
 
     command: str
@@ -62,26 +61,17 @@ def made_from(
     sources: Mapping[str, Sequence[Source]],
     tokenizer: AnyTokenizer | None,
 ) -> Record:
-    """The record of a run.
-
-    Args:
-        command: "build", "train" or "encode".
-        settings: All of its settings.
-        sources: What is read -> its sources, in order.
-        tokenizer: The one that is given; None: one is trained.
-    """
-    is_trained = tokenizer is None
-    # Sources and tokenizers are recorded by what they are, not by where.
+    """Make the `Record` of a run from all of its settings, its sources and the given tokenizer."""
     leave_out = {
         name
         for name, option in options_of(type(settings)).items()
         if option.is_location or not option.changes_result
     }
-    if not is_trained:
+    if tokenizer is not None:
         leave_out |= options_of(VocabularySettings).keys()
     effective = settings.as_json(leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
-    if is_trained:
+    if tokenizer is None:
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
@@ -95,13 +85,13 @@ def made_from(
 def end_of_text_token(
     settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
 ) -> str:
-    """What stands behind every document: as asked for, else the given tokenizer's own."""
+    """Return the special token after each document: the option, else the given tokenizer's own."""
     own = None if tokenizer is None else tokenizer.eos_token
     return settings.end_of_text or own or END_OF_TEXT
 
 
 def differences(before: Record, now: Record) -> list[str]:
-    """What is not as it was, a few words for each difference."""
+    """Describe each difference between two records in a few words."""
     found = []
     if before.command != now.command:
         found.append(f"the command was {before.command} and is {now.command}")
@@ -116,12 +106,13 @@ def differences(before: Record, now: Record) -> list[str]:
         ]
     for name in dict.fromkeys((*before.sources, *now.sources)):
         texts = _of_sources(before.sources.get(name, []), now.sources.get(name, []))
-        found += [f"{name}: {text}" for text in texts]
+        more = [f"and {len(texts) - 3:,} more files"] * (len(texts) > 3)
+        found += [f"{name}: {text}" for text in [*texts[:3], *more]]
     return found
 
 
 def of_content_alone(record: Record) -> Record:
-    """A record that says nothing of when files were written to and where they lie."""
+    """Return the record without modification times and locations."""
     sources = {
         name: [SourceRecord(each.name, each.n_bytes, "", "") for each in of]
         for name, of in record.sources.items()
@@ -134,12 +125,11 @@ def _tokenizer(fingerprint: str | None) -> str:
 
 
 def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str]:
-    names = [each.name for each in before], [each.name for each in now]
-    if names[0] != names[1]:
-        gone = [name for name in names[0] if name not in names[1]]
-        added = [name for name in names[1] if name not in names[0]]
-        texts = [f"{name} is gone" for name in gone] + [f"{name} is new" for name in added]
-        return _few(texts) or ["the same files are given in another order or number"]
+    old_names, new_names = [each.name for each in before], [each.name for each in now]
+    if old_names != new_names:
+        texts = [f"{name} is gone" for name in old_names if name not in new_names]
+        texts += [f"{name} is new" for name in new_names if name not in old_names]
+        return texts or ["the same files are given in another order or number"]
     texts = []
     for old, new in zip(before, now, strict=True):
         if new.n_bytes != old.n_bytes:
@@ -152,8 +142,4 @@ def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str
             )
         elif new.location != old.location:
             texts.append(f"{new.name} was {old.location} and is {new.location}")
-    return _few(texts)
-
-
-def _few(texts: list[str]) -> list[str]:
-    return texts[:3] + ([f"and {len(texts) - 3:,} more files"] if len(texts) > 3 else [])
+    return texts

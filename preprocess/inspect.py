@@ -82,8 +82,8 @@ def decode_range(
         first, last = np.searchsorted(file.document_ends, places, side="left")
         ends = file.document_ends[first:last].astype(np.int64).tolist()
         bounds = list(dict.fromkeys([start, *ends, stop]))
-    for place, next_place in pairwise(bounds):
-        yield used.decode_bytes(file[place:next_place])
+    for first, end in pairwise(bounds):
+        yield used.decode_bytes(file[first:end])
 
 
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
@@ -144,15 +144,15 @@ def manifests_in(directory: Path) -> list[Path]:
 def _of_directory(directory: Path) -> dict[str, Any]:
     from bpe import load_tokenizer
 
-    tokenizer_path = directory / TOKENIZER_FILE
-    found: dict[str, Any] = {"path": str(directory), "tokenizer": None}
-    if tokenizer_path.exists():
-        found["tokenizer"] = inspect_tokenizer.facts(tokenizer_path, load_tokenizer(tokenizer_path))
+    path = directory / TOKENIZER_FILE
+    tokenizer = inspect_tokenizer.facts(path, load_tokenizer(path)) if path.exists() else None
     judged = {path.stem: _of_token_file(open_tokens(path)) for path in manifests_in(directory)}
     storage = open_storage(directory)
     there = [name for name in storage.finished.names() if name.endswith("stats.json")]
     runs = {name: stats_in(storage.finished, name) for name in there}
-    found |= {
+    found: dict[str, Any] = {
+        "path": str(directory),
+        "tokenizer": tokenizer,
         "token_files": [of_file for of_file, _, _ in judged.values()],
         "val_in_train": list(_shared(judged)),
         "runs": [

@@ -91,11 +91,8 @@ _NO_SCRIPTS |= {"FEMININE", "MASCULINE", "MICRO"}
 def _scripts(token: bytes) -> set[str]:
     if token.isascii():
         return set()
-    names = {
-        unicodedata.name(character, "UNKNOWN").split()[0]
-        for character in token.decode("utf-8", "ignore")
-        if character.isalpha()
-    }
+    letters = filter(str.isalpha, token.decode("utf-8", "ignore"))
+    names = {unicodedata.name(letter, "UNKNOWN").split()[0] for letter in letters}
     return {"CJK" if name in _SCRIPTS_THAT_MIX else name for name in names - _NO_SCRIPTS}
 
 
@@ -103,6 +100,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     from bpe.patterns import PATTERNS
 
     vocabulary = tokenizer.vocabulary
+    tokens = vocabulary.tokens
     reach = zip(("never", "cut_by_the_pattern"), out_of_reach(tokenizer), strict=True)
     return {
         "kind": "byte-level BPE",
@@ -116,10 +114,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
             token.text: token.id for token in vocabulary.added_tokens if not token.special
         },
         "out_of_reach": {
-            name: {
-                "count": len(ids),
-                "first": {str(i): shown(vocabulary.tokens[i]) for i in ids[:_LISTED]},
-            }
+            name: {"count": len(ids), "first": {str(i): shown(tokens[i]) for i in ids[:_LISTED]}}
             for name, ids in reach
         },
     }

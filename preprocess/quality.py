@@ -81,19 +81,17 @@ def occurrences(file: TokenFile) -> NDArray[np.int64]:
         part = file.tokens[start : start + _TOKENS_AT_A_TIME]
         if int(part.max()) >= file.vocab_size:
             place = start + int((part >= file.vocab_size).argmax())
-            raise TokenFileError(
-                f"{file.path}: token {place:,} should be an id of 0 to {file.vocab_size - 1:,} and"
-                f" is {file[place]:,}; {_damaged(file)}"
-            )
+            expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
+            raise _damage(file, f"token {place:,} {expected} and is {file[place]:,}")
         found = np.bincount(part)
         counts[: len(found)] += found
     return counts
 
 
-def _damaged(file: TokenFile) -> str:
-    return (
-        f"the file is damaged: 'tokenbin verify {file.path}' says where, and with --repair makes it"
-        " again from the sources"
+def _damage(file: TokenFile, what: str) -> TokenFileError:
+    return TokenFileError(
+        f"{file.path}: {what}; the file is damaged: 'tokenbin verify {file.path}' says where, and"
+        " with --repair rebuilds it from the sources"
     )
 
 
@@ -116,19 +114,16 @@ def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
         bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
         if bad.any():
             place = int(bad.argmax())
-            raise TokenFileError(
-                f"{file.path}: document {number + place:,} should end behind token"
-                f" {int(here[place]):,} and at most at {start + len(ids):,}, and ends at"
-                f" {int(ends[place]) + start:,}; {_damaged(file)}"
+            raise _damage(
+                file,
+                f"document {number + place:,} should end behind token {int(here[place]):,} and at"
+                f" most at {start + len(ids):,}, and ends at {int(ends[place]) + start:,}",
             )
         number += len(ends)
         start += len(ids)
     if bounds[-1] != file.n_tokens:
-        raise TokenFileError(
-            f"{file.path}: the last document should end at"
-            f" {file.n_tokens:,}, the number of tokens, and ends at {bounds[-1]:,};"
-            f" {_damaged(file)}"
-        )
+        expected = f"should end at {file.n_tokens:,}, the number of tokens,"
+        raise _damage(file, f"the last document {expected} and ends at {bounds[-1]:,}")
     return bounds
 
 
@@ -136,13 +131,10 @@ def _lengths(lengths: NDArray[np.int64], around: int) -> Facts:
     """Describe lengths of documents, in tokens, of which `around` are special; reorders them."""
     if not len(lengths):
         return {"empty_documents": 0, "tokens_per_document": None}
-    empty, mean = np.count_nonzero(lengths <= around), int(lengths.sum()) / len(lengths)
+    empty, mean = int(np.count_nonzero(lengths <= around)), int(lengths.sum()) / len(lengths)
     found = np.percentile(lengths, _SHARES, method="nearest", overwrite_input=True).tolist()
-    percentiles = {str(share): length for share, length in zip(_SHARES, found, strict=True)}
-    return {
-        "empty_documents": int(empty),
-        "tokens_per_document": {"mean": mean, "percentiles": percentiles},
-    }
+    spread = {"mean": mean, "percentiles": dict(zip(map(str, _SHARES), found, strict=True))}
+    return {"empty_documents": empty, "tokens_per_document": spread}
 
 
 def document_hashes(file: TokenFile) -> NDArray[np.uint64]:
@@ -173,11 +165,7 @@ def _digests(file: TokenFile) -> Iterator[int]:
 
 
 def copies(hashes: NDArray[np.uint64]) -> int:
-    """Count documents that are copies of an earlier one: n_documents - n_unique.
-
-    Args:
-        hashes: As `document_hashes` returns them.
-    """
+    """Count copies of earlier documents, n_documents - n_unique, from `document_hashes`."""
     return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
 
@@ -205,11 +193,7 @@ def _samples(
 def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
     """Describe which tokens of the vocabulary occur, how often, and which do not.
 
-    Special tokens are left out, except from the share of single bytes.
-
-    Args:
-        counts: As `occurrences` returns them.
-        tokenizer: The one that the file was built with.
+    `counts` are `occurrences`. Special tokens only count in the total of the share of single bytes.
     """
     spelled = tokenizer.vocab
     special = set(tokenizer.special_tokens.values())
@@ -258,17 +242,11 @@ def _spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
 def count_texts(
     needles: list[bytes], file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
 ) -> list[int]:
-    """Count the places where texts begin in the text of a token file; they may overlap.
+    """Count the places where `needles` (UTF-8, none empty) begin in documents; they may overlap.
 
     Decoding a whole file takes a minute per ten gigabytes. Instead, texts inside one token are
-    counted by how often that token occurs. All others begin in a token that ends with a prefix of
-    the text, before one that continues it; only there are tokens decoded.
-
-    Args:
-        needles: What is looked for, as UTF-8, none empty.
-        file: The token file.
-        counts: As `occurrences` returns them.
-        tokenizer: The one that the file was built with.
+    counted by the `occurrences` of that token. All others begin in a token that ends with a prefix
+    of the text, before one that continues it; only there are tokens decoded.
     """
     special = set(tokenizer.special_tokens.values())
     tokens = [_NO_TEXT] * len(counts)
@@ -312,11 +290,7 @@ def _beginnings(text: bytes, needle: bytes, places: range) -> int:
 
 
 def lines(found: Facts) -> list[str]:
-    """Put what `facts` and its caller found in a token file into lines for people.
-
-    Args:
-        found: As `facts` returns it; "copies" and "no_tokenizer" are reported where present.
-    """
+    """Format `facts` as lines for people; "copies" and "no_tokenizer" are reported if present."""
     shards = f", {found['shards']:,} shards" if found["shards"] else ""
     said = [
         f"{found['path']}: {found['tokens']:,} tokens ({found['dtype']}), {found['documents']:,}"
@@ -363,12 +337,7 @@ def lines(found: Facts) -> list[str]:
 
 
 def shared_line(found: Facts) -> str:
-    """Report how many documents of a validation file are in its train file.
-
-    Args:
-        found: "val" and "train", their names; "documents" of val; and "in_train", how many of them
-            are in train, or "not_compared", why that is not known.
-    """
+    """Report how many documents of a validation file are in its train file, or why not."""
     if "not_compared" in found:
         return f"{found['val']} in {found['train']}: not compared, for {found['not_compared']}"
     return (

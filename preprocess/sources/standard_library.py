@@ -27,15 +27,8 @@ from preprocess.documents import Bytes, DocumentBatch, Offsets, Reading, prepare
 from preprocess.sources.base import Array, Place
 
 # Directories of tests, of what was installed later, and of what is already here as topics.
-_LEFT_OUT = {
-    "test",
-    "tests",
-    "idle_test",
-    "site-packages",
-    "dist-packages",
-    "pydoc_data",
-    "__pycache__",
-}
+_LEFT_OUT = {"test", "tests", "idle_test", "pydoc_data", "__pycache__"}
+_LEFT_OUT |= {"site-packages", "dist-packages"}
 
 
 def documents_of_standard_library() -> Iterator[bytes]:
@@ -68,8 +61,7 @@ def documents_of_standard_library() -> Iterator[bytes]:
 def _corpus() -> tuple[Bytes, Offsets]:
     """The documents side by side, read once: uint8[n_bytes], int64[n_documents + 1]."""
     documents = list(documents_of_standard_library())
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
     return np.frombuffer(b"".join(documents), np.uint8), offsets
 
 

@@ -1,6 +1,6 @@
-r"""Text files; documents are what stands between separators.
+r"""Text files of documents between separators: `text.split(separator)`, wherever they are cut.
 
-Law: the documents are `text.split(separator)`, byte for byte, wherever the file is cut. A unit ends
+A unit ends
 
 - inside a document, where a cut changes no pre-token, splits no special token and touches no
   separator: then both sides have text of that document; or
@@ -21,9 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from bpe.text_file import Cutter, Ends, new_array
-from preprocess.documents import DocumentBatch, InValidation, Reading, prepare, replace_invalid
+from preprocess.documents import DocumentBatch, Reading, prepare, replace_invalid, validation_limit
 from preprocess.sources.base import Array, FileSource, FileUnit, Place
 
 
@@ -68,13 +69,8 @@ class TextUnit(FileUnit):
             # After the long document's end there can only be the empty document at the end of the
             # file.
             n_skipped, n_empty = (0, 0) if ends_mid_document else (1, len(starts) - 1)
-            return DocumentBatch(
-                content[:0],
-                np.zeros(0, np.int64),
-                n_empty=n_empty,
-                n_skipped=n_skipped,
-                content=content,
-            )
+            nothing = DocumentBatch(content[:0], np.zeros(0, np.int64), content=content)
+            return replace(nothing, n_empty=n_empty, n_skipped=n_skipped)
         bounds = np.stack([starts, ends], axis=1).ravel()
         batch = DocumentBatch(
             content, bounds, self.begins_inside, ends_mid_document, content=content
@@ -113,11 +109,7 @@ class TextSource(FileSource):
             start, begins_inside = stop, ends is Ends.INSIDE
 
     def _units_of_whole_documents(
-        self,
-        start: int,
-        begins_inside: bool,
-        in_validation: bool | None,
-        skipped: bool,
+        self, start: int, begins_inside: bool, in_validation: bool | None, skipped: bool
     ) -> Iterator[TextUnit]:
         """Units of whole documents, and parts of those that are longer than a unit."""
         cutter = self._cutter()
@@ -164,12 +156,12 @@ class TextSource(FileSource):
         from bpe.pretokenize import is_utf8
 
         reading = self.reading
-        in_validation = InValidation(reading.validation_fraction)
+        digest = xxhash.xxh3_64()
         for start, stop in pairwise(cuts):
             part = self.file.read(start, stop)
             if reading.on_invalid_utf8 != "error" and not is_utf8(part):
                 if reading.on_invalid_utf8 == "skip":
                     return None, True
                 part = np.frombuffer(replace_invalid(part.tobytes())[0], np.uint8)
-            in_validation.add_part(part)
-        return in_validation.of_parts(), False
+            digest.update(part.data)
+        return digest.intdigest() < validation_limit(reading.validation_fraction), False
