@@ -129,7 +129,7 @@ class Preparation:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
         raw = {token.text.encode(): token for token in added_tokens if not token.normalized}
-        # No two are normalized to the same text: `tokenizer_file` refuses them.
+        # No two are normalized to the same text: `bpe.hf_read` refuses them.
         late = {
             normalized(token.text.encode(), normal_forms): token
             for token in added_tokens

@@ -1,26 +1,24 @@
 """The exceptions that both packages raise on purpose.
 
-Every refusal is a `TokenbinError` whose message names the file or argument, what was expected,
-what was found and what to do. Errors about a wrong value are also `ValueError`s, so that code
-without knowledge of tokenbin can catch them.
+The message of a `TokenbinError` names the file or argument, what was expected, what was found and
+what to do. Errors about a wrong value are also `ValueError`s, for code that knows no tokenbin.
 
     TokenbinError
-    +-- TokenizerFileError   a tokenizer file that cannot be read, is damaged or asks for what is
-    |   |                    not implemented
-    |   +-- UnsupportedTokenizerError     the last of these
-    +-- VocabularyError      tokens, merges and special tokens that contradict one another
-    +-- PatternError         a split pattern that is not known
-    +-- TrainingError        training that cannot start: no text, a vocabulary size that is too
-    |                        small, ...
-    +-- EncodingError        text that is not valid Unicode; ids outside the vocabulary
-    +-- CorpusError          text that cannot be read as documents
-        +-- UnavailableError              a file that could be read when it was found
-            +-- ChangedError              a file that is not what it was when it was found
+    +-- TokenizerFileError
+    |   +-- UnsupportedTokenizerError
+    +-- VocabularyError
+    +-- PatternError
+    +-- TrainingError
+    +-- EncodingError
+    +-- CorpusError
+        +-- UnavailableError
+            +-- ChangedError
 
 The package `preprocess` adds its own, each in the module that raises it.
 """
 
 import json
+from collections.abc import Iterable
 
 
 class TokenbinError(Exception):
@@ -67,3 +65,8 @@ def shown(value: object) -> str:
     """Return a value as a message shows it: its JSON, of at most 100 characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return repr(text if len(text) <= 100 else text[:99] + "…")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a message lists them."""
+    return ", ".join(map(repr, names)) or "(none)"

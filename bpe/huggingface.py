@@ -34,15 +34,12 @@ from bpe.errors import (
     VocabularyError,
 )
 from bpe.files import write_atomically
+from bpe.hf_read import parse_tokenizer_json
+from bpe.hub import huggingface_hub_file
+from bpe.json_file import config_path, parse_json, read_text
 from bpe.locations import local_path
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
-from bpe.tokenizer import Tokenizer, huggingface_hub_file
-from bpe.tokenizer_file import (
-    config_path,
-    parse_json,
-    parse_tokenizer_json,
-    read_text,
-)
+from bpe.tokenizer import Tokenizer
 from bpe.word_level import WordLevelTokenizer
 
 _logger = logging.getLogger("bpe")

@@ -1,26 +1,66 @@
 """Find special tokens in UTF-8: leftmost first, the longest of those at one position.
 
-This is the one search for them: `reference.split_special` defines what it finds.
+`reference.split_special` defines what is found.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bpe.errors import EncodingError, VocabularyError, listed
 from bpe.separated import places
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # From this size on a kernel finds out which tokens occur at all.
 _LARGE = 1 << 16
 # Tokens that begin with the same bytes are looked for only where those occur.
 _PREFIX_BYTES = 4
+
+
+def utf8(text: str) -> bytes:
+    """Return the UTF-8 of text.
+
+    Raises:
+        EncodingError: The text has a lone surrogate.
+        TypeError: It is no text.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodingError(
+            f"character {error.start} of the text is {text[error.start]!r}, a lone surrogate: "
+            "expected valid Unicode; decode with errors='replace' where the text comes from"
+        ) from error
+    except AttributeError:
+        raise TypeError(f"expected text, found {type(text).__name__}") from None
+
+
+def allowed_subset(
+    allowed_special: str | Collection[str], special_tokens: Collection[str]
+) -> frozenset[str] | None:
+    """Return the special tokens that `allowed_special` names, None for "all".
+
+    Raises:
+        VocabularyError: It names another text.
+    """
+    if allowed_special == "all":
+        return None
+    if isinstance(allowed_special, str):
+        raise VocabularyError(
+            f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
+            f"special tokens, such as [{allowed_special!r}]"
+        )
+    for text in allowed_special:
+        if text not in special_tokens:
+            raise VocabularyError(
+                f"allowed_special names {text!r}, which is not a special token of this "
+                f"tokenizer: expected some of {listed(special_tokens)}"
+            )
+    return frozenset(allowed_special)
 
 
 def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
@@ -29,29 +69,30 @@ def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
 
 
 class SpecialTokenMatcher:
-    """Finds special tokens in UTF-8: leftmost first, the longest of those at one position.
+    """Finds special tokens in UTF-8.
 
     Args:
         special_tokens: Text -> id.
     """
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self.special_tokens = special_tokens
         self.ids = {text.encode(): token_id for text, token_id in special_tokens.items()}
-        self.longest = max(map(len, self.ids), default=0)
+        self._longest = max(map(len, self.ids), default=0)
         self._pattern = _any_of(self.ids)
         # Patterns whose tokens begin alike are looked for at 1 to 3 GB/s, others at 80 MB/s.
         self._searches = [
             _any_of([token for token in self.ids if token[0] == first]).search
             for first in sorted({token[0] for token in self.ids})
         ]
-        self._beginnings = {token[:stop] for token in self.ids for stop in range(1, len(token))}
+        self._prefixes = {token[:stop] for token in self.ids for stop in range(1, len(token))}
         self._of_prefix: dict[bytes, list[bytes]] = {}
         for token in self.ids:
             self._of_prefix.setdefault(token[:_PREFIX_BYTES], []).append(token)
 
     def occurs_in(self, data: bytes | memoryview) -> bool:
         """Return whether any of the special tokens occurs in the data."""
-        # A plain loop: it is on the path of every short text, and half as long as any().
+        # A plain loop takes half as long as any(), and every short text comes here.
         for search in self._searches:  # noqa: SIM110 - see above
             if search(data):
                 return True
@@ -106,10 +147,10 @@ class SpecialTokenMatcher:
             if len(found) == 1:
                 ((token, begins),) = found.items()
                 ends = begins + len(token)
-                ids = np.full(len(begins), self.ids[token])
                 if np.array_equal(
                     np.searchsorted(offsets, begins, "right"), np.searchsorted(offsets, ends)
                 ):
+                    ids = np.full(len(begins), self.ids[token])
                     return np.stack([begins, ends, ids], axis=1)
         # Several that may overlap, or one that seems to lie across two documents.
         data = buffer.data
@@ -122,20 +163,18 @@ class SpecialTokenMatcher:
         return np.fromiter(spans, np.int64).reshape(-1, 3)
 
     def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
-        """Return the place from which what `find` says can still change when more data follows.
+        """Return the first position at which more data could change what `find` yields.
 
-        That is the first place, not inside a special token that was found before it, from which the
-        rest of the data is the beginning of a longer special token; `len(data)` if there is none.
+        From there, outside all special tokens found before, the rest of the data is a proper prefix
+        of a special token; `len(data)` if there is no such position.
 
         Args:
             data: All data so far.
             found: What `find(data, 0, len(data))` yields.
         """
-        first = max(0, len(data) - self.longest + 1)
+        first = max(0, len(data) - self._longest + 1)
         near = [(start, stop) for start, stop, _ in found if stop > first]
         for place in range(first, len(data)):
-            if data[place:] in self._beginnings and not any(
-                start < place < stop for start, stop in near
-            ):
+            if data[place:] in self._prefixes and not any(a < place < b for a, b in near):
                 return place
         return len(data)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bpe.errors import EncodingError, VocabularyError
+from bpe.errors import EncodingError
+from bpe.special_tokens import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
 if TYPE_CHECKING:
@@ -173,8 +174,10 @@ class TextTokenizer(ABC):
         """
         if isinstance(texts, str):
             raise TypeError("expected a list of texts, found one text: put it in a list")
-        recognised = self._recognised(allowed_special)
-        return self._encode_texts([_checked(text) for text in texts], recognised)
+        allowed = allowed_subset(allowed_special, self.special_tokens)
+        for text in texts:
+            utf8(text)  # raises if it is no text
+        return self._encode_texts(list(texts), allowed)
 
     def encode_to_numpy(
         self, text: str, allowed_special: str | Collection[str] = "all"
@@ -234,23 +237,6 @@ class TextTokenizer(ABC):
     @abstractmethod
     def _known_ids(self) -> Collection[int]:
         """Every id that has a token."""
-
-    def _recognised(self, allowed_special: str | Collection[str]) -> frozenset[str] | None:
-        special_tokens = self.special_tokens
-        if isinstance(allowed_special, str):
-            if allowed_special == "all":
-                return None
-            raise VocabularyError(
-                f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
-                f"special tokens, such as [{allowed_special!r}]"
-            )
-        for text in allowed_special:
-            if text not in special_tokens:
-                raise VocabularyError(
-                    f"allowed_special names {text!r}, which is not a special token of this "
-                    f"tokenizer: expected some of {', '.join(map(repr, special_tokens))}"
-                )
-        return frozenset(allowed_special)
 
 
 class TextEncoder:
@@ -321,16 +307,3 @@ def _flat(
             f"an id does not fit into {wanted}: {error}; take a larger type"
         ) from error
     return ids, offsets
-
-
-def _checked(text: str) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"expected text, found {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise EncodingError(
-            f"character {error.start} of the text is {text[error.start]!r}, a lone surrogate: "
-            "expected valid Unicode; decode with errors='replace' where the text comes from"
-        ) from error
-    return text

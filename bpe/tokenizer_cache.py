@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bpe.cache import Cache, digest_of
+from bpe.hf_read import TokenizerFiles
+from bpe.hf_write import TokenizerParts
 from bpe.patterns import PATTERNS
-from bpe.tokenizer_file import TokenizerFiles, TokenizerParts
 from bpe.vocabulary import AddedToken, FlatTokens, PairTable, Vocabulary
 
 if TYPE_CHECKING:

@@ -1,11 +1,8 @@
-"""What a tokenizer knows: ids and their bytes, merges and ranks, special tokens.
+"""Ids and their bytes, merges and ranks, special tokens.
 
-The law here: a `Vocabulary` that exists is consistent.  Every byte has an id, every merge joins
-tokens into a token, no id or text stands for two things; whoever holds one need not check again.
-It never changes after it was made.
-
-What a rank is follows the source of the vocabulary: a list of merges ranks pairs by their place in
-it, tiktoken's ranks rank a pair by the rank of the bytes that it makes. `pair_table` has both.
+A `Vocabulary` is consistent and immutable: every byte has an id, every merge joins two tokens into
+a token, no id and no text has two meanings. A list of merges ranks a pair by its position;
+tiktoken's ranks give a pair the rank of its bytes. `pair_table` covers both.
 
     >>> vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|endoftext|>"])
     >>> vocabulary.size, vocabulary.token_bytes(257), vocabulary.special_tokens
@@ -16,16 +13,16 @@ it, tiktoken's ranks rank a pair by the rank of the bytes that it makes. `pair_t
 
 from __future__ import annotations
 
-import codecs
 import functools
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
-from bpe.reference import BYTE_LEVEL_ALPHABET, Pair
+from bpe.reference import Pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,16 +34,16 @@ _LARGEST_ID = 2**31 - 2
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is looked for in text before it is split.
+    """A token that is found in text before it is split.
 
     Attributes:
-        text: What it stands for.
+        text: Its text.
         id: Its id.
-        special: Not looked for in ordinary text (`encode_ordinary`).
+        special: Not found by `encode_ordinary`.
         lstrip: White space before it belongs to it.
-        rstrip: White space behind it belongs to it.
-        single_word: Only found where no letter, mark, digit or `_` is beside it.
-        normalized: Looked for in the text after normalization.
+        rstrip: White space after it belongs to it.
+        single_word: Found only without a letter, mark, digit or `_` next to it.
+        normalized: Found in normalized text.
     """
 
     text: str
@@ -122,10 +119,7 @@ class Vocabulary:
         whole_first: bool,
         ranked_by_bytes: bool,
     ) -> Vocabulary:
-        """The vocabulary of which `flat`, `pairs` and so on are these; nothing is checked.
-
-        Dictionaries of its tokens are made when somebody asks for them: most who encode do not.
-        """
+        """Make a vocabulary from its attributes, unchecked; `tokens` is built when first used."""
         vocabulary = cls.__new__(cls)
         vocabulary.flat = tokens
         vocabulary.whole_first, vocabulary.ranked_by_bytes = whole_first, ranked_by_bytes
@@ -142,16 +136,15 @@ class Vocabulary:
             VocabularyError: A special token is named twice, or the merges do not fit together.
         """
         tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
-        return cls(dict(enumerate(tokens)), merges, _last_ids(special_tokens, len(tokens)))
+        return cls(dict(enumerate(tokens)), merges, numbered(special_tokens, len(tokens)))
 
     @classmethod
     def from_merge_ids(
         cls, merge_ids: NDArray[np.int32], special_tokens: Iterable[str] = ()
     ) -> Vocabulary:
-        """As `from_merges`, of `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
+        """Make a vocabulary from `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
 
-        No tuple is made for a merge until they are asked for: garbage collections, which so many
-        bring about, take longer than everything else here.
+        `merges` is built when first used: garbage collection of its tuples takes most of the time.
 
         Raises:
             VocabularyError: A special token is named twice, or two merges make the same token.
@@ -161,7 +154,7 @@ class Vocabulary:
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
-        special = _last_ids(special_tokens, len(tokens))
+        special = numbered(special_tokens, len(tokens))
         vocabulary = cls(dict(enumerate(tokens)), (), special)
         order = np.arange(len(merge_ids), dtype=np.int32)
         lefts, rights = merge_ids.T.copy()
@@ -175,7 +168,7 @@ class Vocabulary:
         ranks: Mapping[bytes, int],
         special_tokens: Mapping[str, int] | Iterable[AddedToken],
     ) -> Vocabulary:
-        """Take over tiktoken's ranks: an id is a rank, and a pair ranks as the bytes that it makes.
+        """Make a vocabulary from tiktoken's ranks, which are its ids, too.
 
         Raises:
             VocabularyError: Two tokens share a rank, a byte has none, or special tokens clash.
@@ -195,11 +188,7 @@ class Vocabulary:
 
     @property
     def merges(self) -> list[Pair]:
-        """The merges in the order of their ranks.
-
-        For tiktoken's ranks: the pair from which each token is made when its own bytes are encoded
-        with the ranks below its own; tokens that are not made so have no merge.
-        """
+        """The merges in the order of their ranks; `merges_of_ranks` of tiktoken's ranks."""
         if self._merges is None and self._pairs is not None:
             lefts, rights = (
                 map(self.tokens.__getitem__, column.tolist()) for column in self._pairs[:2]
@@ -235,7 +224,7 @@ class Vocabulary:
 
     @property
     def pairs(self) -> PairTable | None:
-        """What `pair_table` returns, where merges say it; None where tiktoken's ranks do."""
+        """`pair_table()` of a list of merges; None for tiktoken's ranks."""
         return self._pairs
 
     @functools.cached_property
@@ -279,21 +268,17 @@ class Vocabulary:
     def pair_table(self) -> PairTable:
         """Return every pair that an encoder joins, with its rank and the id that it makes.
 
-        With merges: one row for each, ranked by its place.  With tiktoken's ranks: one row for each
-        way to cut a token into two tokens, so several rows can share a rank and make the same
-        id.  The arrays may be shared, and are not to be changed.
+        With tiktoken's ranks there is a row for each way to cut a token into two tokens, so rows
+        can share a rank. The arrays are shared: do not change them.
         """
         if self._pairs is not None:
             return self._pairs
         import numpy as np
 
-        rows = [
-            (left, right, rank, rank)
-            for token, left, right in _ways_to_cut(self._ids)
-            for rank in (self._ids[token],)
-        ]
-        columns = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
-        return PairTable(columns[0], columns[1], columns[2], columns[3])
+        ids = self._ids
+        rows = [(left, right, ids[token]) for token, left, right in _ways_to_cut(ids)]
+        lefts, rights, ranks = np.array(rows, np.int32).reshape(-1, 3).T.copy()
+        return PairTable(lefts, rights, ranks, ranks)
 
     def ranks(self) -> dict[bytes, int]:
         """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
@@ -315,7 +300,7 @@ class Vocabulary:
         return ranks
 
     def check_merges_say_all(self) -> None:
-        """Make sure that `merges`, with whole pre-tokens first, encode as this vocabulary does.
+        """Check that `merges`, with whole pre-tokens first, give the ids of this vocabulary.
 
         Raises:
             VocabularyError: tiktoken's ranks join pairs that no list of merges can say.
@@ -361,20 +346,27 @@ def _special(added_tokens: Iterable[AddedToken]) -> dict[str, int]:
 
 
 def unknown_id_message(token_id: object, size: int) -> str:
-    """Say that an id is not in a vocabulary of this size."""
+    """Return the message for an id that a vocabulary of this size does not have."""
     return (
         f"token id {token_id!r} is not in the vocabulary: expected an id from 0 to {size - 1} "
         "that has a token; were the ids made with another tokenizer?"
     )
 
 
-def _last_ids(special_tokens: Iterable[str], n_tokens: int) -> dict[str, int]:
-    """Text -> id of special tokens behind all others, in their order."""
+def numbered(
+    special_tokens: Iterable[str], first: int, known: Mapping[bytes, int] | None = None
+) -> dict[str, int]:
+    """Return text -> id of special tokens: the id in `known`, else the next one from `first` on.
+
+    Raises:
+        VocabularyError: A special token is named twice.
+    """
     ids: dict[str, int] = {}
     for text in special_tokens:
         if text in ids:
             raise VocabularyError(f"special token {text!r} is named twice: name each one once")
-        ids[text] = n_tokens + len(ids)
+        ids[text] = (known or {}).get(text.encode("utf-8", "surrogatepass"), first)
+        first = max(first, ids[text] + 1)
     return ids
 
 
@@ -405,10 +397,14 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
 
 
 def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
-    """The ids of what merges join and make, once they are found to fit."""
+    """Return the ids that merges join and make.
+
+    Raises:
+        VocabularyError: A merge does not fit.
+    """
     import numpy as np
 
-    # Loops without a question in them, for there are 32,000 merges and more.
+    # Loops without a condition: there are 32,000 merges and more.
     try:
         lefts = np.array([ids[left] for left, _ in merges], np.int32)
         rights = np.array([ids[right] for _, right in merges], np.int32)
@@ -422,7 +418,7 @@ def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTa
 
 
 def _refuse_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
-    """Name the first merge that does not fit."""
+    """Raise an error that names the first merge that does not fit."""
     seen: set[Pair] = set()
     for rank, pair in enumerate(merges):
         left, right = pair
@@ -469,61 +465,12 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
         seen[token_id] = text
 
 
-# Python's own machinery for code pages: 0.4 us a token.
-_BYTE_OF_CHARACTER = codecs.charmap_build(BYTE_LEVEL_ALPHABET)
-
-
-def to_byte_level(token: bytes) -> str:
-    r"""Spell bytes in GPT-2's byte-level alphabet.
-
-    >>> to_byte_level(b" a\n")
-    'ĠaĊ'
-    """
-    return codecs.charmap_decode(token, "strict", BYTE_LEVEL_ALPHABET)[0]
-
-
-def from_byte_level(spelled: str) -> bytes | None:
-    r"""Return the bytes that a text in GPT-2's byte-level alphabet spells, None if it is none.
-
-    >>> from_byte_level("ĠaĊ"), from_byte_level(" a")
-    (b' a\n', None)
-    """
-    try:
-        token: bytes = codecs.charmap_encode(spelled, "strict", _BYTE_OF_CHARACTER)[0]
-    except UnicodeEncodeError:
-        return None
-    return token
-
-
-def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
-    """Text -> bytes of those texts that are spelled in GPT-2's byte-level alphabet."""
-    import numpy as np
-
-    # A character of that alphabet is two bytes of UTF-16.  NumPy looks up all of them in less time
-    # than a call for each text takes.
-    byte_of = np.full(2**16, -1, np.int16)
-    byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)
-    units = "".join(spelled).encode("utf-16-le", "surrogatepass")
-    found = byte_of[np.frombuffer(units, "<u2")]
-    if found.min(initial=0) < 0:
-        pairs = ((text, from_byte_level(text)) for text in spelled)
-        return {text: token for text, token in pairs if token is not None}
-    data = found.astype(np.uint8).tobytes()
-    tokens: dict[str, bytes] = {}
-    stop = 0
-    for text in spelled:
-        start, stop = stop, stop + len(text)
-        tokens[text] = data[start:stop]
-    return tokens
-
-
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
     """Return the merges behind tiktoken's ranks, in the order of the ranks.
 
-    The bytes of each token are encoded with the ranks below its own.  Where two parts are left,
-    these are its merge.  Where more are, no text ever leads to this token but a whole pre-token:
-    nothing is joined across the edge of a token that is made later, so inside all went as it goes
-    here.
+    The bytes of each token are encoded with the ranks below its own. If two parts are left, they
+    are its merge. If more are left, only a whole pre-token gives this token: nothing is joined
+    across the edge of a token with a higher rank, so its inside is encoded as it is here.
 
     Source: Hugging Face's and tiktoken's converters (`bpe(..., max_rank=...)`).
     """
@@ -538,9 +485,9 @@ def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
 
 
 def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """What the ranks below its own make of the bytes of a token, two parts or more.
+    """Encode the bytes of a token with the ranks below its own; returns two parts or more.
 
-    Time is that of a heap: a hostile file may have a token of megabytes.
+    A heap bounds the time: a hostile file may have a token of megabytes.
     """
     part = [token[index : index + 1] for index in range(len(token))]
     following = [*range(1, len(token) + 1)]
@@ -573,8 +520,8 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
 
 
 def _ways_to_cut(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
-    """Yield each token and the ids of two tokens that it is made of, in every way there is."""
-    # Only where a token ends can one be cut off: a long token of a hostile file has few such cuts.
+    """Yield each token with the ids of its two parts, for every cut into two tokens."""
+    # A part is as long as some token, so a long token of a hostile file has few cuts.
     lengths = sorted(set(map(len, ids)))
     for token in ids:
         for cut in lengths[: bisect_left(lengths, len(token))]:

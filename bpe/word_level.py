@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from bpe import tokenizer_file
+from bpe import json_file
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
 from bpe.files import write_atomically
 from bpe.special_tokens import SpecialTokenMatcher
@@ -138,7 +138,7 @@ class WordLevelTokenizer(TextTokenizer):
             TokenizerFileError: The file cannot be read, or is damaged.
         """
         path = Path(path)
-        top = tokenizer_file.parse_json(tokenizer_file.read_text(path), path)
+        top = json_file.parse_json(json_file.read_text(path), path)
         model = top.get("model")
         kind = model.get("type") if isinstance(model, dict) else None
         if not isinstance(model, dict) or kind != "WordLevel":
@@ -194,8 +194,8 @@ class WordLevelTokenizer(TextTokenizer):
             "extra_special_tokens": [END],
             "clean_up_tokenization_spaces": False,
         }
-        config_text = tokenizer_file.layout(config) + "\n"
-        write_atomically(tokenizer_file.config_path(path), config_text.encode())
+        config_text = json_file.layout(config) + "\n"
+        write_atomically(json_file.config_path(path), config_text.encode())
         write_atomically(path, self._text.encode())
 
     def _top_level(self) -> dict[str, Any]:
@@ -239,9 +239,9 @@ class WordLevelTokenizer(TextTokenizer):
     @functools.cached_property
     def _text(self) -> str:
         top, model = self._top_level(), self._model()
-        top["added_tokens"] = tokenizer_file.Lines(top["added_tokens"])
-        model["vocab"] = tokenizer_file.Lines(model["vocab"])
-        return tokenizer_file.layout({**top, "model": model}) + "\n"
+        top["added_tokens"] = json_file.Lines(top["added_tokens"])
+        model["vocab"] = json_file.Lines(model["vocab"])
+        return json_file.layout({**top, "model": model}) + "\n"
 
     @property
     def vocab(self) -> dict[int, bytes]:

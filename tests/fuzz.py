@@ -37,7 +37,7 @@ from hypothesis import strategies as st
 
 from bpe import Tokenizer
 from bpe.errors import TokenbinError
-from bpe.tokenizer_file import TokenizerParts, tokenizer_json
+from bpe.hf_write import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, count_pass, journal, open_tokens
 from preprocess.dataset.columns import BLOCK_BYTES

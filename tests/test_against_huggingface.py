@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
 
 from bpe import Tokenizer, reference
+from bpe.byte_level import from_byte_level
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
-from bpe.vocabulary import Vocabulary, from_byte_level
+from bpe.vocabulary import Vocabulary
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from bpe import Tokenizer
 from bpe.errors import EncodingError, TokenizerFileError
+from bpe.hf_read import TokenizerFiles, parse_tokenizer_json
 from bpe.pretokenize import Pretokenizer
-from bpe.tokenizer_file import (
-    TokenizerFiles,
-    load_gpt2_files,
-    load_tiktoken_ranks,
-    parse_tokenizer_json,
-)
+from bpe.rank_files import load_gpt2_files, load_tiktoken_ranks
 
 CONFIG = {
     "eos_token": "<|endoftext|>",

@@ -20,7 +20,8 @@ import trained
 from bpe import Tokenizer, load_tokenizer, tokenizer_cache
 from bpe.cache import Cache
 from bpe.errors import TokenizerFileError
-from bpe.tokenizer_file import TokenizerFiles, TokenizerParts, save
+from bpe.hf_read import TokenizerFiles
+from bpe.hf_write import TokenizerParts, save
 from bpe.vocabulary import AddedToken, Vocabulary
 
 ROOT = Path(__file__).parent.parent

@@ -15,12 +15,14 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import Tokenizer, tokenizer_file
+from bpe import Tokenizer, hf_read, hf_write, rank_files
+from bpe.byte_level import to_byte_level
 from bpe.errors import TokenizerFileError, VocabularyError
+from bpe.hf_read import TokenizerFiles
+from bpe.hf_write import TokenizerParts
 from bpe.patterns import PATTERNS
-from bpe.tokenizer_file import TokenizerFiles, TokenizerParts
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import AddedToken, Vocabulary, to_byte_level
+from bpe.vocabulary import AddedToken, Vocabulary
 
 MERGES = [(b"#", b"#"), (b" ", b"a"), (b" a", b"\n"), (b"\xc3", b"\xa9")]
 SPECIAL = ["<|endoftext|>", "<|é \n|>"]
@@ -36,7 +38,7 @@ def load(path: Path) -> TokenizerParts:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
-    tokenizer_file.save(path, PARTS)
+    hf_write.save(path, PARTS)
     return path
 
 
@@ -71,7 +73,7 @@ def test_the_text_is_that_of_the_format(saved: Path) -> None:
 def test_the_same_tokenizer_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = tmp_path / "again" / "tokenizer.json"
     again.parent.mkdir()
-    text = tokenizer_file.save(again, load(saved))
+    text = hf_write.save(again, load(saved))
     assert again.read_bytes() == saved.read_bytes() == text.encode()
     beside = again.with_name("tokenizer_config.json")
     assert beside.read_bytes() == saved.with_name("tokenizer_config.json").read_bytes()
@@ -80,7 +82,7 @@ def test_the_same_tokenizer_gives_the_same_bytes(saved: Path, tmp_path: Path) ->
 def test_ranks_stay_ranks(tmp_path: Path) -> None:
     ranks = {bytes([byte]): 255 - byte for byte in range(256)} | {b"ab": 256, b"abc": 300}
     parts = TokenizerParts(Vocabulary.from_ranks(ranks, {"<x>": 298}), "gpt2")
-    tokenizer_file.save(tmp_path / "t.json", parts)
+    hf_write.save(tmp_path / "t.json", parts)
     assert load(tmp_path / "t.json") == parts
     model = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["model"]
     assert model["ignore_merges"] is True
@@ -90,7 +92,7 @@ def test_ranks_stay_ranks(tmp_path: Path) -> None:
 def test_ranks_that_merges_cannot_say_are_not_written(tmp_path: Path) -> None:
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"abc": 256, b"ab": 257}
     with pytest.raises(VocabularyError, match="cannot be written as a list of merges"):
-        tokenizer_file.save(
+        hf_write.save(
             tmp_path / "t.json", TokenizerParts(Vocabulary.from_ranks(ranks, {}), "gpt2")
         )
     assert list(tmp_path.iterdir()) == []
@@ -99,7 +101,7 @@ def test_ranks_that_merges_cannot_say_are_not_written(tmp_path: Path) -> None:
 def test_the_configuration_belongs_to_its_file(tmp_path: Path) -> None:
     for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
         parts = TokenizerParts(PARTS.vocabulary, "gpt2", None, eos_token)
-        tokenizer_file.save(tmp_path / f"{name}.json", parts)
+        hf_write.save(tmp_path / f"{name}.json", parts)
     for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
         assert load(tmp_path / f"{name}.json").eos_token == eos_token
     config = json.loads((tmp_path / "one_config.json").read_text(encoding="utf-8"))
@@ -122,7 +124,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     monkeypatch.setattr(os, "fsync", no_space)
     other = TokenizerParts(Vocabulary.from_merges([]), "gpt2")
     with pytest.raises(OSError, match="No space left"):
-        tokenizer_file.save(saved, other)
+        hf_write.save(saved, other)
     monkeypatch.undo()
     assert saved.read_bytes() == before
     assert len(list(saved.parent.iterdir())) == 2
@@ -228,14 +230,14 @@ def test_thousands_of_added_tokens_are_read_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_looked_at = 0
-    looks = tokenizer_file._begins_with_white_space
+    looks = hf_read._begins_with_white_space
 
     def counted(token: AddedToken) -> bool:
         nonlocal n_looked_at
         n_looked_at += 1
         return looks(token)
 
-    monkeypatch.setattr(tokenizer_file, "_begins_with_white_space", counted)
+    monkeypatch.setattr(hf_read, "_begins_with_white_space", counted)
     value = document()
     value["added_tokens"] += [added(content=f"<{i}>", id=261 + i, rstrip=True) for i in range(2000)]
     load(write(tmp_path / "tokenizer.json", value))
@@ -472,7 +474,7 @@ def gpt2_files(directory: Path, header: str, ending: str = "\n") -> tuple[Path, 
 def test_merges_are_read_with_and_without_a_header(
     header: str, ending: str, tmp_path: Path
 ) -> None:
-    tokens, merges, others = tokenizer_file.load_gpt2_files(*gpt2_files(tmp_path, header, ending))
+    tokens, merges, others = rank_files.load_gpt2_files(*gpt2_files(tmp_path, header, ending))
     assert merges == MERGES
     assert tokens == Vocabulary.from_merges(MERGES).tokens | {260: b"<|endoftext|>"}
     assert others == {}
@@ -481,7 +483,7 @@ def test_merges_are_read_with_and_without_a_header(
 def test_a_first_merge_that_looks_like_a_header_is_a_merge(tmp_path: Path) -> None:
     vocab = {"#version": 0, ":": 1, "#version:": 2}
     (tmp_path / "m").write_text("#version :\n", encoding="utf-8")
-    _, merges, _ = tokenizer_file.load_gpt2_files(write(tmp_path / "v", vocab), tmp_path / "m")
+    _, merges, _ = rank_files.load_gpt2_files(write(tmp_path / "v", vocab), tmp_path / "m")
     assert merges == [(b"#version", b":")]
 
 
@@ -492,13 +494,13 @@ def test_a_line_that_is_no_merge_is_refused_with_its_number(line: str, tmp_path:
     lines.insert(2, line)
     merges_path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(TokenizerFileError, match=r"merges.txt: line 3 is .*: expected two tokens"):
-        tokenizer_file.load_gpt2_files(vocab_path, merges_path)
+        rank_files.load_gpt2_files(vocab_path, merges_path)
 
 
 def test_two_tokens_of_one_id_are_refused(tmp_path: Path) -> None:
     _, merges_path = gpt2_files(tmp_path, "")
     with pytest.raises(TokenizerFileError, match=r"'b' has the id 1, which 'a' has already"):
-        tokenizer_file.load_gpt2_files(write(tmp_path / "v", {"a": 1, "b": 1}), merges_path)
+        rank_files.load_gpt2_files(write(tmp_path / "v", {"a": 1, "b": 1}), merges_path)
 
 
 # --- tiktoken ------------------------------------------------------------------------------------
@@ -509,7 +511,7 @@ def test_ranks_are_read(tmp_path: Path) -> None:
     ranks = {b"a": 0, b"\n": 1, b" a": 7}
     lines = [f"{base64.b64encode(token).decode()} {rank}" for token, rank in ranks.items()]
     path.write_text("\n".join(lines) + "\n")
-    assert tokenizer_file.load_tiktoken_ranks(path) == ranks
+    assert rank_files.load_tiktoken_ranks(path) == ranks
 
 
 @pytest.mark.parametrize(
@@ -526,7 +528,7 @@ def test_what_is_not_ranks_is_refused(text: str, message: str, tmp_path: Path) -
     path = tmp_path / "r.tiktoken"
     path.write_text(text)
     with pytest.raises(TokenizerFileError, match=message):
-        tokenizer_file.load_tiktoken_ranks(path)
+        rank_files.load_tiktoken_ranks(path)
 
 
 # --- anything ------------------------------------------------------------------------------------
@@ -545,8 +547,8 @@ def test_any_tokenizer_comes_back_from_its_text(
     ids = {text: 300 + 2 * index for index, text in enumerate(special)}
     vocabulary = Vocabulary(base.tokens, base.merges, ids, whole_first=whole_first)
     parts = TokenizerParts(vocabulary, "gpt2", "huggingface")
-    text = tokenizer_file.tokenizer_json(parts)
-    assert tokenizer_file.parse_tokenizer_json(text, "t.json") == parts
+    text = hf_write.tokenizer_json(parts)
+    assert hf_read.parse_tokenizer_json(text, "t.json") == parts
 
 
 @settings(max_examples=300)
@@ -571,6 +573,6 @@ def test_a_file_with_one_value_replaced_is_read_or_refused_but_never_breaks(
         st.sampled_from([None, True, False, 0, 5, -1, 1.5, "", "x", [], {}, [1]])
     )
     try:
-        tokenizer_file.parse_tokenizer_json(json.dumps(value), "t.json")
+        hf_read.parse_tokenizer_json(json.dumps(value), "t.json")
     except TokenizerFileError as error:
         assert str(error).startswith("t.json: ")

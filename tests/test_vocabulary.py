@@ -12,15 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import reference, special_tokens
+from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import EncodingError, VocabularyError
 from bpe.special_tokens import SpecialTokenMatcher
-from bpe.vocabulary import (
-    AddedToken,
-    Vocabulary,
-    from_byte_level,
-    merges_of_ranks,
-    to_byte_level,
-)
+from bpe.vocabulary import AddedToken, Vocabulary, merges_of_ranks
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
 

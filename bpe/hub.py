@@ -1,0 +1,88 @@
+"""Find published tokenizers by name: among tiktoken's encodings, on Hugging Face's hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bpe.errors import TokenizerFileError
+
+if TYPE_CHECKING:
+    import tiktoken
+
+
+def tiktoken_encoding(name: str) -> tiktoken.Encoding:
+    """Return an encoding of tiktoken's, from its cache or the network.
+
+    Raises:
+        TokenizerFileError: There is none of this name, or it cannot be loaded.
+    """
+    import tiktoken
+
+    known = tiktoken.list_encoding_names()
+    if name not in known:
+        raise TokenizerFileError(
+            f"{name}: No such file or directory, and no encoding of tiktoken's has this name:"
+            f" expected a path, or one of {', '.join(known)}"
+        )
+    try:
+        return tiktoken.get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise TokenizerFileError(
+            f"{name}: tiktoken cannot load this encoding: {error}; it downloads the ranks once,"
+            " and finds them again where TIKTOKEN_CACHE_DIR says"
+        ) from error
+
+
+def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
+    """Return the path of the tokenizer.json of a directory or of a name on Hugging Face's hub.
+
+    The configuration is fetched to the same directory.
+
+    Raises:
+        TokenizerFileError: There is none, or it cannot be fetched.
+    """
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "tokenizer.json").exists():
+            raise TokenizerFileError(
+                f"{path}: there is no tokenizer.json in this directory: expected one; a"
+                " vocab.json and a merges.txt are read by Tokenizer.from_gpt2_files"
+            )
+        return path / "tokenizer.json"
+    if path.exists():
+        return path
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise TokenizerFileError(
+            f"{name}: No such file or directory, and for a name on Hugging Face's hub"
+            " huggingface_hub is missing: pip install 'tokenbin[hf]'"
+        ) from error
+    found: dict[str, object] = {}
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        try:
+            # A path, None if the cache knows nothing, else a mark that the hub has no such file.
+            found[file] = huggingface_hub.try_to_load_from_cache(str(name), file)
+            if found[file] is None:
+                found[file] = huggingface_hub.hf_hub_download(str(name), file)
+        except Exception as error:
+            # Whatever the network, the hub or its library raises.  A hub that has no configuration
+            # is accepted, one that could not be asked is not: it names the special tokens.
+            if (
+                file == "tokenizer_config.json"
+                and isinstance(error, errors.EntryNotFoundError)
+                and not isinstance(error, errors.LocalEntryNotFoundError)
+            ):
+                continue
+            raise TokenizerFileError(
+                f"{name}: No such file or directory, and Hugging Face's hub gave no"
+                f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+    if not isinstance(found["tokenizer.json"], str):
+        raise TokenizerFileError(
+            f"{name}: No such file or directory, and on Hugging Face's hub it has no tokenizer.json"
+        )
+    return Path(found["tokenizer.json"])

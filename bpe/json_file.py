@@ -1,0 +1,181 @@
+"""JSON files of strangers: errors name the file and the place; output has one entry a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
+
+# Lists and objects inside one another; those in use have ten.
+_DEEPEST = 100
+
+# Made once: json.dumps with a setting makes a new encoder for each of 100,000 lines.
+dumps = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def config_path(path: Path) -> Path:
+    """Return where the configuration of a tokenizer file is: NAME_config.json beside NAME.json."""
+    return path.with_name(f"{path.stem}_config.json")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file; an error names it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TokenizerFileError(
+            f"{path}: cannot be read: {error.strerror or error}: expected a tokenizer file"
+        ) from error
+    if not data.strip():
+        refuse(path, "it is empty", "expected a tokenizer file; was writing it interrupted?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TokenizerFileError(
+            f"{path}: byte {error.start} is not UTF-8 ({error.reason}): "
+            "expected a text file; it is damaged, or not a tokenizer"
+        ) from error
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """Return the object that a JSON text holds; an error names the file and the place."""
+
+    def refuse_constant(constant: str) -> NoReturn:
+        refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
+
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except RecursionError:
+        _refuse_depth(path)
+    except json.JSONDecodeError as error:
+        # What is cut off fails at its end, in a string that begins before it, or in a word.
+        rest = text[error.pos :].rstrip()
+        if text.lstrip().startswith("{") and (
+            error.msg.startswith("Unterminated")
+            or any(word.startswith(rest) for word in ("null", "true", "false", "-"))
+        ):
+            raise TokenizerFileError(
+                f"{path}: the file ends in the middle, after {len(text)} characters: "
+                "it is truncated; copy or train it again"
+            ) from error
+        raise TokenizerFileError(
+            f"{path}: not JSON: {error.msg} in line {error.lineno}, column {error.colno}: "
+            "expected a tokenizer file of Hugging Face's format"
+        ) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise TokenizerFileError(f"{path}: not JSON: {error}: expected a tokenizer file") from error
+    if not isinstance(value, dict):
+        refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
+    # How deep `json` itself goes differs from one Python to the next.
+    containers = {dict, list}
+    inside: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        entries = chain.from_iterable(
+            outer.values() if type(outer) is dict else outer for outer in inside
+        )
+        inside = [entry for entry in entries if type(entry) in containers]
+    if inside:
+        _refuse_depth(path)
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an error names the file and the place."""
+    return parse_json(read_text(path), path)
+
+
+def _refuse_depth(path: Path) -> NoReturn:
+    refuse(
+        path,
+        f"its lists and objects stand too deep inside one another, more than {_DEEPEST}",
+        "expected a tokenizer file of Hugging Face's format",
+    )
+
+
+def canonical(path: Path, value: object) -> str:
+    """Return a value as JSON; an error names a lone surrogate in it."""
+    text = dumps(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerFileError(
+            f"{path}: it has a lone surrogate, {text[error.start]!r}: expected valid Unicode"
+        ) from error
+    return text
+
+
+def refuse(path: Path, found: str, expected: str) -> NoReturn:
+    """Raise an error about a file that is damaged or is something else."""
+    raise TokenizerFileError(f"{path}: {found}: {expected}")
+
+
+def unsupported(path: Path, found: str, expected: str) -> NoReturn:
+    """Raise an error about a setting that is not implemented."""
+    raise UnsupportedTokenizerError(f"{path}: {found}: {expected}")
+
+
+def expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
+    """Return a setting that has one of the accepted values; raise an error otherwise."""
+    # False == 0 and True == 1, but no file says `false` where it means a number, or the reverse.
+    if not any(
+        found == value and isinstance(found, bool) == isinstance(value, bool) for value in accepted
+    ):
+        shown = " or ".join(dict.fromkeys(dumps(value) for value in accepted))
+        unsupported(path, f"the setting {name} is {dumps(found)}", f"only {shown} is implemented")
+    return found
+
+
+def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object that a key has; raise an error if it has none."""
+    value = parent.get(name)
+    if not isinstance(value, dict):
+        refuse(
+            path,
+            f"{name!r} is {'missing' if value is None else 'not an object'}",
+            "expected an object",
+        )
+    return value
+
+
+class Lines:
+    """A list or an object that is written with one entry to the line.
+
+    Args:
+        entries: A list, an object of numbers, or a list of pairs of texts without a space, each
+            spelled as one text with a space between.
+        pairs: It is a list of pairs.
+    """
+
+    def __init__(self, entries: list[Any] | dict[str, int], *, pairs: bool = False) -> None:
+        self.entries = entries
+        self.pairs = pairs
+
+    def spelled(self, between: str) -> str:
+        """The entries as JSON, and what stands between them."""
+        # All in one call: one for each of 100,000 entries takes ten times as long.
+        if isinstance(self.entries, dict):
+            return json.dumps(self.entries, ensure_ascii=False, separators=(between, ": "))[1:-1]
+        if self.pairs:
+            # In JSON no text has an end of line.
+            whole = json.dumps(self.entries, ensure_ascii=False, separators=("\n", ": "))[1:-1]
+            return f"[{whole}]".replace(" ", '", "').replace("\n", f"]{between}[")
+        return between.join(map(dumps, self.entries))
+
+
+def layout(value: object, indent: str = "") -> str:
+    """Return JSON with one entry to the line where `Lines` says so."""
+    inner = indent + "  "
+    if isinstance(value, Lines) and value.entries:
+        opening, closing = "{}" if isinstance(value.entries, dict) else "[]"
+        body = value.spelled(f",\n{inner}")
+        return f"{opening}\n{inner}{body}\n{indent}{closing}"
+    if isinstance(value, Lines):
+        return dumps(value.entries)
+    if isinstance(value, dict):
+        entries = [f"{dumps(key)}: {layout(entry, inner)}" for key, entry in value.items()]
+        return f"{{\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}}}"
+    return dumps(value)
