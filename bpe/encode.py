@@ -169,7 +169,7 @@ def group_scratch() -> kernels.Scratch:
 
 def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
     """Return the arrays of `Scratch` that grow with the longest pre-token."""
-    n_bucketed = min(longest, merging.WINDOW) if longest >= merging.MIN_BUCKETED else 0
+    n_bucketed = longest if longest >= merging.MIN_BUCKETED else 0
     return {
         "rows": np.empty(4 * longest, np.uint32),
         "heap": np.empty(2 * longest + 3, np.uint64),

@@ -4,7 +4,8 @@ The ids are those of `reference.encode`: the pair of the lowest rank first, of s
 leftmost. The way to find it depends on the length: up to MAX_SHORT symbols all ranks are compared;
 up to BLOCKED bytes the smallest of every 16; longer pre-tokens are merged in windows that begin and
 end where the whole pre-token has a boundary, too, each by blocks or, where many merges are to be
-expected, by a bucket for each rank. A heap is for pre-tokens in which windows do not meet.
+expected, by a bucket for each rank. Where windows do not meet, the pre-token is merged as a whole,
+by a bucket for each rank or by a heap.
 
 Pairs that no merge around them can precede are merged at once (see `bpe.kernels.merge_tables`): a
 character of several bytes in text that is mostly made of those, elsewhere pairs of bytes.
@@ -51,6 +52,7 @@ MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
 BLOCKED = 2048  # bytes up to which the smallest ranks of blocks are compared
 SCRATCH_BYTES = 2112  # of a pre-token for which there is memory; for longer ones more is allocated
 MIN_BUCKETED = 4096  # bytes from which on pairs are in buckets by their ranks
+MAX_BUCKETED = 2**29  # bytes up to which they are: three entries for a byte, below _NO_ENTRY
 WINDOW = 65536  # bytes of such a pre-token that are merged together
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -393,7 +395,7 @@ def merge_blocks(tables, scratch, buffer, start, stop):
 
 @kernel
 def merge_bucketed(tables, scratch, buffer, start, stop):
-    """Merge at most WINDOW bytes as `merge_heap` does, in the order of ranks.
+    """Merge at most MAX_BUCKETED bytes as `merge_heap` does, in the order of ranks.
 
     New pairs are appended to the bucket of their rank: most come in order of position, and a bucket
     that is not in order is sorted by the heap when its rank is reached. There new pairs go, too,
@@ -600,5 +602,8 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
         )
         if after >= 0:
             return after
-        merge_heap(tables, scratch, buffer, start, stop)
+        if bucketed and n <= MAX_BUCKETED:
+            merge_bucketed(tables, scratch, buffer, start, stop)
+        else:
+            merge_heap(tables, scratch, buffer, start, stop)
     return read_rows(scratch.rows, n, ids, n_ids)

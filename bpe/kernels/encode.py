@@ -137,7 +137,7 @@ class Scratch(NamedTuple):
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
     # For `merge_bucketed`; empty if n is below MIN_BUCKETED.
     buckets: NDArray[np.uint32]  # uint32[2 * n_ranks]: first and last entry of each rank
-    entries: NDArray[np.uint32]  # uint32[6 * min(n, WINDOW)]: position, next entry
+    entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
 
 
 END_OF_DOCUMENT = np.uint32(1 << 31)
