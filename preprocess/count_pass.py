@@ -19,14 +19,12 @@ from preprocess import spill
 from preprocess.documents import DocumentBatch
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal
-from preprocess.limits import check_has_documents, out_of_time
 from preprocess.memory import bytes_for_tables, check_merging
 from preprocess.progress import OutOfTimeError, Progress, Stage
-from preprocess.report import LeftOut
+from preprocess.report import LeftOut, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.settings.schema import TrainSettings
 from preprocess.sources import Place, Source, WorkUnit
-from preprocess.storage import Storage
 from preprocess.units import (
     Executor,
     Pausing,
@@ -48,7 +46,6 @@ _COUNTS, _RUN = "counts-", "run-"  # prefixes of file names
 def train_tokenizer(
     sources: Sequence[Source],
     settings: TrainSettings,
-    storage: Storage,
     journal: Journal,
     progress: Progress,
     left_out: LeftOut,
@@ -56,7 +53,7 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Count the pre-tokens of the documents, except those of validation, then merge.
 
-    Counts are saved in the storage, and what was dropped is added to `left_out`.
+    Counts are saved in the storage of the journal, and what was dropped is added to `left_out`.
 
     Raises:
         CorpusError: Text cannot be read, or an output would have no documents.
@@ -65,7 +62,7 @@ def train_tokenizer(
     """
     from bpe import Tokenizer, train_from_counts
 
-    counting = CountPass(sources, settings, storage, journal, progress, executor)
+    counting = CountPass(sources, settings, journal, progress, executor)
     counts = counting.run()
     left_out.take_over(counting.at.left_out)
     check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
@@ -174,7 +171,6 @@ class CountPass:
 
     sources: Sequence[Source]
     settings: TrainSettings
-    storage: Storage
     journal: Journal
     progress: Progress
     executor: Executor
@@ -258,7 +254,7 @@ class CountPass:
         """Save counts: as a run if tables are full, or at the end if there are runs already."""
         at, tables = self.at, self._tables
         if tables and (self._is_full() or (is_over and self._runs)):
-            at.run = spill.write_run(self.storage, f"{_RUN}{len(self._runs)}", tables)
+            at.run = spill.write_run(self.journal.storage, f"{_RUN}{len(self._runs)}", tables)
             self._runs.append(at.run)
             tables.clear()
         if at.run is not None or not is_over:
@@ -270,13 +266,13 @@ class CountPass:
         from bpe.count import added_up
 
         if self._runs:
-            counts = spill.merged(self.storage, self._runs, self._like)
+            counts = spill.merged(self.journal.storage, self._runs, self._like)
         else:
             counts = added_up(self._tables)
         self.at.is_all = True
         self._save([counts.arrays()])
         for run in self._runs:
-            self.storage.remove(run.file)
+            self.journal.storage.remove(run.file)
         return counts
 
     def _save(self, pieces: Sequence[Arrays]) -> None:
@@ -288,15 +284,15 @@ class CountPass:
             content = spill.written(pieces)
             name = "all" if at.is_all else f"{at.source}-{at.bytes}"
             at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
-            self.storage.put(at.file, content)
+            self.journal.storage.put(at.file, content)
         self.journal.append(at)
         if before and before != at.file:
-            self.storage.remove(before)
+            self.journal.storage.remove(before)
 
     def _saved(self) -> FrozenCounts:
         """Read the counts of the checkpoint."""
         at = self.at
-        content = self.storage.get(at.file)
+        content = self.journal.storage.get(at.file)
         return spill.counts_in(content, at.n_words, at.digest, at.file, self._like)
 
     def _remove_leftovers(self) -> None:
@@ -304,6 +300,6 @@ class CountPass:
         known = {self.at.file}
         if not self.at.is_all:
             known.update(run.file for run in self._runs)
-        for name in self.storage.names():
+        for name in self.journal.storage.names():
             if name.startswith((_COUNTS, _RUN)) and name not in known:
-                self.storage.remove(name)
+                self.journal.storage.remove(name)

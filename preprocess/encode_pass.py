@@ -1,13 +1,11 @@
-"""Encode the text into sinks, any number of outputs among which the documents are divided.
+"""Encode text into sinks, any number of outputs among which the documents are divided.
 
-Workers see units, the calling thread sees their results in order; so what is appended, counted and
-digested is in the order of the documents, and one document is never in two outputs.
+Workers encode units; the calling thread appends, counts and digests their results in order.
 
 A `.bin` is, for each document in order: the begin-of-text id if one is asked for, `encode_ordinary`
 of the document, the end-of-text id. Text that spells a special token is ordinary text, and counted.
 
-Entries of the journal record how far the pass is; a resumed run continues after the last one. A
-place is the number of a source and a position in it, as its units state it (`WorkUnit.after`).
+After an interruption, the pass is resumed from its last checkpoint in the journal (`Encoded`).
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ from preprocess.dataset.manifest import Count
 from preprocess.documents import DocumentBatch, LookAlikes
 from preprocess.inputs import end_of_text_token
 from preprocess.journal import Journal, JournalError, understanding
-from preprocess.limits import check_has_documents, out_of_time
 from preprocess.progress import OutOfTimeError, Progress, Stage
-from preprocess.report import Counts, LeftOut, Report
+from preprocess.report import Counts, LeftOut, Report, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sinks import Sink, Sinks
@@ -46,8 +43,7 @@ from preprocess.units import Executor, place_after, run_numbered, run_on_threads
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
-# So many bytes of text before the end the journal begins to have an entry after every few of
-# them, if the disk is ready.
+# In the last bytes of the text, a checkpoint is due after every few bytes if the disk is ready.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
 
 
@@ -57,19 +53,14 @@ class SpecialTokenError(TokenbinError, ValueError):
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids before and after each document.
+    """The ids around each document."""
 
-    Attributes:
-        end_of_text: After it; -1 for none.
-        begin_of_text: Before it; None for none.
-    """
-
-    end_of_text: int
-    begin_of_text: int | None
+    end_of_text: int  # after it; -1 for none
+    begin_of_text: int | None  # before it; None for none
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
-        """Those that the user asks for, else the tokenizer's own end-of-text token.
+        """Return those that the user asks for, else the tokenizer's own end-of-text token.
 
         Raises:
             SpecialTokenError: The tokenizer lacks one of them.
@@ -132,62 +123,42 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class Part:
-    """What a unit gives to one output.
-
-    Attributes:
-        ids: Token ids.
-        document_ends: Ends of documents among them.
-        n_bytes: Bytes of text.
-        columns: Name of a column besides those -> its values.
-    """
+    """What a unit gives to one output."""
 
     ids: NDArray[np.unsignedinteger[Any]]
-    document_ends: NDArray[np.int64]
-    n_bytes: int
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    document_ends: NDArray[np.int64]  # positions among the ids
+    n_bytes: int  # of text
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the further ones, by name
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Name of a column -> its values."""
+        """Return name of a column -> its values."""
         return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
 
 
-# What a unit holds, without its text; what it gives to each output; its special-token text.
+# The batch of a unit without text, what it gives to each output, counts of special-token text.
 _Result = tuple[DocumentBatch, list[Part], NDArray[np.int64]]
 
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
-    """What was encoded of one source: its counts, its xxh3_128, and the counts of each output."""
+    """What was encoded of one source."""
 
     counts: Counts = msgspec.field(default_factory=Counts)
     digest: str = xxhash.xxh3_128_hexdigest(b"")
-    outputs: list[Counts] = []
+    outputs: list[Counts] = []  # its share of each output
 
 
 class Encoded(Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True):
-    """Checkpoint of a pass; `sources` and `sinks` state what is new since the one before.
+    """Checkpoint of a pass; `sources` and `sinks` state what is new since the one before."""
 
-    Attributes:
-        number: The number of the pass.
-        source: The number of the source.
-        after: The place in it; None: its start.
-        sinks: Name of an output -> state of its sink.
-        outputs: Name of an output -> its content.
-        sources: Number of a source -> what was encoded of it.
-        left_out: What was dropped up to here by all passes.
-        look_alikes: Special token -> how often it was spelled, in all passes.
-        bytes: Bytes of the sources.
-        seconds: How long it took.
-    """
-
-    number: int
-    source: Count = 0
-    after: Place | None = None
-    sinks: dict[str, Any] = {}
-    outputs: dict[str, Counts] = {}
-    sources: dict[int, SourceProgress] = {}
-    left_out: LeftOut | None = None
-    look_alikes: dict[str, int] = {}
-    bytes: Count = 0
+    number: int  # of the pass
+    source: Count = 0  # the number of the source
+    after: Place | None = None  # the position in it, as `WorkUnit.after`; None: its start
+    sinks: dict[str, Any] = {}  # name of an output -> state of its sink
+    outputs: dict[str, Counts] = {}  # name of an output -> its counts
+    sources: dict[int, SourceProgress] = {}  # by number
+    left_out: LeftOut | None = None  # of all passes
+    look_alikes: dict[str, int] = {}  # special token -> how often all passes saw its text
+    bytes: Count = 0  # of the sources
     seconds: float = 0.0
 
 
@@ -197,57 +168,50 @@ class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=T
     number: int
 
 
+@dataclass
 class EncodePass:
     """One pass over sources that encodes their documents into sinks.
 
-    Args:
+    Attributes:
         number: The number of the pass among those of the run.
         sources: What is encoded, in order.
         tokenizer: Encodes.
         ids: The special ids around each document.
         workers: Number of threads.
-        report: Takes in what was counted.
-        progress: Shows what goes on.
-        journal: Records how far the pass is, and knows how far an earlier run came; None: nothing
-            is recorded.
+        report: Takes in what is counted.
+        progress: Shows what is done.
+        journal: Takes checkpoints, and has those of an earlier run; None: there are none.
         executor: Runs the work of encoding on units.
 
     Raises:
         JournalError: What an earlier run left is damaged.
     """
 
-    def __init__(
-        self,
-        number: int,
-        sources: Sequence[Source],
-        tokenizer: AnyTokenizer,
-        ids: SpecialIds,
-        workers: int,
-        report: Report,
-        progress: Progress,
-        journal: Journal | None = None,
-        executor: Executor = run_on_threads,
-    ) -> None:
-        self._number, self._sources, self._tokenizer, self._ids = number, sources, tokenizer, ids
-        self._workers, self._report, self._progress = workers, report, progress
-        self._journal, self._executor = journal, executor
-        separators = {source.separator for source in sources}
+    number: int
+    sources: Sequence[Source]
+    tokenizer: AnyTokenizer
+    ids: SpecialIds
+    workers: int
+    report: Report
+    progress: Progress
+    journal: Journal | None = None
+    executor: Executor = run_on_threads
+
+    def __post_init__(self) -> None:
+        separators = {source.separator for source in self.sources}
         separator = separators.pop() if len(separators) == 1 else b""
-        self._look_alikes = LookAlikes(tokenizer.special_tokens, separator)
-        self._at = Encoded(number=number)
-        self._of_sources = [SourceProgress() for _ in sources]
+        self._look_alikes = LookAlikes(self.tokenizer.special_tokens, separator)
+        self._at = Encoded(number=self.number)
+        self._of_sources = [SourceProgress() for _ in self.sources]
         self._sink_states: dict[str, list[Any]] = {}
-        self._is_finished = False
-        if journal is not None:
-            self._is_finished = any(each.number == number for each in journal.of(Finished))
-            for entry in journal.of(Encoded):
-                if entry.number == number:
-                    self._at = entry
-                    for name, state in entry.sinks.items():
-                        self._sink_states.setdefault(name, []).append(state)
-                    with understanding():
-                        for index, source in entry.sources.items():
-                            self._of_sources[index] = source
+        for entry in [] if self.journal is None else self.journal.of(Encoded):
+            if entry.number == self.number:
+                self._at = entry
+                for name, state in entry.sinks.items():
+                    self._sink_states.setdefault(name, []).append(state)
+                with understanding():
+                    for index, source in entry.sources.items():
+                        self._of_sources[index] = source
 
     def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
         """Fill one sink for each output and finish them.
@@ -266,8 +230,8 @@ class EncodePass:
             JournalError: What an earlier run left is damaged.
             OutOfTimeError: The time that the run may take is over.
         """
-        assert self._journal is not None
-        if self._is_finished:
+        assert self.journal is not None
+        if any(each.number == self.number for each in self.journal.of(Finished)):
             with self._stage(names):
                 self._report_earlier(names)
             return {name: sinks.finished(names[name]) for name in names}
@@ -279,22 +243,22 @@ class EncodePass:
             results = self._finish(opened)
         finally:
             # The journal's thread may be at work with their streams.
-            self._journal.rest()
+            self.journal.rest()
             for sink in opened.values():
                 sink.close()
-        self._journal.append(Finished(self._number))
+        self.journal.append(Finished(self.number))
         return results
 
     def _finish(self, sinks: Mapping[str, Sink]) -> dict[str, Any]:
-        report, tokenizer = self._report, self._tokenizer
+        report, tokenizer = self.report, self.tokenizer
         n_documents = sum(report.outputs[name].documents for name in sinks)
         results = {}
         for number, (name, sink) in enumerate(sinks.items()):
             counts = report.outputs[name]
-            check_has_documents(name, self._sources, counts.documents, n_documents, report.left_out)
+            check_has_documents(name, self.sources, counts.documents, n_documents, report.left_out)
             results[name] = sink.finish(
-                end_of_text_id=self._ids.end_of_text,
-                begin_of_text_id=self._ids.begin_of_text,
+                end_of_text_id=self.ids.end_of_text,
+                begin_of_text_id=self.ids.begin_of_text,
                 n_bytes=counts.bytes,
                 tokenizer_fingerprint=tokenizer.fingerprint,
                 pattern=tokenizer.pattern,
@@ -307,29 +271,26 @@ class EncodePass:
                         "documents": each.outputs[number].documents,
                         "tokens": each.outputs[number].tokens,
                     }
-                    for source, each in zip(self._sources, self._of_sources, strict=True)
+                    for source, each in zip(self.sources, self._of_sources, strict=True)
                 ],
             )
         return results
 
     def _report_earlier(self, outputs: Iterable[str]) -> None:
         """Put into the report what an earlier run counted."""
-        report, at = self._report, self._at
-        report.look_alikes.update(dict.fromkeys(self._look_alikes.tokens, 0))
-        report.look_alikes.update(
-            {token: n - report.look_alikes[token] for token, n in at.look_alikes.items()}
-        )
+        report, at = self.report, self._at
+        for token in self._look_alikes.tokens:
+            report.look_alikes[token] = at.look_alikes.get(token, report.look_alikes[token])
         for name in outputs:
             report.outputs[name] = at.outputs.get(name, Counts())
         counts = [each.counts for each in self._of_sources]
-        report.sources += zip(self._sources, counts, strict=True)
+        report.sources += zip(self.sources, counts, strict=True)
         report.left_out = at.left_out or report.left_out
 
     def _stage(self, outputs: Iterable[str]) -> AbstractContextManager[Stage]:
-        title = " ".join(filter(None, ["encoding", " and ".join(outputs)]))
-        n_bytes = sum(source.n_bytes for source in self._sources)
-        at = self._at
-        return self._progress.stage(title, n_bytes, done_before=at.bytes, seconds_before=at.seconds)
+        title = "encoding " + " and ".join(outputs)
+        n_bytes, at = sum(source.n_bytes for source in self.sources), self._at
+        return self.progress.stage(title.strip(), n_bytes, "B", at.bytes, at.seconds)
 
     def run(self, sinks: Mapping[str, Sink]) -> None:
         """Encode every unit, append its ids, count; raises as `fill`.
@@ -346,13 +307,13 @@ class EncodePass:
                     f" {len(sinks):,}; start anew (--overwrite)"
                 )
         digest = self._digest_so_far()
-        encoding = _Encoding(self._tokenizer, self._ids, self._look_alikes, max(len(sinks), 1))
-        journal, progress = self._journal, self._progress
+        encoding = _Encoding(self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1))
+        journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
-        units = units_after(self._sources, source, after)
+        units = units_after(self.sources, source, after)
         with (
             self._stage(sinks) as stage,
-            closing(run_numbered(units, encoding, self._workers, self._executor)) as results,
+            closing(run_numbered(units, encoding, self.workers, self.executor)) as results,
         ):
             for index, unit, result in results:
                 # The last unit of a file is followed by no other read of it.
@@ -373,7 +334,7 @@ class EncodePass:
                 is_near = stage.total - stage.done < _NEAR_THE_END
                 if journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES):
                     journal.commit(*self._checkpoint(source, after, stage, sinks))
-                if source < len(self._sources) and progress.out_of_time():
+                if source < len(self.sources) and progress.out_of_time():
                     journal.append(*self._checkpoint(source, after, stage, sinks))
                     raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
             if journal is not None:
@@ -381,7 +342,7 @@ class EncodePass:
 
     def _take(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
         """Append and count what a unit of the source `index` gives."""
-        report, source = self._report, self._of_sources[index]
+        report, source = self.report, self._of_sources[index]
         batch, parts, look_alikes = result
         report.left_out.add(batch)
         tokens = self._look_alikes.tokens
@@ -398,10 +359,10 @@ class EncodePass:
         self, source: int, after: Place | None, stage: Stage, sinks: Mapping[str, Sink]
     ) -> tuple[Encoded, list[Stream]]:
         """(the checkpoint at a place, what has to be on the disk before it)."""
-        report = self._report
-        new = range(self._at.source, min(source + 1, len(self._sources)))
+        report = self.report
+        new = range(self._at.source, min(source + 1, len(self.sources)))
         self._at = entry = Encoded(
-            number=self._number,
+            number=self.number,
             source=source,
             after=after,
             sinks={name: sink.state() for name, sink in sinks.items()},
@@ -415,13 +376,14 @@ class EncodePass:
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
     def _digest_so_far(self) -> xxhash.xxh3_128:
-        """The digest of what an earlier run read of the source that it stopped in.
+        """Read again what an earlier run read of the source that it stopped in; return its digest.
 
-        That is read again: reading is fast, and shows whether it is still the same.
+        Raises:
+            JournalError: The text is not what it was.
         """
         if self._at.after is None:
             return xxhash.xxh3_128()
-        source = self._sources[self._at.source]
+        source = self.sources[self._at.source]
         digest = digest_of(source, self._at.after)
         if digest.hexdigest() != self._of_sources[self._at.source].digest:
             raise JournalError(
@@ -432,15 +394,14 @@ class EncodePass:
 
 
 class _Encoding:
-    """Makes the work of encoding units, whose documents are divided among `n_outputs`; pickles."""
+    """Makes workers that encode units, whose documents are divided among `n_outputs`; pickles."""
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: LookAlikes, n_outputs: int
     ) -> None:
         self._tokenizer, self._ids = tokenizer, ids
         self._look_alikes, self._n_outputs = look_alikes, n_outputs
-        # For text and ids of units that are under way; of what long ones have room for, most stays
-        # unused.
+        # For text and ids of units under way; most of the memory of long ones stays unused.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
         # The encoder's tables are made here, once, and not by several threads at the same time.
         tokenizer.new_encoder()
@@ -476,7 +437,7 @@ class _Encoding:
 def encoded_again(
     source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int
 ) -> Generator[list[Part], None, None]:
-    """What a source gives to each output, unit by unit, for a comparison with what is there.
+    """Yield what each unit of a source gives to each output.
 
     Raises:
         CorpusError: Text cannot be read.
@@ -488,35 +449,30 @@ def encoded_again(
 
 
 def _divided(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
-    """What each output gets of a batch; all goes to the first where documents are not divided."""
+    """Divide a batch among the outputs; all goes to the first where documents are not divided."""
     batch, ids, offsets = encoded.batch, encoded.ids, encoded.offsets
     n_ended = batch.n_ended
-    computed = [each for each in table.COLUMNS if each.make is not None]
-    columns = {each.name: each.make(encoded) for each in computed if each.make is not None}
-    everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes, columns)
-    nothing = Part(ids[:0], offsets[:0], 0, {name: each[:0] for name, each in columns.items()})
-    if batch.in_validation is None:
-        return [everything, *[nothing] * (n_outputs - 1)]
-    output_of = batch.in_validation.astype(np.int64)
+    columns = {each: each.make(encoded) for each in table.COLUMNS if each.make is not None}
+    decided = np.zeros(1) if batch.in_validation is None else batch.in_validation
+    output_of = decided.astype(np.int64)
     present = np.unique(output_of).tolist()
     if present and present[-1] >= n_outputs:
         raise ValueError(f"a document is assigned to output {present[-1]}, of {n_outputs} outputs")
-    parts = [everything if present == [number] else nothing for number in range(n_outputs)]
-    if len(present) < 2:
-        return parts
-    n_ids, n_bytes = np.diff(offsets), batch.sizes
+    if len(present) < 2:  # nothing is copied
+        by_name = {each.name: values for each, values in columns.items()}
+        everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes, by_name)
+        empty = {name: values[:0] for name, values in by_name.items()}
+        nothing = Part(ids[:0], offsets[:0], 0, empty)
+        return [everything if [number] == present else nothing for number in range(n_outputs)]
+    n_ids, n_bytes, parts = np.diff(offsets), batch.sizes, []
     output_of_id = np.repeat(output_of.astype(np.min_scalar_type(n_outputs)), n_ids)
-    for number in present:
-        chosen = output_of == number
-        chosen_ids = output_of_id == number
-        n_chosen_ended = int(chosen[:n_ended].sum())
-        parts[number] = Part(
-            ids[chosen_ids],
-            np.cumsum(n_ids[chosen])[:n_chosen_ended],
-            int(n_bytes[chosen].sum()),
-            {
-                each.name: values[chosen_ids if each.per == "token" else chosen[:n_ended]]
-                for each, values in zip(computed, columns.values(), strict=True)
-            },
-        )
+    for number in range(n_outputs):
+        chosen, chosen_ids = output_of == number, output_of_id == number
+        ended = chosen[:n_ended]
+        further = {
+            each.name: values[chosen_ids if each.per == "token" else ended]
+            for each, values in columns.items()
+        }
+        ends = np.cumsum(n_ids[chosen])[: int(ended.sum())]
+        parts.append(Part(ids[chosen_ids], ends, int(n_bytes[chosen].sum()), further))
     return parts

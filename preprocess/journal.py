@@ -111,6 +111,7 @@ class Journal:
         storage: Holds the journal and the streams that it speaks of.
 
     Attributes:
+        storage: As given.
         entries: Those of earlier runs of the same command, in order.
         n_entries: How many there are, those of this run included.
         seconds: The longest time between two entries that need not be waited for.
@@ -122,7 +123,7 @@ class Journal:
     def __init__(self, storage: Storage) -> None:
         self.entries: list[Entry] = []
         self.seconds = SECONDS_BETWEEN_COMMITS
-        self._storage = storage
+        self.storage = storage
         self._stream: Stream | None = None
         self._check, self._n_bytes = "", 0
         content = storage.get(JOURNAL_FILE) or b""
@@ -197,7 +198,7 @@ class Journal:
         for stream in streams:
             stream.sync()
         if self._stream is None:
-            self._stream = self._storage.stream(JOURNAL_FILE, self._n_bytes)
+            self._stream = self.storage.stream(JOURNAL_FILE, self._n_bytes)
         self._stream.append(memoryview(line))
         self._stream.sync()
         self._check = check

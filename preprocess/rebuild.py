@@ -26,9 +26,11 @@ from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.encode_pass import Part, SpecialIds, encoded_again
+from preprocess.journal import Journal
 from preprocess.outputs import TOKENIZER_FILE, Stats, names_of_tokenizer, put_tokenizer, read_stats
-from preprocess.pipeline import encoded_anew, sources_of, tokenizer_again
+from preprocess.plan import pass_of, tokenizer_again
 from preprocess.progress import Progress
+from preprocess.report import Report
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
@@ -93,7 +95,8 @@ def sources_at(manifest: Manifest, file: DataFile, number: int) -> range:
 def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
     """Find what a token file was built from, and check that the sources have the same sizes."""
     settings, _ = _run_of(bin_path)
-    names, sources = sources_of(settings, tokenizer, bin_path.stem)
+    read = pass_of(settings, tokenizer, bin_path.stem)
+    names, sources = list(read.names.values()), read.sources
     starts_of(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
     found = [(source.name, source.n_bytes) for source in sources]
@@ -162,7 +165,9 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     settings, stats = _run_of(bin_path)
     name = manifest_name(bin_path.stem)
     with _working(bin_path) as storage:
-        encoded_anew(settings, tokenizer, bin_path.stem, storage, progress)
+        with Journal(storage) as journal:
+            read = pass_of(settings, tokenizer, bin_path.stem)
+            read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
             raise RebuildError(

@@ -85,7 +85,7 @@ def test_processes_give_the_bytes_of_threads(
         with LocalStorage(tmp_path / name, "run") as storage, Journal(storage) as journal:
             left_out, progress = LeftOut(), Progress()
             tokenizer: Tokenizer = train_tokenizer(
-                sources, settings, storage, journal, progress, left_out, executor
+                sources, settings, journal, progress, left_out, executor
             )
             ids, report = SpecialIds.of(tokenizer, settings), Report()
             encoding = EncodePass(

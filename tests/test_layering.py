@@ -57,10 +57,10 @@ LEVELS = [
     "preprocess.sources.registry",
     "preprocess.sources",
     "preprocess.report preprocess.inputs",
-    "preprocess.limits preprocess.outputs preprocess.quality preprocess.units",
+    "preprocess.outputs preprocess.quality preprocess.units",
     "preprocess.count_pass preprocess.doctor preprocess.encode_pass preprocess.inspect_tokenizer"
     " preprocess.compare",
-    "preprocess.inspect",
+    "preprocess.inspect preprocess.plan",
     "preprocess.pipeline",
     "preprocess.rebuild",
     "preprocess.verify",
