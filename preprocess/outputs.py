@@ -1,11 +1,10 @@
 """The files of one run: begun, resumed, refused, or found to be finished already.
 
-Nothing is under a final name before everything is complete and on disk. Then the old manifests
-go first and the new ones come last, so whatever a crash leaves, no manifest vouches for files that
-are not its own. A run that was interrupted leaves its work directory, and the same command resumes
-it; a run of anything else does not touch it without --overwrite. A run that was refused because of
-its text leaves nothing: the same command would be refused again, and a run of other text or with
-other settings could not go on with what was done.
+Nothing gets a final name before everything is complete and on disk. Then old manifests are removed
+first and new ones come last, so that no manifest ever describes files that are not its own. An
+interrupted run leaves its work directory, which the same command resumes and no other command
+touches without --overwrite. A run that was refused because of its text leaves nothing, for no
+command could resume it.
 """
 
 from __future__ import annotations
@@ -52,19 +51,12 @@ STATS_FORMAT = "tokenbin-stats"
 
 
 class Stats(Struct, kw_only=True):
-    """What later runs read of a stats.json; earlier versions may lack keys.
-
-    Attributes:
-        made_from: The record of the run.
-        manifests: Name of a manifest -> its xxh3_128.
-        settings: All settings of the run.
-        fingerprint: That of a tokenizer that was trained alone.
-    """
+    """What later runs read of a stats.json; earlier versions may lack keys."""
 
     made_from: Record | None = None
-    manifests: dict[str, str | None] = {}
+    manifests: dict[str, str | None] = {}  # name of a manifest -> its xxh3_128
     settings: dict[str, Any] | None = None
-    fingerprint: str | None = None
+    fingerprint: str | None = None  # of a tokenizer that was trained alone
 
 
 class Begun(Struct, tag_field="kind", tag="begun"):
@@ -76,21 +68,15 @@ class Begun(Struct, tag_field="kind", tag="begun"):
 
 
 class Trained(Struct, tag_field="kind", tag="trained", forbid_unknown_fields=True):
-    """The tokenizer is trained and saved.
+    """The tokenizer is trained and saved."""
 
-    Attributes:
-        fingerprint: The sha256 of its file.
-        left_out: What counting dropped.
-        stages: The stages so far, as `Stage.facts`.
-    """
-
-    fingerprint: str
-    left_out: LeftOut
-    stages: list[dict[str, Any]]
+    fingerprint: str  # the sha256 of its file
+    left_out: LeftOut  # by counting
+    stages: list[dict[str, Any]]  # so far, as `Stage.facts`
 
 
 class Finishing(Struct, tag_field="kind", tag="finishing"):
-    """All is complete, and only final names are missing; arguments of `Storage.publish`."""
+    """Only final names are missing; the arguments of `Storage.publish`."""
 
     names: list[str]
     last: list[str]
@@ -101,10 +87,10 @@ class Outputs:
     """The files of one run in one directory; as a context manager it holds the directory's lock.
 
     Args:
-        location: Created if it does not exist.
-        name: The name of this run's work directory inside it.
+        location: The directory; created if it does not exist.
+        name: The name of the work directory inside it.
         made_from: The record of the run.
-        overwrite: Whether files that exist may be replaced, and an unfinished run be given up.
+        overwrite: Whether existing files may be replaced, and an unfinished run be given up.
 
     Attributes:
         storage: Holds everything that has no final name.
@@ -113,8 +99,8 @@ class Outputs:
         resumed: Whether an earlier run of the same command is resumed.
 
     Raises:
-        OutputError: The directory cannot be written, somebody else is at work there, or an
-            unfinished run of something else is there.
+        OutputError: The directory cannot be written or is locked, or has an unfinished run of
+            something else.
         JournalError: The journal of the unfinished run is damaged.
     """
 
@@ -123,11 +109,8 @@ class Outputs:
     def __init__(self, location: str, name: str, made_from: Record, overwrite: bool) -> None:
         self.storage = open_storage(location, name)
         self.storage.check_writable()
-        self.overwrite, self.resumed = overwrite, False
-        self._made_from = made_from
-        self._small: list[str] = []
-        self._data: list[str] = []
-        self._manifests: list[str] = []
+        self.overwrite, self.resumed, self._made_from = overwrite, False, made_from
+        self._small, self._data, self._manifests = list[str](), list[str](), list[str]()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -154,7 +137,7 @@ class Outputs:
         self.journal = Journal(self.storage)
 
     def _resumes(self, begun: Begun) -> bool:
-        """Return True if this run resumes the one that wrote `begun`; else it takes its place."""
+        """Return True if this run resumes the one that wrote `begun`, False if it replaces it."""
         work = self.storage.where()
         if begun.format_version != FORMAT_VERSION:
             raise JournalError(
@@ -191,8 +174,7 @@ class Outputs:
         """
         from bpe import Tokenizer
 
-        content = self.storage.get(file_name) or b""
-        if hashlib.sha256(content).hexdigest() != fingerprint:
+        if _sha256(self.storage.get(file_name)) != fingerprint:
             raise JournalError(
                 f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
                 " gone; start anew (--overwrite)"
@@ -201,12 +183,12 @@ class Outputs:
         return Tokenizer.from_file(self.storage.path(file_name))
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
-        """Let NAME.json and the files that it vouches for get their names with the others."""
+        """Register NAME.json and the files that it describes for `commit`."""
         self._data += [file.name for file in manifest.files(name)]
         self._manifests.append(manifest_name(name))
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
-        """Write what is known of the run itself."""
+        """Write a stats.json."""
         content = {
             "format": STATS_FORMAT,
             "made_from": msgspec.to_builtins(self._made_from),
@@ -243,37 +225,39 @@ class Outputs:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             self.journal.__exit__(kind, error, traceback)
-            # Refusals of the text itself: the same command would only come to them again.
-            is_refusal = isinstance(error, (CorpusError, TrainingError))
-            is_unavailable = isinstance(error, UnavailableError)
-            if is_refusal and not is_unavailable:
-                self.storage.clear()
-                if self.journal.n_entries > 1:
-                    logger.warning(
-                        "what was done is given up: the same command would come to this again, and"
-                        " one with other text or settings could not go on with it"
-                    )
-            elif isinstance(error, DamagedStateError):
-                # The message says to start anew with --overwrite. A run that has it already would
-                # resume with the same damage for ever: a run of --overwrite resumes itself.
-                if self.overwrite:
-                    self.storage.clear()
-                    logger.warning(
-                        "what was done is damaged and was given up (--overwrite): the same command"
-                        " starts anew"
-                    )
-            elif error is not None and self.storage.names():
-                when = (
-                    ", when the file is as it was, with its time (cp -p); without it, or with"
-                    " what it is now, start anew (--overwrite)"
-                )
-                logger.warning(
-                    "what was done is kept in %s: the same command goes on there%s",
-                    self.storage.where(),
-                    when if is_unavailable else "",
-                )
+            if error is not None:
+                self._keep_or_clear(error)
         finally:
             self.storage.__exit__(kind, error, traceback)
+
+    def _keep_or_clear(self, error: object) -> None:
+        """Keep the work directory if the same command can resume it, and report which."""
+        is_unavailable = isinstance(error, UnavailableError)
+        if isinstance(error, (CorpusError, TrainingError)) and not is_unavailable:
+            self.storage.clear()
+            if self.journal.n_entries > 1:
+                logger.warning(
+                    "what was done is given up: the same command would come to this again, and one"
+                    " with other text or settings could not go on with it"
+                )
+        elif isinstance(error, DamagedStateError):
+            # The message says to start anew with --overwrite, and a run that has that option
+            # already would resume itself with the same damage for ever.
+            if self.overwrite:
+                self.storage.clear()
+                logger.warning(
+                    "what was done is damaged and was given up (--overwrite): the same command"
+                    " starts anew"
+                )
+        elif self.storage.names():
+            when = (
+                ", when the file is as it was, with its time (cp -p); without it, or with what it"
+                " is now, start anew (--overwrite)"
+            )
+            logger.warning(
+                "what was done is kept in %s: the same command goes on there%s",
+                self.storage.where(), when if is_unavailable else "",
+            )  # fmt: skip
 
 
 # --- tokenizer files ---
@@ -293,15 +277,15 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
 
 
 def names_of_tokenizer(file_name: str) -> list[str]:
-    """Files of a tokenizer: its configuration, which means nothing without it, then itself."""
+    """Return the files of a tokenizer in the order of writing: its configuration, then itself."""
     return [f"{Path(file_name).stem}_config.json", file_name]
 
 
 def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
-    """Refuse a configuration that is there without its tokenizer, and so may not be one of ours.
+    """Refuse to replace a configuration without a tokenizer, which may not be one of ours.
 
     Raises:
-        OutputError: That is so, and it may not be replaced.
+        OutputError: There is one, and it may not be replaced.
     """
     configuration, _ = names_of_tokenizer(name)
     is_alone = files.size(configuration) is not None and files.size(name) is None
@@ -315,16 +299,10 @@ def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None
 def saves_tokenizer(
     files: Files, tokenizer: AnyTokenizer | None, settings: BuildSettings
 ) -> bool:
-    """Return True if a build has to put a tokenizer.json next to its token files.
-
-    Args:
-        files: Where it would be.
-        tokenizer: The one that `settings` name; None: it is going to be trained.
-        settings: Those of the build.
+    """Return True if a build has to write a tokenizer.json; `tokenizer` is None if it trains one.
 
     Raises:
-        OutputError: Another tokenizer is there, or the configuration of one, and may not be
-            replaced.
+        OutputError: Another tokenizer, or a configuration, exists and may not be replaced.
     """
     from bpe import load_tokenizer
 
@@ -371,6 +349,10 @@ def read_stats(files: Files, name: str) -> Stats | None:
         return None
 
 
+def _sha256(content: bytes | None) -> str:
+    return hashlib.sha256(content or b"").hexdigest()
+
+
 def _digest(content: bytes | None) -> str | None:
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
 
@@ -378,7 +360,7 @@ def _digest(content: bytes | None) -> str | None:
 def finished_from(
     files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
 ) -> Record | None:
-    """Return the record that finished outputs were made from.
+    """Return the record of the run that finished outputs.
 
     Args:
         files: Where they would be.
@@ -387,8 +369,7 @@ def finished_from(
         tokenizer: The name of a tokenizer that was trained alone.
 
     Returns:
-        None if there are none, or stats.json does not tell of them, because another command wrote
-        them later.
+        None if there are none, or they are not those that stats.json describes.
     """
     stats = read_stats(files, stats_file)
     if stats is None:
@@ -397,10 +378,8 @@ def finished_from(
         content = files.get(name)
         if content is None or stats.manifests.get(name) != _digest(content):
             return None
-    if tokenizer is not None:
-        fingerprint = hashlib.sha256(files.get(tokenizer) or b"").hexdigest()
-        if stats.fingerprint != fingerprint:
-            return None
+    if tokenizer is not None and stats.fingerprint != _sha256(files.get(tokenizer)):
+        return None
     return stats.made_from
 
 
@@ -412,11 +391,11 @@ def check_outputs_absent(
     why: str = "",
     shards: bool = False,
 ) -> None:
-    """Refuse, before any work is done, outputs that could not be put in place.
+    """Check before any work is done that the outputs can be put in place.
 
     Raises:
         OutputError: Something else has the name of the stats.
-        TokenFileError: A token file exists and may not be replaced.
+        TokenFileError: As `check_token_file_absent`.
     """
     for name in token_files:
         check_token_file_absent(files, name, overwrite, why, shards)
@@ -430,14 +409,14 @@ def check_outputs_absent(
 def check_token_file_absent(
     files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
 ) -> None:
-    """Refuse, before any work is done, files that NAME's files would replace.
+    """Check before any work is done that the files of NAME replace no others.
 
     Args:
         files: Where the files would be.
         name: NAME of the files.
-        overwrite: Whether they may be replaced.
+        overwrite: Whether files may be replaced.
         why: More about what is there.
-        shards: Whether there will be shards, so that existing ones are refused, too.
+        shards: Whether there will be shards, so that no existing ones may be there.
 
     Raises:
         TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
