@@ -10,10 +10,11 @@ Documents are not copied: a batch holds the buffer that was read and the bounds 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
@@ -23,8 +24,7 @@ Offsets = NDArray[np.int64]
 InvalidText = Literal["error", "replace", "skip"]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How sources are read; the same for every source of a pass.
 
     Attributes:
@@ -49,8 +49,7 @@ class Reading:
         return self.validation_fraction > 0 or self.on_invalid_utf8 == "skip"
 
 
-@dataclass(frozen=True)
-class Spans:
+class Spans(Struct, frozen=True, eq=False):
     """Byte ranges of documents, each with a value, such as the bytes to train on.
 
     Attributes:
@@ -79,8 +78,7 @@ class Spans:
         return Spans(bounds.ravel(), self.values[kept])
 
 
-@dataclass(frozen=True)
-class DocumentBatch:
+class DocumentBatch(Struct, frozen=True, eq=False):
     """Documents side by side, none of them empty, all of them UTF-8, once they are prepared.
 
     Attributes:
@@ -109,12 +107,12 @@ class DocumentBatch:
     n_empty: int = 0
     n_skipped: int = 0
     n_replaced: int = 0
-    content: Bytes | None = field(default=None, repr=False)
-    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    content: Bytes | None = None
+    fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"content": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DocumentBatch, astuple(replace(self, content=None))
 
     def __len__(self) -> int:
         return len(self.bounds) // 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -431,7 +431,7 @@ class _Encoding:
         )
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths)
         parts, counts = _divided(encoded, self._n_outputs), self._look_alikes.count(batch)
-        return replace(batch.without_text(), content=batch.content), parts, counts
+        return msgspec.structs.replace(batch.without_text(), content=batch.content), parts, counts
 
 
 def encoded_again(

@@ -8,10 +8,10 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from preprocess.dataset.columns import Values
 from preprocess.dataset.manifest import Manifest
@@ -59,8 +59,7 @@ class Sinks(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class TokenFiles:
+class TokenFiles(Struct, frozen=True):
     """Token files in a storage; the attributes are arguments of `TokenFileWriter`."""
 
     storage: Storage
@@ -73,12 +72,8 @@ class TokenFiles:
         with understanding():
             states = msgspec.convert(states, tuple[WriterState, ...])
         return TokenFileWriter(
-            self.storage,
-            name,
-            vocab_size=self.vocab_size,
-            states=states,
-            shard_tokens=self.shard_tokens,
-            split_documents=self.split_documents,
+            self.storage, name, vocab_size=self.vocab_size, states=states,
+            shard_tokens=self.shard_tokens, split_documents=self.split_documents,
         )
 
     def finished(self, name: str) -> Manifest:

@@ -10,11 +10,11 @@ part of all runs at a time, and needs the memory of that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from preprocess.journal import JournalError
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 N_PARTS = 32
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """Record of a run in the journal."""
 
     file: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import faults
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from test_resume import Stopping
 
 from bpe import Tokenizer, train_bpe

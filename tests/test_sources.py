@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nasty import nasty_text
 
 from bpe import text_file

@@ -7,11 +7,11 @@ name. A column that is added to `COLUMNS` is computed by its `make` for each bat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from bpe.errors import TokenbinError
 
@@ -42,8 +42,7 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One array of values, stored in one file for each shard.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -58,8 +57,7 @@ class Shard(Struct, frozen=True):
         return counts | {f"{name}_digests": each for name, each in self.digests.items()}
 
 
-@dataclass(frozen=True)
-class DataFile:
+class DataFile(Struct, frozen=True):
     """One data file of a dataset: a column of one shard.
 
     Attributes:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import xxhash
+from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import TextFile, new_array
@@ -174,7 +175,7 @@ class FileSource:
         self.name = name
         self.reading = reading
         # Units are cut already, and need not carry what decides where.
-        self.reading_of_units = replace(reading, safe_cut=None, uncut=())
+        self.reading_of_units = structs.replace(reading, safe_cut=None, uncut=())
         try:
             self.file = TextFile(path)
         except FileNotFoundError:

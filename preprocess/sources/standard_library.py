@@ -14,12 +14,13 @@ import platform
 import sysconfig
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import xxhash
+from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import new_array
@@ -128,7 +129,7 @@ class StandardLibrary:
     def units(self, after: Place | None = None) -> Iterator[StandardLibraryUnit]:
         """Runs of whole documents."""
         _, offsets = _corpus()
-        reading = replace(self.reading, safe_cut=None, uncut=())
+        reading = structs.replace(self.reading, safe_cut=None, uncut=())
         first, n_documents = after[0] if after else 0, len(offsets) - 1
         while first < n_documents:
             wanted = offsets[first] + reading.unit_size

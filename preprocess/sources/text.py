@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
+from msgspec import structs
 
 from bpe.text_file import Cutter, Ends, new_array
 from preprocess.documents import DocumentBatch, Reading, prepare, replace_invalid, validation_limit
@@ -70,7 +71,7 @@ class TextUnit(FileUnit):
             # file.
             n_skipped, n_empty = (0, 0) if ends_mid_document else (1, len(starts) - 1)
             nothing = DocumentBatch(content[:0], np.zeros(0, np.int64), content=content)
-            return replace(nothing, n_empty=n_empty, n_skipped=n_skipped)
+            return structs.replace(nothing, n_empty=n_empty, n_skipped=n_skipped)
         bounds = np.stack([starts, ends], axis=1).ravel()
         batch = DocumentBatch(
             content, bounds, self.begins_inside, ends_mid_document, content=content
