@@ -1,9 +1,8 @@
 """Compile kernels in stages of their own, those of encoding in another process.
 
-Compiling is needed once per machine and takes several seconds. It is reported at least every two
-seconds and timed like any other stage. While this process compiles the kernels of training, reads
-and counts, another one compiles those of encoding into the cache. If that process fails or is
-killed, this one compiles the missing kernels.
+Compiling takes several seconds once per machine, and is reported at least every two seconds. While
+this process compiles the kernels of training, reads and counts, another one compiles those of
+encoding into the cache. If that process fails, this one compiles the missing kernels.
 """
 
 from __future__ import annotations

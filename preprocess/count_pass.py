@@ -7,7 +7,7 @@ pass is resumed from the last checkpoint in the journal (`Counted`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,22 +25,16 @@ from preprocess.report import LeftOut, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.settings.schema import TrainSettings
 from preprocess.sources import Place, Source, WorkUnit
-from preprocess.units import (
-    Executor,
-    Pausing,
-    place_after,
-    run_numbered,
-    run_on_threads,
-    units_after,
-)
+from preprocess.units import Executor, place_after, run_numbered, run_on_threads, units_after
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
     from bpe.count import Arrays, FrozenCounts
 
-# Ratio of counting to saving counts, which takes at most 2.5 % of the time.
-_WORK_PER_SAVING = 40
+_WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
 _COUNTS, _RUN = "counts-", "run-"  # prefixes of file names
+
+Numbered = tuple[int, WorkUnit]  # with the number of its source
 
 
 def train_tokenizer(
@@ -51,7 +45,7 @@ def train_tokenizer(
     left_out: LeftOut,
     executor: Executor = run_on_threads,
 ) -> Tokenizer:
-    """Count the pre-tokens of the documents, except those of validation, then merge.
+    """Count the pre-tokens of the documents but those of validation, then merge.
 
     Counts are saved in the storage of the journal, and what was dropped is added to `left_out`.
 
@@ -75,18 +69,12 @@ def train_tokenizer(
                 raise OutOfTimeError(out_of_time(progress, "merging begins again from its counts"))
 
         trained = train_from_counts(
-            counts,
-            settings.vocab_size,
-            special_tokens=settings.all_special_tokens,
-            tie_break=settings.tie_break,
-            min_frequency=settings.min_frequency,
-            workers=settings.workers,
-            progress=advance,
+            counts, settings.vocab_size, special_tokens=settings.all_special_tokens,
+            tie_break=settings.tie_break, min_frequency=settings.min_frequency,
+            workers=settings.workers, progress=advance,
         )
     return Tokenizer.from_vocabulary(
-        trained.vocabulary,
-        pattern=trained.pattern,
-        tie_break=trained.tie_break,
+        trained.vocabulary, pattern=trained.pattern, tie_break=trained.tie_break,
         eos_token=end_of_text_token(settings, None),
     )
 
@@ -112,8 +100,8 @@ class Counted(Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unkn
 class CountUnits:
     """Makes workers that count the pre-tokens of units.
 
-    The workers of this process count in `tables`, each in one of its own. These are not pickled:
-    workers of another process return the counts of each unit.
+    Workers of this process add to `tables`, each to its own; those of another process, for tables
+    are not pickled, return the counts of each unit.
     """
 
     def __init__(
@@ -127,7 +115,7 @@ class CountUnits:
         return vars(self) | {"_tables": None, "_idle": []}
 
     def __call__(self) -> Callable[[WorkUnit], tuple[DocumentBatch, FrozenCounts | None]]:
-        """Make a worker, which returns the batch of a unit, without text, and maybe its counts."""
+        """Make a worker, which returns the batch of a unit without text, and maybe its counts."""
         from bpe import PretokenCounts
         from bpe.count import added_up
 
@@ -145,7 +133,7 @@ class CountUnits:
         return count
 
     def own_table(self) -> PretokenCounts | None:
-        """Take a table that no other worker has; may be called on any thread."""
+        """Return a table that no other worker has; None in another process. Any thread may call."""
         from bpe import PretokenCounts
 
         if self._tables is None:
@@ -164,9 +152,8 @@ class CountPass:
     """The pass over the sources that counts the pre-tokens of all documents but validation.
 
     Workers count in tables of their own, which are merged and saved at the end. Now and then they
-    pause, and counts are saved as a checkpoint; that takes less than one part in `_WORK_PER_SAVING`
-    of the time. When the tables exceed their memory, they are saved as a run and emptied. Arguments
-    and errors are those of `train_tokenizer`.
+    pause while counts are saved as a checkpoint. When the tables exceed their memory, they are
+    saved as a run and emptied. Arguments and errors are those of `train_tokenizer`.
     """
 
     sources: Sequence[Source]
@@ -179,6 +166,7 @@ class CountPass:
         settings = self.settings
         self._like = settings.pattern, tuple(settings.all_special_tokens)
         self._tables: list[PretokenCounts] = []
+        self._is_over = False  # all units are counted
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         checkpoints = self.journal.of(Counted)
         self._runs = [each.run for each in checkpoints if each.run is not None]
@@ -186,7 +174,7 @@ class CountPass:
         self.at.run = None
 
     def run(self) -> FrozenCounts:
-        """Count what is left to count; return the counts of all."""
+        """Count what is left to count; return all counts."""
         at, progress = self.at, self.progress
         self._remove_leftovers()
         if at.is_all:
@@ -196,26 +184,34 @@ class CountPass:
             self._merge(self._saved())
         n_bytes = sum(source.n_bytes for source in self.sources)
         with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
-            units = Pausing(units_after(self.sources, at.source, at.after))
-            seconds = 0.0
-            while not units.is_over:
+            units, seconds = units_after(self.sources, at.source, at.after), 0.0
+            while not self._is_over:
                 self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
-                if units.is_over:
-                    self._check_countable()
+                if self._is_over:
+                    ended = {"train": at.documents - at.validation}
+                    ended |= {"val": at.validation} if at.divided else {}
+                    for name, n in ended.items():
+                        check_has_documents(name, self.sources, n, at.documents, at.left_out)
                 began = time.monotonic()
-                self._checkpoint(units.is_over)
+                self._checkpoint()
                 seconds = time.monotonic() - began
-                if not units.is_over and progress.out_of_time():
+                if not self._is_over and progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
             return self._merged()
 
-    def _count(self, units: Pausing[tuple[int, WorkUnit]], seconds: float, stage: Stage) -> None:
+    def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
-        at = self.at
-        units.paused = False
-        pause = time.monotonic() + seconds
+        at, paused, pause = self.at, False, time.monotonic() + seconds
+
+        def until_paused() -> Iterator[Numbered]:
+            while not paused:
+                if (numbered := next(units, None)) is None:
+                    self._is_over = True
+                    return
+                yield numbered
+
         work = CountUnits(*self._like, self._tables)
-        counted = run_numbered(units, work, self.settings.workers, self.executor)
+        counted = run_numbered(until_paused(), work, self.settings.workers, self.executor)
         with closing(counted) as results:
             for index, unit, (batch, counts) in results:
                 if counts is not None:
@@ -228,11 +224,11 @@ class CountPass:
                 at.source, at.after = place_after(index, unit)
                 stage.advance(unit.n_bytes)
                 is_due = time.monotonic() >= pause or self.progress.out_of_time()
-                units.paused = is_due or self._is_full()
+                paused = is_due or self._is_full()
         at.bytes, at.seconds = stage.done, stage.seconds
 
     def _merge(self, counts: FrozenCounts) -> None:
-        """Add counts that were made elsewhere; no worker of this process may have a table."""
+        """Add counts of another process or run; no worker of this process may have a table."""
         from bpe import PretokenCounts
 
         if not self._tables:
@@ -240,24 +236,16 @@ class CountPass:
         self._tables[0].merge(counts)
 
     def _is_full(self) -> bool:
-        """Return True if the tables exceed their memory."""
         return sum(table.n_bytes for table in self._tables) > self._most
 
-    def _check_countable(self) -> None:
-        at = self.at
-        n_train = at.documents - at.validation
-        check_has_documents("train", self.sources, n_train, at.documents, at.left_out)
-        if at.divided:
-            check_has_documents("val", self.sources, at.validation, at.documents, at.left_out)
-
-    def _checkpoint(self, is_over: bool) -> None:
+    def _checkpoint(self) -> None:
         """Save counts: as a run if tables are full, or at the end if there are runs already."""
         at, tables = self.at, self._tables
-        if tables and (self._is_full() or (is_over and self._runs)):
+        if tables and (self._is_full() or (self._is_over and self._runs)):
             at.run = spill.write_run(self.journal.storage, f"{_RUN}{len(self._runs)}", tables)
             self._runs.append(at.run)
             tables.clear()
-        if at.run is not None or not is_over:
+        if at.run is not None or not self._is_over:
             self._save([table.arrays() for table in tables])
             at.run = None
 
@@ -296,7 +284,7 @@ class CountPass:
         return spill.counts_in(content, at.n_words, at.digest, at.file, self._like)
 
     def _remove_leftovers(self) -> None:
-        """Remove files of no checkpoint: of one that was not written, or of an older one."""
+        """Remove files that do not belong to the last checkpoint."""
         known = {self.at.file}
         if not self.at.is_all:
             known.update(run.file for run in self._runs)

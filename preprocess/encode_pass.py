@@ -86,24 +86,16 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch of documents and its token ids, from which columns are computed.
-
-    Attributes:
-        batch: The documents.
-        ids: uint16|uint32[n_tokens], special tokens around the documents included.
-        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-        special: The special ids around each document.
-        lengths: Returns the bytes of each token, as `token_lengths`.
-    """
+    """A batch of documents and its token ids, from which columns are computed."""
 
     batch: DocumentBatch
-    ids: NDArray[np.unsignedinteger[Any]]
-    offsets: NDArray[np.int64]
+    ids: NDArray[np.unsignedinteger[Any]]  # [n_tokens], with those around the documents
+    offsets: NDArray[np.int64]  # [n_documents + 1]: where the ids of each begin
     special: SpecialIds
-    lengths: Callable[[], NDArray[np.int64]]
+    lengths: Callable[[], NDArray[np.int64]]  # returns the bytes of each token: `token_lengths`
 
     def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions in `ids` of the tokens that contain bytes of the text.
+        """Find the tokens that contain bytes of the text: int64[n], positions in `ids`.
 
         Args:
             positions: int64[n], positions in `batch.buffer`, each inside a document.
@@ -131,8 +123,12 @@ class Part:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the further ones, by name
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Return name of a column -> its values."""
+        """Return name of a column -> its values, for all columns."""
         return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the numbers of documents that end, bytes and tokens."""
+        return len(self.document_ends), self.n_bytes, len(self.ids)
 
 
 # The batch of a unit without text, what it gives to each output, counts of special-token text.
@@ -172,29 +168,18 @@ class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=T
 class EncodePass:
     """One pass over sources that encodes their documents into sinks.
 
-    Attributes:
-        number: The number of the pass among those of the run.
-        sources: What is encoded, in order.
-        tokenizer: Encodes.
-        ids: The special ids around each document.
-        workers: Number of threads.
-        report: Takes in what is counted.
-        progress: Shows what is done.
-        journal: Takes checkpoints, and has those of an earlier run; None: there are none.
-        executor: Runs the work of encoding on units.
-
     Raises:
         JournalError: What an earlier run left is damaged.
     """
 
-    number: int
+    number: int  # of the pass among those of the run
     sources: Sequence[Source]
     tokenizer: AnyTokenizer
     ids: SpecialIds
     workers: int
-    report: Report
+    report: Report  # takes in what is counted
     progress: Progress
-    journal: Journal | None = None
+    journal: Journal | None = None  # None: there are no checkpoints
     executor: Executor = run_on_threads
 
     def __post_init__(self) -> None:
@@ -219,7 +204,7 @@ class EncodePass:
         Args:
             names: Name of an output -> NAME of its files; documents are assigned to outputs by
                 their position here.
-            sinks: Opens them.
+            sinks: Opens the sinks.
 
         Returns:
             Name of an output -> the result of its sink.
@@ -228,7 +213,7 @@ class EncodePass:
             CorpusError: Text cannot be read, or an output has no documents.
             OutputError: A sink cannot be written.
             JournalError: What an earlier run left is damaged.
-            OutOfTimeError: The time that the run may take is over.
+            OutOfTimeError: The time limit of the run is reached.
         """
         assert self.journal is not None
         if any(each.number == self.number for each in self.journal.of(Finished)):
@@ -293,11 +278,7 @@ class EncodePass:
         return self.progress.stage(title.strip(), n_bytes, "B", at.bytes, at.seconds)
 
     def run(self, sinks: Mapping[str, Sink]) -> None:
-        """Encode every unit, append its ids, count; raises as `fill`.
-
-        Args:
-            sinks: Name of an output -> where its documents go; without one, they are only counted.
-        """
+        """Encode every unit into the sinks of the outputs, count (only, without one); as `fill`."""
         self._report_earlier(sinks)
         for each in self._of_sources:
             each.outputs = each.outputs or [Counts() for _ in sinks]
@@ -316,7 +297,7 @@ class EncodePass:
             closing(run_numbered(units, encoding, self.workers, self.executor)) as results,
         ):
             for index, unit, result in results:
-                # The last unit of a file is followed by no other read of it.
+                # No read of the file follows that of its last unit.
                 unit.check_unchanged()
                 if index != source or after is None:
                     digest = xxhash.xxh3_128()
@@ -325,7 +306,7 @@ class EncodePass:
                 del content
                 self._of_sources[index].digest = digest.hexdigest()
                 self._take(index, result, sinks)
-                # Its text and ids make room for those of a unit to come.
+                # The memory of its text and ids is free for the next unit.
                 del result
                 stage.advance(unit.n_bytes)
                 source, after = place_after(index, unit)
@@ -348,17 +329,17 @@ class EncodePass:
         tokens = self._look_alikes.tokens
         report.look_alikes.update(dict(zip(tokens, look_alikes.tolist(), strict=True)))
         for part in parts:
-            source.counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
+            source.counts.add(*part.counts())
         outputs = zip(sinks.items(), parts, source.outputs, strict=False)
         for (name, sink), part, of_source in outputs:
             sink.append(part.ids, part.document_ends, **part.columns)
-            for counts in (report.outputs[name], of_source):
-                counts.add(len(part.document_ends), part.n_bytes, len(part.ids))
+            report.outputs[name].add(*part.counts())
+            of_source.add(*part.counts())
 
     def _checkpoint(
         self, source: int, after: Place | None, stage: Stage, sinks: Mapping[str, Sink]
     ) -> tuple[Encoded, list[Stream]]:
-        """(the checkpoint at a place, what has to be on the disk before it)."""
+        """Return (the checkpoint at a place, the streams to sync before it)."""
         report = self.report
         new = range(self._at.source, min(source + 1, len(self.sources)))
         self._at = entry = Encoded(

@@ -1,21 +1,19 @@
 """What a run has done so far, so that the same command resumes it where it was interrupted.
 
-An entry is written after everything that it speaks of is on the disk, so whatever the last sound
-entry states is there. An entry that was being written when the power failed is passed over; any
-other damage is an error, never a guess. Entries are JSON, one to the line:
+An entry is written after everything that it describes is on the disk. A last line that is
+incomplete is passed over; any other damage is an error. Entries are JSON, one per line:
 
     {"check": "0f...", "entry": {"kind": "encoded", ...}}
 
-`check` is xxh3_64 of the entry's text after the check of the line before, so a line that is
-changed, missing or in another place is noticed. The kinds of entries are defined where they are
-written: `preprocess.outputs`, `preprocess.count_pass` and `preprocess.encode_pass`.
+`check` is the xxh3_64 of the previous check and the entry's text, so a line that is changed,
+missing or moved is noticed. The kinds of entries are defined where they are written:
+`preprocess.outputs`, `preprocess.count_pass` and `preprocess.encode_pass`.
 
-Policy: about once a second the streams are brought to the disk (fdatasync) by a thread of the
-journal's own, and then an entry states how long they are. The work continues meanwhile, and waits
-only if a second later the disk is still not ready. Ends of stages are waited for. So a run that is
-killed loses about a second of work, and one that loses its power loses no more. A disk that is
-ready gets its share 16 times as often in the first second, and ever less often up to the 16th; and
-after every few megabytes when the end is near: it would be most of what is waited for there.
+Policy: about once a second a thread of the journal syncs the streams (fdatasync) and then writes an
+entry with their lengths. The work continues meanwhile, and waits only if the disk is not ready a
+second later, and at ends of stages. So a killed process or a power cut loses about one second of
+work. A disk that is ready is used 16 times as often in the first second, ever less often up to the
+16th, and after every few megabytes near the end, where the rest would have to be waited for.
 """
 
 from __future__ import annotations
@@ -46,21 +44,17 @@ class JournalError(DamagedStateError, ValueError):
 
 
 def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
-    """(the line of an entry, its check), where `before` is the check of the line before."""
+    """Return (the line of an entry, its check); `before` is the check of the line before."""
     text = json.dumps(msgspec.to_builtins(entry, str_keys=True), separators=(",", ":"))
     check = xxhash.xxh3_64_hexdigest((before + text).encode())
     return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
 
 
 def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]:
-    """Yield the sound entries of a journal, each with its check and the end of its line.
-
-    Args:
-        content: The whole file.
-        where: Its name in messages.
+    """Yield the entries of a journal's content, each with its check and the end of its line.
 
     Raises:
-        JournalError: A line is damaged and is not the last.
+        JournalError: A line is damaged and is not the last; `where` names the file.
     """
     check, start = "", 0
     for number, line in enumerate(io.BytesIO(content), 1):
@@ -77,7 +71,7 @@ def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]
 
 
 def _sound(line: bytes, before: str) -> tuple[Entry, str] | None:
-    """(the entry of a line, its check), or None if the line is not as it was written."""
+    """Return (the entry of a line, its check), or None if the line is damaged."""
     try:
         entry = json.loads(line)["entry"]
         written, check = _line(entry, before)
@@ -90,11 +84,7 @@ def _sound(line: bytes, before: str) -> tuple[Entry, str] | None:
 
 @contextmanager
 def understanding() -> Iterator[None]:
-    """Turn what is raised over an entry of unknown content into a JournalError.
-
-    Raises:
-        JournalError: That happened inside the `with`.
-    """
+    """Turn what an entry of unknown content raises inside the `with` into a JournalError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -105,15 +95,12 @@ def understanding() -> Iterator[None]:
 
 
 class Journal:
-    """The entries of one run, and the thread that brings them to the disk.
-
-    Args:
-        storage: Holds the journal and the streams that it speaks of.
+    """The entries of one run, and the thread that writes them to the disk.
 
     Attributes:
-        storage: As given.
+        storage: Holds the journal and the streams that it describes.
         entries: Those of earlier runs of the same command, in order.
-        n_entries: How many there are, those of this run included.
+        n_entries: Number of entries, those of this run included.
         seconds: The longest time between two entries that need not be waited for.
 
     Raises:
@@ -121,9 +108,8 @@ class Journal:
     """
 
     def __init__(self, storage: Storage) -> None:
+        self.storage, self.seconds = storage, SECONDS_BETWEEN_COMMITS
         self.entries: list[Entry] = []
-        self.seconds = SECONDS_BETWEEN_COMMITS
-        self.storage = storage
         self._stream: Stream | None = None
         self._check, self._n_bytes = "", 0
         content = storage.get(JOURNAL_FILE) or b""
@@ -135,7 +121,7 @@ class Journal:
         self._began = self._committed = time.monotonic()
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the entries of a kind, a tagged struct, that earlier runs wrote.
+        """Return the entries of a kind (a tagged struct) of earlier runs.
 
         Raises:
             JournalError: An entry is not what the struct says.
@@ -146,15 +132,11 @@ class Journal:
             return [msgspec.convert(entry, kind, str_keys=True) for entry in found]
 
     def last(self, kind: type[Kind]) -> Kind | None:
-        """Return the last entry of a kind that earlier runs wrote; raises as `of`."""
+        """Return the last entry of a kind of earlier runs; raises as `of`."""
         return next(reversed(self.of(kind)), None)
 
     def due(self, ends_soon: bool = False) -> bool:
-        """Return True if a checkpoint is due.
-
-        Args:
-            ends_soon: The stage ends soon, and its end waits for the disk: no pause then.
-        """
+        """Return True if a checkpoint is due; without a pause if the stage ends soon."""
         now = time.monotonic()
         pause = self.seconds
         if self._under_way is None or self._under_way.done():
@@ -162,16 +144,14 @@ class Journal:
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Bring streams and then an entry to the disk, soon; return before that is done.
-
-        What streams hold at this moment has to be what the entry says of them, or more.
+        """Sync streams, which hold at least what the entry states, and write it; do not wait.
 
         Raises:
-            OutputError: This or the commit before failed.
+            OutputError: The commit before failed.
         """
         self.wait()
         self._committed = time.monotonic()
-        # Made here and now: what the entry is made of changes while the thread is at work.
+        # The line is made here: the entry changes while the thread is at work.
         self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
 
     def wait(self) -> None:
@@ -185,7 +165,7 @@ class Journal:
             under_way.result()
 
     def rest(self) -> None:
-        """Wait until nothing is being written, whatever becomes of it."""
+        """Wait until nothing is being written; ignore errors."""
         if self._under_way is not None:
             self._under_way.exception()
 
@@ -208,7 +188,7 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # An error that is being raised says more than one of this thread would.
+        # An error of the thread is dropped: there is another one, or nothing was waited for.
         self._thread.shutdown(wait=True)
         if self._stream is not None:
             self._stream.close()

@@ -1,11 +1,10 @@
 """Keep a run within `--memory-limit`; a result never depends on it.
 
-The limit bounds anonymous memory (RssAnon), which leaves out pages of files that the system caches.
-If not all workers fit, units are reduced to 256 KiB, then workers are removed until the others fit,
-then the units of the last one are reduced. Counts of pre-tokens go to files when their tables take
-a quarter of what is left. Merging cannot be divided: if it does not fit it is refused, but counts
-are kept, so that a run with a greater limit resumes there. Documents that may be cut nowhere (see
-the patterns) are read whole, whatever the limit.
+The limit bounds anonymous memory (RssAnon), which leaves out the file cache. If not all workers
+fit, units are reduced to 256 KiB, then workers are removed, then the units of the last one are
+reduced. Counts of pre-tokens go to files when their tables take a quarter of what is left. Merging
+cannot be divided: if it does not fit, an error says so, and a run with a greater limit resumes from
+the counts. Documents without a safe cut are read whole, whatever the limit.
 """
 
 from __future__ import annotations
@@ -17,41 +16,33 @@ from bpe.errors import TokenbinError
 from preprocess.settings.options import SettingsError
 from preprocess.settings.schema import ReadSettings, TrainSettings
 
-# Measured: the interpreter with compiled kernels and a tokenizer of 32,000 ids; the words that all
-# workers have merged; what each has of its own; text, places of documents, boundaries and ids of
-# its unit and of those that wait. The last is 5 for a byte of English and 10 for one of pre-tokens
-# of a byte, but 70 where every other byte is a document, and 10 more with ids of four bytes. What
-# another library encodes takes more, as strings and lists of integers.
-_BASE = 220_000_000
-_WORDS = 150_000_000
+# Measured, in bytes.
+_BASE = 220_000_000  # the interpreter with compiled kernels and a tokenizer of 32,000 ids
+_WORDS = 150_000_000  # the cache of pre-tokens
 _OF_WORKER = 30_000_000
+# Text, bounds, ids of a unit and of those that wait: 5 for English, 10 for pre-tokens of a byte, 70
+# where every other byte is a document, 10 more for ids of four bytes. Other libraries take more.
 _OF_UNIT_BYTE = 90
 _SMALL_UNIT, _LEAST_UNIT = 256 * 1024, 64 * 1024
 _OF_ID = 1_000
-# Of what is left to tables of counts: they double, which needs both for a moment, and are copied.
-_TABLES_SHARE = 4
+_TABLES_SHARE = 4  # tables double, which needs both for a moment, and are copied
 
 Settings = TypeVar("Settings", bound=ReadSettings)
 
 
 class MemoryLimitError(TokenbinError):
-    """Something needs more memory than the run may take; what was done is kept."""
+    """A step needs more memory than the limit; what was done is kept."""
 
 
 def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:
     """Return how many bytes tables of counts may take before they go to files."""
     if limit is None:
         return float("inf")
-    # Counting needs no words of encoders.
     return max(limit - _BASE - workers * _OF_UNIT_BYTE * unit_size, 0) / _TABLES_SHARE
 
 
 def check_merging(limit: int | None, n_bytes: int, n_words: int) -> None:
-    """Check that merging so many pre-tokens of so many bytes fits.
-
-    Raises:
-        MemoryLimitError: It takes more than the limit.
-    """
+    """Raise MemoryLimitError if merging so many pre-tokens of so many bytes does not fit."""
     from bpe.train import memory_of_merging
 
     needed = _BASE + memory_of_merging(n_bytes, n_words)

@@ -257,7 +257,7 @@ class Outputs:
             logger.warning(
                 "what was done is kept in %s: the same command goes on there%s",
                 self.storage.where(), when if is_unavailable else "",
-            )  # fmt: skip
+            )
 
 
 # --- tokenizer files ---

@@ -172,9 +172,7 @@ def _tokenizer_of_build(settings: BuildSettings, options: Mapping[str, Any]) -> 
     if unused := sorted(given - used):
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
-            " (it has %s tokens)",
-            ", ".join(unused),
-            f"{tokenizer.vocab_size:,}",
+            " (it has %s tokens)", ", ".join(unused), f"{tokenizer.vocab_size:,}",
         )
     return tokenizer
 
@@ -242,12 +240,10 @@ def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> 
         if most is not None and shard.n_tokens > most
     ]
     if large:
+        which = "1 document is" if len(large) == 1 else f"{len(large):,} documents are"
         logger.warning(
-            "%s larger than %s tokens, each with a shard of its own: %s; --split-documents"
-            " divides them",
-            "1 document is" if len(large) == 1 else f"{len(large):,} documents are",
-            f"{most:,}",
-            listed(large),
+            "%s larger than %s tokens, each with a shard of its own: %s; --split-documents divides"
+            " them", which, f"{most:,}", listed(large),
         )
 
 

@@ -1,9 +1,8 @@
 """Progress of a run: stages, bars and lines while it works, times and memory for its statistics.
 
-On a terminal there is a bar for whatever takes more than a second; elsewhere one line every 30
-seconds; neither if the user asked for quiet. The log file gets every line. With `--verbose` bars
-and lines also report the use of memory, processors and disk since the last report. Everything goes
-through the loggers "bpe" and "preprocess", so a program that calls `build` decides where it goes.
+A stage of more than a second has a bar on a terminal, elsewhere a line every 30 seconds; the log
+file gets every line. Lines go through the loggers "bpe" and "preprocess", so a program that calls
+`build` decides where they go.
 """
 
 from __future__ import annotations
@@ -26,49 +25,37 @@ logger = logging.getLogger("preprocess")
 
 SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
-# How often a bar reports the use of the machine.
-_SECONDS_BETWEEN_LOOKS = 1.0
-# The system takes a good part of a millisecond to report the memory in use.
-_SECONDS_BETWEEN_NOTES = 0.05
+_SECONDS_BETWEEN_LOOKS = 1.0  # of a bar at the use of the machine
+_SECONDS_BETWEEN_NOTES = 0.05  # to measure the memory takes a good part of a millisecond
 
 Show = Literal["bars", "lines", "nothing"]
 
 
 @dataclass
 class Stage:
-    """A part of a run that is timed and shown, as "encoding train".
-
-    Attributes:
-        name: What is going on, in two or three words.
-        total: How much there is to do.
-        unit: "B" for bytes of sources, else a noun.
-        done: How much of it is done, `done_before` included.
-        seconds: How long it took until the last look, `seconds_before` included.
-        done_before: How much of it earlier runs did.
-        seconds_before: How long they took.
-    """
+    """A part of a run that is timed and shown, as "encoding train"."""
 
     name: str
     total: int
-    unit: str
-    done: int = 0
-    seconds: float = 0.0
-    done_before: int = 0
+    unit: str  # "B" for bytes of sources, else a noun
+    done: int = 0  # `done_before` included
+    seconds: float = 0.0  # until the last report, `seconds_before` included
+    done_before: int = 0  # by earlier runs
     seconds_before: float = 0.0
     _shown: Callable[[int], None] = field(default=lambda done: None, repr=False)
 
     def facts(self) -> dict[str, Any]:
-        """Describe it for stats.json and the journal."""
+        """Describe the stage for stats.json and the journal."""
         return {"name": self.name, "seconds": self.seconds, "done": self.done, "unit": self.unit}
 
     def advance(self, amount: int) -> None:
-        """Report that so much more is done."""
+        """Report that `amount` more is done."""
         self.done += amount
         self._shown(self.done)
 
 
 class OutOfTimeError(TokenbinError):
-    """The time that a run may take is over; what it has done is kept."""
+    """The time limit of a run is reached; what was done is kept."""
 
 
 class Progress:
@@ -82,8 +69,7 @@ class Progress:
 
     Attributes:
         stages: Those that were begun.
-        peak_memory: Greatest anonymous resident memory seen, in bytes, which leaves out pages of
-            mapped files. Where the system does not tell, the greatest resident memory.
+        peak_memory: Greatest `anonymous_memory` seen, in bytes.
     """
 
     def __init__(
@@ -94,26 +80,25 @@ class Progress:
         verbose: bool = False,
     ) -> None:
         self.stages: list[Stage] = []
-        self.peak_memory = 0
-        self._noted = -math.inf
+        self.peak_memory, self._noted = 0, -math.inf
         self._show, self._stream, self._clock, self._verbose = show, stream, clock, verbose
         self._started, self._deadline = 0.0, math.inf
 
     def begin(self, max_minutes: float | None) -> None:
-        """Begin to count the time of the run, which may take `max_minutes`; None: any time."""
+        """Begin to count the time of the run, which may take `max_minutes`."""
         self._started = self._clock()
         self._deadline = self._started + 60 * (math.inf if max_minutes is None else max_minutes)
 
     def out_of_time(self) -> bool:
-        """Return True if the time that the run may take is over."""
+        """Return True if the time limit is reached."""
         return self._clock() >= self._deadline
 
     def seconds(self) -> float:
-        """Return the time of the run, that of earlier runs for its stages included."""
+        """Return the time of the run and of earlier runs for its stages."""
         return self._clock() - self._started + sum(each.seconds_before for each in self.stages)
 
     def add_stage_before(self, name: str, seconds: float, done: int, unit: str) -> None:
-        """Take in a stage that an earlier run finished."""
+        """Add a stage that an earlier run finished."""
         self.stages.append(Stage(name, done, unit, done, seconds, done, seconds))
 
     @contextmanager
@@ -127,10 +112,10 @@ class Progress:
         line: Callable[[Stage, float], str] | None = None,
         seconds_between_lines: float | None = None,
     ) -> Iterator[Stage]:
-        """Time and show what happens inside the `with`.
+        """Time and show what happens inside the `with`; most arguments are as in `Stage`.
 
-        `line` writes the lines of this stage (None: `line_of` does) every `seconds_between_lines`
-        (None: 30), the first at once if it is given; the other arguments are as in `Stage`.
+        `line` (None: `line_of`) makes a line every `seconds_between_lines` (None: 30), the first at
+        once if it is given.
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
@@ -172,18 +157,13 @@ class Progress:
         from tqdm import tqdm
 
         return tqdm(
-            desc=stage.name,
-            total=stage.total,
-            initial=stage.done_before,
-            unit=stage.unit,
-            unit_scale=True,
-            delay=_SECONDS_BEFORE_BAR,
-            dynamic_ncols=True,
+            desc=stage.name, total=stage.total, initial=stage.done_before, unit=stage.unit,
+            unit_scale=True, delay=_SECONDS_BEFORE_BAR, dynamic_ncols=True,
             file=self._stream or sys.stderr,
         )
 
     def note_memory(self) -> None:
-        """Look at the memory in use now, unless that was just done."""
+        """Measure the memory in use, unless that was just done."""
         now = self._clock()
         if now - self._noted >= _SECONDS_BETWEEN_NOTES:
             self._noted = now
@@ -191,7 +171,7 @@ class Progress:
 
 
 def line_of(stage: Stage, seconds: float) -> str:
-    """One line about an unfinished stage.
+    """Describe an unfinished stage in a line.
 
     >>> line_of(Stage("encoding", 200_000_000, "B", done=50_000_000), 10.0)
     'encoding: 25 %, 50.0 of 200.0 MB, 5.0 MB/s, about 30 s left'
@@ -208,7 +188,7 @@ def line_of(stage: Stage, seconds: float) -> str:
 
 
 class _MachineUse:
-    """Describes the use of the machine since the last description, which was at `seconds`."""
+    """Describes the use of the machine since the last description, at `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -219,12 +199,11 @@ class _MachineUse:
         passed, used = max(now - self.seconds, 1e-9), used_resources()
         rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
         self.seconds, self._used = now, used
-        texts = [f"memory {anonymous_memory() / 1e6:,.0f} MB"]
-        texts.append(f"{rates['cpu_seconds']:.1f} processors")
+        text = f"memory {anonymous_memory() / 1e6:,.0f} MB, {rates['cpu_seconds']:.1f} processors"
         for what in ("read", "write"):
             if f"disk_{what}_bytes" in rates:
-                texts.append(f"disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s")
-        return ", ".join(texts)
+                text += f", disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s"
+        return text
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -248,12 +227,7 @@ def duration(seconds: float) -> str:
 
 
 def used_resources() -> dict[str, float]:
-    """Measure what this process used so far.
-
-    Returns:
-        "cpu_seconds"; where the system tells, "disk_read_bytes" and "disk_write_bytes", which are
-        those that reached the disk.
-    """
+    """Measure "cpu_seconds" so far, and on Linux "disk_read_bytes" and "disk_write_bytes"."""
     times, counters = os.times(), system_values(Path("/proc/self/io"))
     used: dict[str, float] = {"cpu_seconds": times.user + times.system}
     for name in ("read_bytes", "write_bytes"):
@@ -263,7 +237,7 @@ def used_resources() -> dict[str, float]:
 
 
 def anonymous_memory() -> int:
-    """Measure anonymous resident memory in bytes; where that is not told, the peak of all."""
+    """Measure resident memory without mapped files, in bytes; elsewhere than Linux the peak."""
     if anonymous := system_values(Path("/proc/self/status")).get("RssAnon"):
         return int(anonymous.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -271,11 +245,7 @@ def anonymous_memory() -> int:
 
 
 def system_values(path: Path) -> dict[str, str]:
-    """Read a file of lines "NAME: VALUE" of Linux; of equal names the first counts.
-
-    Returns:
-        Name -> value; empty if this is not Linux, or the file may not be read.
-    """
+    """Read a file of lines "NAME: VALUE"; {} if it cannot be read. The first of a name counts."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except OSError:

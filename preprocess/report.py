@@ -1,7 +1,4 @@
-"""Report what a run did: counts of documents, bytes and tokens, rates, and the closing lines.
-
-Nothing here goes into a token file or a manifest.
-"""
+"""Report what a run read and wrote: counts, rates, closing lines, and why it had to stop."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """Documents, their bytes and their tokens, special tokens around them included."""
+    """Number of documents, their bytes, and their tokens with the special ones around them."""
 
     documents: int = 0
     bytes: int = 0
     tokens: int = 0
 
     def add(self, documents: int, n_bytes: int, tokens: int) -> None:
-        """Add to the counts."""
+        """Add other counts."""
         self.documents += documents
         self.bytes += n_bytes
         self.tokens += tokens
 
     def with_ratios(self) -> dict[str, Any]:
-        """Convert them for stats.json."""
+        """Describe the counts for stats.json."""
         return asdict(self) | {
             "bytes_per_token": _ratio(self.bytes, self.tokens),
             "tokens_per_document": _ratio(self.tokens, self.documents),
@@ -43,7 +40,7 @@ class Counts:
 
 @dataclass
 class LeftOut:
-    """Counts of what was not taken from the sources as it was."""
+    """Number of documents that were dropped, and of sequences that were replaced."""
 
     empty_documents: int = 0
     skipped_documents: int = 0
@@ -62,19 +59,12 @@ class LeftOut:
 
 @dataclass
 class Report:
-    """Filled by the passes over the text.
+    """Filled by the passes that encode."""
 
-    Attributes:
-        outputs: Counts of each output, by name.
-        sources: Each source that was encoded with its counts, in order.
-        left_out: What was dropped, skipped and replaced.
-        look_alikes: Special token -> how often documents spell it.
-    """
-
-    outputs: dict[str, Counts] = field(default_factory=dict)
-    sources: list[tuple[Source, Counts]] = field(default_factory=list)
+    outputs: dict[str, Counts] = field(default_factory=dict)  # by name
+    sources: list[tuple[Source, Counts]] = field(default_factory=list)  # in order
     left_out: LeftOut = field(default_factory=LeftOut)
-    look_alikes: Counter[str] = field(default_factory=Counter)
+    look_alikes: Counter[str] = field(default_factory=Counter)  # text of special tokens
 
     def total(self) -> Counts:
         """Sum the counts of all sources."""
@@ -85,10 +75,8 @@ class Report:
 
     def stats(self, progress: Progress, seconds: float) -> dict[str, Any]:
         """Describe the run for stats.json, except its settings."""
-        total = self.total()
-        encoding = sum(
-            stage.seconds for stage in progress.stages if stage.name.startswith("encoding")
-        )
+        total, stages = self.total(), progress.stages
+        encoding = sum(each.seconds for each in stages if each.name.startswith("encoding"))
         return {
             "files": len(self.sources),
             **total.with_ratios(),
@@ -192,7 +180,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def out_of_time(progress: Progress, what_next: str) -> str:
-    """Report each stage: the share that is done, its rate, and the time that all of it takes."""
+    """Describe each stage: the share that is done, its rate, and the time that it takes in all."""
     stages = []
     for stage in progress.stages:
         done, seconds = stage.done - stage.done_before, stage.seconds - stage.seconds_before
@@ -207,7 +195,7 @@ def out_of_time(progress: Progress, what_next: str) -> str:
 
 
 def check_has_text(sources: Sequence[Source], name: str) -> None:
-    """Refuse sources of zero bytes altogether."""
+    """Raise CorpusError if sources have zero bytes altogether; `name` is their first output."""
     if not any(source.n_bytes for source in sources):
         raise CorpusError(
             f"{_names(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
@@ -218,15 +206,7 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
 def check_has_documents(
     name: str, sources: Sequence[Source], n_documents: int, n_everywhere: int, left_out: LeftOut
 ) -> None:
-    """Refuse an output without documents, and say why it has none.
-
-    Args:
-        name: The output.
-        sources: What is read for it.
-        n_documents: Its documents.
-        n_everywhere: Documents of the sources, whichever output they go to.
-        left_out: What was dropped or skipped so far.
-    """
+    """Raise CorpusError if an output has no documents, of `n_everywhere` in its sources."""
     if n_documents:
         return
     if n_everywhere:

@@ -1,12 +1,10 @@
-"""A pool of memory for arrays: what is released by one is handed out for the next.
+"""A pool of memory for arrays.
 
-- An array shares memory with no other that is alive, and keeps no more than twice what it needs;
-  its first content is undefined.
-- Memory is released when the last array, view or memoryview made of it is gone.
-- When memory for another one is made, little more stays free than is in use.
+Memory is released when the last array, view or memoryview made of it is gone. An array shares
+memory with no other that is alive, and keeps at most twice what it needs. When memory is mapped,
+little more stays free than is in use.
 
-Fresh memory costs more than to fill it again: the system hands it out page by page, full of zeros,
-at the first touch, and takes it back as soon as the arrays are gone.
+Fresh memory costs more than filling it: the system maps it page by page at the first touch.
 """
 
 from __future__ import annotations
@@ -21,37 +19,29 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-# Sizes are rounded up to a multiple of this, so that the next one, a little larger, fits too. Less
-# than this is quick to come by, and would keep as much.
+# Sizes are multiples of this, so that a slightly larger array fits, too; smaller ones are cheap.
 _STEP = 1 << 16
-# Bytes that may be free beside as many as are in use: arrays may become smaller for good.
-_SPARE = 1 << 25
+_SPARE = 1 << 25  # bytes that may be free besides as many as are in use
 
 
 def _mapped(n_bytes: int) -> mmap.mmap:
     """Map memory of which a page is resident when it has been written to."""
-    # Private, so that a process that is forked has its own; Windows, which knows no other, does not
-    # fork.
+    # Private, so that a forked process has its own; Windows has no flags, and does not fork.
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     return mmap.mmap(-1, n_bytes, **flags)
 
 
 class ReusedMemory:
-    """Hands out arrays, and takes their memory back when they are gone.
+    """Pool of at most `limit` free pieces of memory, each of at most `largest` bytes.
 
-    Nothing here locks: a thread may be interrupted by a signal anywhere, and a forked process lacks
-    the other threads.
-
-    Args:
-        limit: How many may be free.
-        largest: Bytes of the largest that is used again.
+    Nothing here locks: a signal may interrupt a thread anywhere, and a fork has no other threads.
     """
 
     def __init__(self, limit: int, largest: int) -> None:
         self._largest = largest
-        # What was in use last, and is near the processor, comes last.
+        # What was in use last, and is in the processor's cache, comes last.
         self._free: deque[mmap.mmap] = deque(maxlen=limit)
-        # The size of what is in use, and what notices that it is no more.
+        # The sizes of those in use, and references that report when they are gone.
         self._used: dict[int, tuple[int, weakref.ref[NDArray[np.uint8]]]] = {}
         self._numbers = itertools.count()
 
@@ -62,7 +52,7 @@ class ReusedMemory:
         try:
             memory = self._acquire(n_bytes, -(-n_bytes // _STEP) * _STEP)
         except OSError:
-            return np.empty(n_bytes, np.uint8)  # or its error that memory is used up
+            return np.empty(n_bytes, np.uint8)  # or raise its MemoryError
         # NumPy makes this the base of every array made of it.
         whole = np.frombuffer(memory, np.uint8)
         number = next(self._numbers)
@@ -71,7 +61,7 @@ class ReusedMemory:
         return whole[:n_bytes]
 
     def _acquire(self, n_bytes: int, rounded: int) -> mmap.mmap:
-        # Not a far larger one: somebody may keep the array.
+        # Not a far larger one: the array may be kept.
         most = max(rounded, n_bytes + n_bytes // 2)
         others: list[mmap.mmap] = []
         with suppress(IndexError):  # none is left, or another thread took it
@@ -79,7 +69,7 @@ class ReusedMemory:
                 others.append(memory)
             self._free.extend(reversed(others))
             return memory
-        # What is too small for this is for the others that come.
+        # Those that are too small are dropped.
         others = [memory for memory in others if len(memory) >= n_bytes]
         room = rounded + sum(size for size, _ in list(self._used.values())) + _SPARE
         sizes = itertools.accumulate(map(len, others))

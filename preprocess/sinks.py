@@ -1,8 +1,7 @@
-"""Where encoded documents go: the protocol of a sink, and token files as the one in use.
+"""Where encoded documents go: the protocol of a sink, and token files.
 
-A pass of encoding (`preprocess.encode_pass`) knows only sinks. Whatever a sink has to know to be
-resumed is in its states, which the journal keeps; so a sink of another kind is a class here and
-nothing else.
+`preprocess.encode_pass` knows only this protocol. A sink is resumed from its states, which the
+journal keeps.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ class Sink(Protocol):
 
     @property
     def streams(self) -> Sequence[Stream]:
-        """What has to be on the disk before a journal may record `state`."""
+        """Streams to sync before a journal records `state`."""
 
     def append(self, ids: Values, document_ends: Values, **columns: Values) -> None:
         """Append documents, as `TokenFileWriter.append`."""
 
     def state(self) -> Any:
-        """Progress since the previous call: a msgspec struct or what JSON can hold."""
+        """Return the progress since the previous call: a msgspec struct or JSON."""
 
     def finish(self, *_: Any, **fields: Any) -> Any:
-        """Bring everything to the disk; `fields` of `Manifest`, as `TokenFileWriter.finish`."""
+        """Sync everything; `fields` are those of `Manifest`, as in `TokenFileWriter.finish`."""
 
     def close(self) -> None:
-        """Let go of what is open; it may be called more than once."""
+        """Close what is open; may be called more than once."""
 
 
 class Sinks(Protocol):
     """Opens sinks of one kind."""
 
     def open(self, name: str, states: Sequence[Any]) -> Sink:
-        """Open the sink NAME, or resume it after all of its states, as JSON gives them back.
+        """Open the sink NAME, or resume it after all of its states, converted from JSON.
 
         Raises:
             OutputError: That failed.
-            DamagedStateError: It is not what the states say.
+            DamagedStateError: The sink is not what the states describe.
         """
 
     def finished(self, name: str) -> Any:

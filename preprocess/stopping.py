@@ -1,15 +1,13 @@
 """End a command that does not end by itself: after a signal, or when a worker hangs.
 
 A signal ends the process within about a second. The main thread raises `Stopped` and closes
-everything in order. It may be unable to: in a kernel that works on one huge unit, while kernels are
-compiled, or waiting for a worker. So another thread sees each signal as the system delivers it,
-waits a little, and then exits the process. What is in the journal is on the disk by then; the rest
-is lost as in a power cut: see `preprocess.journal`.
+everything in order. It cannot while it is in a kernel, compiles kernels or waits for a worker. So
+another thread receives each signal, waits a little, and then exits the process. What is in the
+journal is on the disk by then; the rest is lost as in a power cut: see `preprocess.journal`.
 
 A thread cannot be ended alone. So if a worker takes longer for a unit than any text needs (in a
-kernel, in a library, in a read that the disk never answers), the process reports the text and
-exits, too. If another program called `build`, its process is not ours to end: the text is only
-reported.
+kernel, a library, or a read that the disk never answers), the process reports the text and exits.
+If another program called `build`, the text is only reported.
 """
 
 from __future__ import annotations
@@ -26,10 +24,8 @@ from types import FrameType
 from typing import NoReturn
 
 SECONDS = 0.8
-# Seconds that a unit may take, as kernels may be compiled and the machine may be busy; and bytes of
-# it per further second, many times what the slowest tokenizer needs.
-PATIENCE = 600.0
-BYTES_A_SECOND = 10_000
+PATIENCE = 600.0  # seconds that any unit may take: kernels are compiled, the machine is busy
+BYTES_A_SECOND = 10_000  # of a unit per further second; the slowest tokenizer does many times more
 TICK = 5.0
 HUNG_CODE = 4
 
@@ -38,11 +34,7 @@ _is_command = False
 
 
 class Stopped(BaseException):
-    """A signal (SIGINT, too) asks the process to end; like KeyboardInterrupt it is no Exception.
-
-    Attributes:
-        number: The signal.
-    """
+    """Signal `number` asks the process to end; like KeyboardInterrupt it is no Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.strsignal(number))
@@ -57,12 +49,9 @@ def stopping() -> Iterator[None]:
         Stopped: One of the signals came.
     """
     global _is_command
+    numbers = [signal.SIGINT, signal.SIGTERM]
     # A process that was started in the background ignores SIGINT, and still does so.
-    numbers = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
+    numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     over = threading.Event()
@@ -86,7 +75,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
-    """Exit the process if it does not end by itself; runs in a thread of its own."""
+    """Exit the process if it does not end by itself after a signal; for a thread of its own."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
         while received := signals.read(1):
             number = received[0]
@@ -106,20 +95,17 @@ def _exit(state: str, error: str, code: int) -> NoReturn:
 
 @dataclass(eq=False)
 class _WatchedUnit:
-    """A unit that a worker has: its text, its bytes, and seconds so far."""
+    """A unit that a worker has."""
 
     where: str
     n_bytes: int
-    seconds: float = 0.0
+    seconds: float = 0.0  # so far
 
 
 class Watch:
-    """Notice units that are never finished.
+    """Notices units that are never finished: calls `hangs` once with the text and the seconds.
 
     Time is counted in ticks: none passes while the process is stopped or the machine sleeps.
-
-    Args:
-        hangs: Called once for each such unit, with its text and the seconds so far.
     """
 
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
@@ -129,7 +115,7 @@ class Watch:
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
-        """Watch a unit, text of `n_bytes` at `where`, while it is worked on inside the `with`."""
+        """Watch a unit, text of `n_bytes` at `where`, inside the `with`."""
         unit = _WatchedUnit(where, n_bytes)
         self._units.add(unit)
         try:

@@ -1,4 +1,4 @@
-"""Byte offsets in documents to positions among their token ids, for columns such as loss masks."""
+"""Map byte offsets in documents to positions among token ids, for columns such as loss masks."""
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""Work units of several sources: iterate over them in order, resume after any of them."""
+"""Work units of several sources: iterate over them, resume after any, run work on them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from bpe.parallel import run_in_order
 from preprocess.sources import Place, Source, WorkUnit
 from preprocess.stopping import watching
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 MakeWork = Callable[[], Callable[[WorkUnit], Result]]
 
 
@@ -31,21 +30,18 @@ def place_after(index: int, unit: WorkUnit) -> tuple[int, Place | None]:
 
 
 class Executor(Protocol):
-    """Runs work on units: `run_on_threads`, or what keeps the same promises elsewhere.
-
-    Units, `make_work` and results pickle. The promises are those of `bpe.parallel.run_in_order`.
-    """
+    """Runs work on units as `bpe.parallel.run_in_order`; units, `make_work` and results pickle."""
 
     def __call__(
         self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
     ) -> Generator[Result, None, None]:
-        """Work on every unit and yield the results in the order of the units."""
+        """Yield the result of every unit, in order."""
 
 
 def run_on_threads(
     units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
 ) -> Generator[Result, None, None]:
-    """Work on every unit on threads of this process; a unit that hangs is reported."""
+    """Run work on threads of this process; report units that hang."""
 
     def make() -> Callable[[WorkUnit], Result]:
         work = make_work()
@@ -66,7 +62,7 @@ def run_numbered(
     workers: int,
     executor: Executor,
 ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
-    """Run work on units; yield each with the number of its source and its result, in order."""
+    """Yield (number of the source, unit, result) for every unit, in order."""
     under_way: deque[tuple[int, WorkUnit]] = deque()
 
     def units() -> Iterator[WorkUnit]:
@@ -78,25 +74,5 @@ def run_numbered(
         return *under_way.popleft(), result
 
     with closing(executor(units(), make_work, workers)) as results:
-        # A loop would keep a result, and the memory of its text, while the next one is waited for.
+        # Not a loop, which would keep a result and its memory while the next is waited for.
         yield from map(with_unit, results)
-
-
-class Pausing(Generic[Item]):
-    """An iterator that yields nothing while it is `paused`, and knows when it is over."""
-
-    def __init__(self, items: Iterator[Item]) -> None:
-        self.paused = self.is_over = False
-        self._items = items
-
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        if self.paused:
-            raise StopIteration
-        try:
-            return next(self._items)
-        except StopIteration:
-            self.is_over = True
-            raise
