@@ -3,7 +3,7 @@
 
 PYTHON ?= python3# makes the virtual environment; 3.11 or newer
 VENV ?= .venv
-TORCH ?= torch# what pip installs for PyTorch; see the README for a build without CUDA
+TORCH ?= torch# what pip installs for PyTorch; see docs/commands.md for a build without CUDA
 
 TRAIN ?=
 VAL ?=

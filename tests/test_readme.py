@@ -1,4 +1,4 @@
-"""Every command and every piece of Python in the README runs, in order, on small files."""
+"""Every command and every piece of Python in the documentation runs on small files."""
 
 import os
 import re
@@ -11,8 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md")
+}
 
-# Only looked at by make (-n): they would run these tests, or need what the tests may not install.
+# Run with `make -n` only: they would run these tests, or need what the tests may not install.
 NOT_RUN = {
     "make test",
     "make test-all",
@@ -25,14 +29,24 @@ NOT_RUN = {
 }
 
 
-def blocks() -> list[tuple[str, str]]:
-    """(language, text) of each fenced block, in order."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+# Python that imports one of these runs in a test of its own, where they are installed.
+_OPTIONAL = re.compile(r"^(?:import|from) (?:torch|tokenizers|transformers)\b", re.MULTILINE)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, text) of each fenced block of a page, in order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> list[str]:
     """The lines of a block without their comments."""
     return [line.partition("  #")[0].strip() for line in text.splitlines() if line.strip()]
+
+
+def headings(page: str) -> set[str]:
+    """The anchors that the headings of a page get on GitHub."""
+    found = re.findall(r"^#+ (.*)$", PAGES[page], re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in found}
 
 
 @pytest.fixture
@@ -74,32 +88,54 @@ def run(command: list[str] | str, checkout: Path) -> str:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_everything_in_it_runs(checkout: Path) -> None:
-    looked_at = set()
-    for language, text in blocks():
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_everything_in_it_runs(page: str, checkout: Path) -> None:
+    for language, text in blocks(page):
         if language == "python":
-            run([sys.executable, "-W", "error", "-c", text], checkout)
+            if not _OPTIONAL.search(text):
+                run([sys.executable, "-W", "error", "-c", text], checkout)
             continue
         assert language == "sh"
         for command in commands(text):
-            target = " ".join(command.split()[:2])
-            if target in NOT_RUN:
-                looked_at.add(target)
+            if " ".join(command.split()[:2]) in NOT_RUN:
                 command = command.replace("make", "make -n", 1)
             run(command, checkout)
-    assert looked_at == NOT_RUN
-    for name in re.findall(r"^    corpus/([\w.]+)", README, re.MULTILINE):
-        assert (checkout / "corpus" / name).stat().st_size > 0
+    if page == "README.md":
+        for name in re.findall(r"^    corpus/([\w.]+)", README, re.MULTILINE):
+            assert (checkout / "corpus" / name).stat().st_size > 0
 
 
-def test_table_of_options_is_complete(checkout: Path) -> None:
-    """Every option of build is in the README, and the README names no other."""
-    text = run("tokenbin build --help", checkout)
-    existing = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE))
-    table = README.partition("| option of `build`")[2].partition("\n\n")[0]
-    named = set(re.findall(r"`(--[\w-]+)", table))
-    assert named <= existing
-    assert existing - named == {"--debug", "--help", "--log-file", "--quiet"}
+def test_python_with_optional_libraries_runs(checkout: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
+    texts = [text for page in PAGES for _, text in blocks(page) if _OPTIONAL.search(text)]
+    assert texts
+    run("tokenbin build --train train.txt --out corpus --vocab-size 500", checkout)
+    for text in texts:
+        run([sys.executable, "-c", text], checkout)
+
+
+def test_every_target_of_make_is_documented() -> None:
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert targets
+    assert set(re.findall(r"make ([\w-]+)", PAGES["docs/commands.md"])) >= set(targets[1].split())
+    shown = [each for page in PAGES for _, text in blocks(page) for each in commands(text)]
+    assert {" ".join(command.split()[:2]) for command in shown} >= NOT_RUN
+
+
+def test_options_in_the_documentation_exist() -> None:
+    """Each option of tokenbin that a page names exists, and each command is listed."""
+    from preprocess.cli import COMMANDS
+
+    options = [option for command in COMMANDS.values() for option in command.options()]
+    existing = {name for option in options for name in option.names} | {"--help"}
+    for page in ("README.md", "docs/commands.md", "docs/durability.md", "docs/files.md"):
+        text = re.sub(r"ARGS=\".*?\"|`--config [^`]*`|TORCH=\".*?\"", "", PAGES[page])
+        named = set(re.findall(r"--[a-z][\w-]*", text))
+        assert {name.replace("_", "-") for name in named} <= existing, page
+    table = PAGES["docs/commands.md"].partition("| command |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(COMMANDS)
 
 
 def test_manifest_table_is_complete() -> None:
@@ -107,7 +143,8 @@ def test_manifest_table_is_complete() -> None:
 
     from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard
 
-    table = README.partition("is a JSON object:")[2].partition("\n\nIt has")[0]
+    page = PAGES["docs/files.md"]
+    table = page.partition("is a JSON object:")[2].partition("\n\nIt has")[0]
     first_column = " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line)
     keys = set(re.findall(r"`(\w+)`", first_column))
     manifest = Manifest(
@@ -130,14 +167,18 @@ def test_manifest_table_is_complete() -> None:
     assert keys == set(re.findall(r'^  "(\w+)"', texts, re.MULTILINE))
 
 
-def test_links_lead_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "CHANGELOG.md"):
-        for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
-            if not target.startswith("https://"):
-                assert (page.parent / target).exists()
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", PAGES[page]):
+        if not target.startswith("https://"):
+            path = (ROOT / page).parent / target if target else ROOT / page
+            assert path.exists(), target
+            if anchor:
+                assert anchor in headings(path.resolve().relative_to(ROOT).as_posix()), anchor
 
 
 def test_first_screen_has_the_command_and_python() -> None:
-    first_screen = README.splitlines()[:35]
-    assert any(line.startswith("make preprocess TRAIN=") for line in first_screen)
-    assert "```python" in first_screen
+    lines = README.splitlines()
+    assert any(line.startswith("make preprocess TRAIN=") for line in lines[:40])
+    assert "```python" in lines[:35]
+    assert len(lines) <= 150

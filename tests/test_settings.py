@@ -101,11 +101,7 @@ def test_defaults_are_shown_as_they_are() -> None:
 
 
 def test_tables_are_those_of_the_schema() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
     assert docs.page() == (ROOT / "docs" / "options.md").read_text("utf-8"), docs.__doc__
-    assert docs.with_table(readme) == readme, docs.__doc__
-    with pytest.raises(ValueError, match=r"README\.md: no table of options"):
-        docs.with_table("text")
 
 
 def test_an_option_is_declared_once() -> None:
