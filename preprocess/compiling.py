@@ -8,7 +8,6 @@ encoding into the cache. If that process fails, this one compiles the missing ke
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from preprocess.progress import Progress, Stage, duration
 from preprocess.stopping import repeating
 
 if TYPE_CHECKING:
+    import subprocess
+
     from bpe.compile_ahead import Kernels
     from bpe.text_tokenizer import AnyTokenizer
 
@@ -67,6 +68,8 @@ class KernelCompiler:
         if ahead.missing(needed):
             with self._stage(needed):
                 if self._other is not None:
+                    import subprocess
+
                     with suppress(subprocess.TimeoutExpired):  # then this process compiles
                         self._other.wait(_SECONDS_TO_WAIT)
                     self._other.kill()
@@ -115,5 +118,7 @@ def _compiling_process(pattern: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": paths}
     # -P: a bpe.py in the current directory is not ours.
     command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
+    import subprocess
+
     null = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=environment)

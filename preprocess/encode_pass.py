@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,7 @@ class SpecialTokenError(TokenbinError, ValueError):
     """A tokenizer lacks a special token that is needed."""
 
 
-@dataclass(frozen=True)
-class SpecialIds:
+class SpecialIds(Struct, frozen=True):
     """The ids around each document."""
 
     end_of_text: int  # after it; -1 for none
@@ -84,8 +83,7 @@ class SpecialIds:
         return cls(there[end], None if begin is None else there[begin])
 
 
-@dataclass(frozen=True)
-class EncodedBatch:
+class EncodedBatch(Struct, frozen=True, eq=False):
     """A batch of documents and its token ids, from which columns are computed."""
 
     batch: DocumentBatch
@@ -113,14 +111,13 @@ class EncodedBatch:
         return tokens_at(positions, self.batch.bounds, np.cumsum(lengths))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """What a unit gives to one output."""
 
     ids: NDArray[np.unsignedinteger[Any]]
     document_ends: NDArray[np.int64]  # positions among the ids
     n_bytes: int  # of text
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the further ones, by name
+    columns: Mapping[str, NDArray[Any]] = {}  # the further ones, by name
 
     def values(self) -> dict[str, NDArray[Any]]:
         """Return name of a column -> its values, for all columns."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from preprocess.compiling import KernelCompiler
-from preprocess.count_pass import train_tokenizer
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.encode_pass import EncodePass, SpecialIds
@@ -199,6 +198,8 @@ def _train(
     plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: LeftOut
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or take the one of the run that is resumed."""
+    from preprocess.count_pass import train_tokenizer
+
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
     assert isinstance(settings, TrainSettings)
     entry = journal.last(Trained)

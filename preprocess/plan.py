@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preprocess.count_pass import train_tokenizer
+from msgspec import Struct
+
 from preprocess.dataset.columns import token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
@@ -51,8 +51,7 @@ _MOST_BYTES_PER_TOKEN = 6.0
 _SOURCES_LOOKED_AT = 4
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(Struct, frozen=True, dict=True):
     """Sources that are read once and the outputs that they fill, two if documents are divided.
 
     Attributes:
@@ -92,8 +91,7 @@ class Pass:
         ).fill(self.names, sinks)
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True, dict=True):
     """What a run reads and writes.
 
     Attributes:
@@ -272,6 +270,8 @@ def pass_of(
 
 def tokenizer_again(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
     """Load the tokenizer of a build, or train it once more with the counts in a storage."""
+    from preprocess.count_pass import train_tokenizer
+
     if settings.tokenizer is not None:
         is_ranks = settings.tokenizer.endswith(".tiktoken")
         return given_tokenizer(settings, settings.pattern if is_ranks else None)

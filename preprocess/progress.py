@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_NOTES = 0.05  # to measure the memory takes a good part of a mi
 Show = Literal["bars", "lines", "nothing"]
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Stage:
     """A part of a run that is timed and shown, as "encoding train"."""
 
@@ -42,7 +42,7 @@ class Stage:
     seconds: float = 0.0  # until the last report, `seconds_before` included
     done_before: int = 0  # by earlier runs
     seconds_before: float = 0.0
-    _shown: Callable[[int], None] = field(default=lambda done: None, repr=False)
+    _shown: Callable[[int], None] = lambda done: None
 
     def facts(self) -> dict[str, Any]:
         """Describe the stage for stats.json and the journal."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bpe.errors import CorpusError
 from preprocess.documents import DocumentBatch
@@ -16,8 +19,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 
-@dataclass
-class Counts:
+class Counts(Struct):
     """Number of documents, their bytes, and their tokens with the special ones around them."""
 
     documents: int = 0
@@ -38,8 +40,7 @@ class Counts:
         }
 
 
-@dataclass
-class LeftOut:
+class LeftOut(Struct):
     """Number of documents that were dropped, and of sequences that were replaced."""
 
     empty_documents: int = 0
@@ -57,14 +58,13 @@ class LeftOut:
         self.replaced_sequences += other.replaced_sequences
 
 
-@dataclass
-class Report:
+class Report(Struct):
     """Filled by the passes that encode."""
 
-    outputs: dict[str, Counts] = field(default_factory=dict)  # by name
-    sources: list[tuple[Source, Counts]] = field(default_factory=list)  # in order
-    left_out: LeftOut = field(default_factory=LeftOut)
-    look_alikes: Counter[str] = field(default_factory=Counter)  # text of special tokens
+    outputs: dict[str, Counts] = {}  # by name
+    sources: list[tuple[Source, Counts]] = []  # in order
+    left_out: LeftOut = msgspec.field(default_factory=LeftOut)
+    look_alikes: Counter[str] = msgspec.field(default_factory=Counter)  # text of special tokens
 
     def total(self) -> Counts:
         """Sum the counts of all sources."""

@@ -93,7 +93,7 @@ def _exit(state: str, error: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-@dataclass(eq=False)
+@dataclass(repr=False, eq=False)
 class _WatchedUnit:
     """A unit that a worker has."""
 
