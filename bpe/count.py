@@ -34,12 +34,10 @@ class PretokenCounts:
     """Unique pre-tokens and how often each occurs. Belongs to one thread at a time.
 
     Args:
-        pattern: name of the split pattern.
-        special_tokens: text to cut out of documents.
+        pattern: name of the split pattern; an attribute, too.
+        special_tokens: text to cut out of documents; an attribute, too.
 
     Attributes:
-        pattern: the same.
-        special_tokens: the same.
         total: number of pre-tokens counted, each as often as it occurs.
 
     >>> counts = PretokenCounts()
@@ -58,12 +56,9 @@ class PretokenCounts:
         self._scratch = group_scratch()
         short, long = np.zeros(4 * 2**14, np.uint64), np.zeros(4 * 2**13, np.uint64)
         self._table = kernels.CountTable(
-            short_rows=short,
-            short_counts=short.view(np.int64),
-            long_rows=long,
-            long_counts=long.view(np.int64),
-            arena=np.empty(2**18, np.uint8),
-            used=np.zeros(3, np.int64),
+            short_rows=short, short_counts=short.view(np.int64),
+            long_rows=long, long_counts=long.view(np.int64),
+            arena=np.empty(2**18, np.uint8), used=np.zeros(3, np.int64),
         )
 
     def __len__(self) -> int:
@@ -186,13 +181,9 @@ class FrozenCounts:
 
     def __post_init__(self) -> None:
         buffer, offsets, counts = self.arrays()
-        if not (
-            len(offsets) == len(counts) + 1
-            and offsets[0] == 0
-            and offsets[-1] == len(buffer)
-            and np.all(np.diff(offsets) > 0)
-            and np.all(counts > 0)
-        ):
+        is_whole = len(offsets) == len(counts) + 1 and offsets[0] == 0
+        is_whole = is_whole and offsets[-1] == len(buffer)
+        if not (is_whole and np.all(np.diff(offsets) > 0) and np.all(counts > 0)):
             raise ValueError("offsets and counts contradict one another")
 
     @property
@@ -206,14 +197,10 @@ class FrozenCounts:
 
 
 def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
-    """Sum several counts, at least one, on as many threads.
-
-    Args:
-        of_threads: with the same pattern and special tokens; emptied, and not to be used elsewhere:
-            then nothing keeps their memory.
+    """Sum several counts, at least one, on as many threads; the list is emptied to free memory.
 
     Raises:
-        ValueError: they have not.
+        ValueError: they have not the same pattern and special tokens.
     """
     for other in of_threads:
         _check_alike(of_threads[0], other)

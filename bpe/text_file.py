@@ -1,8 +1,7 @@
 """Text files: read piece by piece, and cut where a cut changes nothing.
 
-Files are read, not mapped: reading into reused memory costs less than mapping page by page; and
-where a mapped file is truncated, or the disk cannot read it, SIGBUS kills the process. The size,
-time and identity of a file are compared before and after each read.
+Files are read, not mapped: reading into reused memory is faster, and where a mapped file is
+truncated SIGBUS kills the process. Size, time and inode are compared before and after each read.
 """
 
 from __future__ import annotations
@@ -34,12 +33,7 @@ def new_array(n_bytes: int) -> Bytes:
 
 
 class TextFile:
-    """A regular file that does not change.
-
-    Attributes:
-        path: The file.
-        n_bytes: Its size.
-        modified: When it was modified, in nanoseconds.
+    """A regular file that does not change: its `path`, `n_bytes`, and time `modified` in ns.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
@@ -60,12 +54,7 @@ class TextFile:
         self.modified = state.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Compare the file's size, time and identity with those at first.
-
-        Raises:
-            ChangedError: They differ.
-            UnavailableError: They cannot be determined.
-        """
+        """Raise ChangedError if size, time or inode are not those at first; see `read`."""
         with self._being_there():
             state = os.stat(self.path)
         if _identity(state) != self._state:
@@ -189,12 +178,10 @@ class Cutter:
         while position < stop:
             window_stop = min(position + _WINDOW_BYTES, stop)
             place = self._safe_place(position, window_stop)
-            if place == window_stop:
-                position = window_stop
-            elif self._separator_at(place) < 0 and not self._splits_uncut(place):
+            is_inside = place < window_stop
+            if is_inside and self._separator_at(place) < 0 and not self._splits_uncut(place):
                 return place
-            else:
-                position = place + 1
+            position = place + is_inside
         return stop
 
     def last_between(self, start: int, stop: int) -> int:

@@ -106,12 +106,8 @@ def memory_of_merging(n_bytes: int, n_words: int) -> int:
 
 
 def _check(
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    tie_break: str,
-    min_frequency: int,
-    max_token_length: int | None,
-    workers: int | None,
+    vocab_size: int, special_tokens: Sequence[str], tie_break: str, min_frequency: int,
+    max_token_length: int | None, workers: int | None,
 ) -> None:
     """Raise TrainingError if arguments make no sense together."""
     if tie_break not in TIE_BREAKS:
@@ -142,13 +138,8 @@ def _check(
 
 
 def _learn(
-    counts: PretokenCounts | FrozenCounts,
-    n_wanted: int,
-    by_bytes: bool,
-    least: int,
-    longest: int,
-    workers: int,
-    progress: Callable[[int, int], None] | None,
+    counts: PretokenCounts | FrozenCounts, n_wanted: int, by_bytes: bool, least: int, longest: int,
+    workers: int, progress: Callable[[int, int], None] | None,
 ) -> NDArray[np.int32]:
     """Learn merges: int32[n, 2], the ids of their parts; see `kernels.merge_steps`."""
     buffer, offsets, word_counts = counts.arrays()
@@ -269,14 +260,10 @@ def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
 
 
 def _pairs(capacity: int) -> kernels.Pairs:
+    narrow, wide = partial(zeros, capacity, np.int32), partial(zeros, capacity, np.int64)
     return kernels.Pairs(
-        left=zeros(capacity, np.int32),
-        right=zeros(capacity, np.int32),
-        counts=zeros(capacity, np.int64),
-        first_place=zeros(capacity, np.int64),
-        n_places=zeros(capacity, np.int32),
-        queue=zeros(capacity, np.int32),
-        queue_counts=zeros(capacity, np.int64),
+        left=narrow(), right=narrow(), counts=wide(), first_place=wide(), n_places=narrow(),
+        queue=narrow(), queue_counts=wide(),
     )
 
 
@@ -306,11 +293,10 @@ def train_bpe(
         vocab_size: number of ids in all: 256 bytes, merges, special tokens.
         special_tokens: get the last ids; what they spell is not learnt from.
         pattern: the split pattern, by name or exact text.
-        tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
+        tie_break: see `train_from_counts`, as for the others.
         min_frequency: pairs that occur less often are not merged.
         max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads that count and lay out; None: one for each processor. The result does not
-            depend on it.
+        workers: threads; None: one for each processor.
 
     Raises:
         OSError: a file cannot be opened.
@@ -333,13 +319,9 @@ def train_bpe(
     with closing(run_in_order(parts, make_work, workers or available_workers())) as results:
         deque(results, maxlen=0)
     return train_from_counts(
-        added_up(counted or [PretokenCounts(name, special_tokens)]),
-        vocab_size,
-        special_tokens=special_tokens,
-        tie_break=tie_break,
-        min_frequency=min_frequency,
-        max_token_length=max_token_length,
-        workers=workers,
+        added_up(counted or [PretokenCounts(name, special_tokens)]), vocab_size,
+        special_tokens=special_tokens, tie_break=tie_break, min_frequency=min_frequency,
+        max_token_length=max_token_length, workers=workers,
     )
 
 

@@ -147,8 +147,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             document = spans.document_of(self.bounds)
             spans = spans.moved(document, chosen, np.full(len(self), -first))
         return DocumentBatch(
-            self.buffer[first:end],
-            bounds,
+            self.buffer[first:end], bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
             fields={name: values[chosen] for name, values in self.fields.items()},
@@ -193,9 +192,7 @@ def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[
 
 
 def prepare(
-    batch: DocumentBatch,
-    reading: Reading,
-    where: Callable[[int], str],
+    batch: DocumentBatch, reading: Reading, where: Callable[[int], str],
     in_validation: bool | None = None,
 ) -> DocumentBatch:
     """Prepare documents of a source: check for UTF-8, drop, replace, divide.

@@ -57,9 +57,7 @@ def run_on_threads(
 
 
 def run_numbered(
-    numbered: Iterable[tuple[int, WorkUnit]],
-    make_work: MakeWork[Result],
-    workers: int,
+    numbered: Iterable[tuple[int, WorkUnit]], make_work: MakeWork[Result], workers: int,
     executor: Executor,
 ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
     """Yield (number of the source, unit, result) for every unit, in order."""
