@@ -6,9 +6,8 @@
     tokenizer.save("tokenizer.json")
     ids = Tokenizer.from_file("tokenizer.json").encode("some text")
 
-The law here: `import bpe` loads nothing heavy.  Public names are imported when they are first used
-(PEP 562).  This package knows bytes, counts and ids; it starts no process and knows no corpus
-format.
+`import bpe` loads nothing heavy: public names are imported when they are first used (PEP 562). This
+package knows bytes, counts and ids; it starts no process and knows no corpus format.
 """
 
 from __future__ import annotations

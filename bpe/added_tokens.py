@@ -1,21 +1,21 @@
 """What happens to text before it is split: added tokens, the normalizer, the space in front.
 
-The law here: text goes the way of Hugging Face's tokenizers 0.23, step by step.
+The steps are those of Hugging Face's tokenizers 0.23:
 
-1. Added tokens with `normalized=False` are looked for in the text as it is: from the left, the
-   longest of those that start at one place.
-2. What is left between them is normalized.
-3. Added tokens with `normalized=True` are looked for there, their own text normalized too.
-4. What is then left gets a space in front if it has none, for models with `add_prefix_space`.
+1. Added tokens with `normalized=False` are found in the original text: leftmost, then longest.
+2. The text between them is normalized.
+3. Added tokens with `normalized=True` are found there, their own text normalized, too.
+4. With `add_prefix_space`, each piece of text that is left gets a space in front if it has none.
 
-Special tokens that are not recognised (`encode_ordinary`) are passed over, but where one stands no
-other is looked for: that is what Hugging Face does.
+Special tokens that are not recognised (`encode_ordinary`) are skipped, but no other token is found
+where one is, as in Hugging Face's.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bpe.vocabulary import AddedToken
 
-# Characters of words to Rust's `regex` beside letters, marks, decimal digits, letter numbers and
+# Word characters of Rust's `regex` besides letters, marks, decimal digits, letter numbers and
 # connectors: joiners, and symbols that are alphabetic.
 _OTHER_WORD_CHARACTERS: Final = (
     (0x200C, 0x200D), (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189),
@@ -42,18 +42,18 @@ _EncodeDocuments = Callable[
 
 @functools.cache
 def _word_characters() -> NDArray[np.bool_]:
-    r"""bool[0x110000]: what `\w` means to Rust's `regex`."""
+    r"""bool[0x110000]: the characters that `\w` matches in Rust's `regex`."""
     return members_of(*runs_of("L", "M", "Nd", "Nl", "Pc"), *_OTHER_WORD_CHARACTERS)
 
 
 def _character_before(data: bytes, place: int) -> str:
-    """The character that ends at a place; '' at the beginning."""
-    # Four bytes hold it, and may begin in the middle of one before it.
+    """Return the character that ends at a place; '' at the beginning."""
+    # It has up to four bytes; the four before a place may begin inside another character.
     return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
 
 
 def _character_at(data: bytes, place: int) -> str:
-    """The character that begins at a place; '' at the end."""
+    """Return the character that begins at a place; '' at the end."""
     return data[place : place + 4].decode(errors="ignore")[:1]
 
 
@@ -66,7 +66,7 @@ def _is_white_space(character: str) -> bool:
 
 
 def _has_other_spellings(text: bytes) -> bool:
-    """Whether other text may have the canonical normal form `text`; of ASCII, three signs do."""
+    """Return True if other text may have the normal form `text`; of ASCII, three signs do."""
     return not text.isascii() or any(sign in text for sign in b"K;`")
 
 
@@ -97,7 +97,7 @@ class _Matcher:
             if token.lstrip:
                 while _is_white_space(character := _character_before(data, start)):
                     start -= len(character.encode())
-                # What an earlier token took is not there any more.
+                # White space that an earlier token took is not available.
                 start = max(start, place)
             if token.rstrip:
                 while _is_white_space(character := _character_at(data, stop)):
@@ -129,15 +129,15 @@ class Preparation:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
         raw = {token.text.encode(): token for token in added_tokens if not token.normalized}
-        # No two are normalized to the same text: `bpe.hf_read` refuses them.
+        # `bpe.hf_read` refuses files in which two have the same normalized text.
         late = {
             normalized(token.text.encode(), normal_forms): token
             for token in added_tokens
             if token.normalized
         }
         self._raw, self._late = _Matcher(raw), _Matcher(late)
-        # What is beside a cut can matter to the other side, or one character becomes several; or a
-        # token is spelled otherwise before it is normalized, so that nobody sees the cut inside it.
+        # Not where text next to a cut changes the other side, where one character becomes several,
+        # or where a token has other spellings before it is normalized: a cut could be inside one.
         self.allows_cuts = (
             not add_prefix_space
             and not {"NFKC", "NFKD"} & set(normal_forms)
@@ -146,12 +146,7 @@ class Preparation:
         )
 
     def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
-        """Yield what is to be split, and the ids of added tokens between.
-
-        Args:
-            data: A document, UTF-8.
-            recognised: The special tokens that are recognised, None for all.
-        """
+        """Yield text to be split, and the ids of added tokens between; arguments as in `split`."""
         for outer in self._raw.split(data, recognised):
             if isinstance(outer, int):
                 yield outer
@@ -169,51 +164,35 @@ class Preparation:
         offsets: NDArray[np.int64],
         recognised: Collection[str] | None,
         *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Prepare documents, encode what is to be split, and put the other ids in between.
+        """Prepare documents, encode the text to be split, and insert the other ids.
 
-        Args:
-            encode_documents: Encodes `uint8[n]` cut at `int64[k + 1]`, as `Encoder.encode`.
-            buffer: As in `Encoder.encode`.
-            offsets: As there.
-            recognised: As in `pieces`.
-            prefix_id: As in `Encoder.encode`.
-            suffix_id: As there.
-            starts_mid_document: As there.
-            ends_mid_document: As there.
-
-        Returns:
-            As `Encoder.encode`.
+        `encode_documents` encodes `uint8[n]` cut at `int64[k + 1]`; `recognised` is as in `split`.
+        The other arguments and the result are those of `Encoder.encode`.
         """
         parts: list[bytes] = []
         cuts = [0]  # where the text to be split is cut
-        ids: list[int] = []  # that go in between
+        ids: list[int] = []  # to insert
         places: list[int] = []  # of these ids, in the text to be split
         ends: list[tuple[int, int]] = []  # of documents: in that text, and among these ids
         last = len(offsets) - 2
-        for index in range(last + 1):
+        for index, (start, stop) in enumerate(pairwise(offsets)):
+            pieces: Iterable[bytes | int] = self.pieces(buffer[start:stop].tobytes(), recognised)
             if prefix_id >= 0 and not (starts_mid_document and index == 0):
-                ids.append(prefix_id)
-                places.append(cuts[-1])
-            for piece in self.pieces(
-                buffer[offsets[index] : offsets[index + 1]].tobytes(), recognised
-            ):
+                pieces = chain([prefix_id], pieces)
+            if suffix_id >= 0 and not (ends_mid_document and index == last):
+                pieces = chain(pieces, [suffix_id])
+            for piece in pieces:
                 if isinstance(piece, int):
                     ids.append(piece)
                     places.append(cuts[-1])
                 else:
                     parts.append(piece)
                     cuts.append(cuts[-1] + len(piece))
-            if suffix_id >= 0 and not (ends_mid_document and index == last):
-                ids.append(suffix_id)
-                places.append(cuts[-1])
             ends.append((cuts[-1], len(ids)))
-        data = b"".join(parts)
-        text = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        text = np.frombuffer(b"".join(parts), np.uint8)
         bounds = np.array(cuts, np.int64)
         encoded, counts = encode_documents(text, bounds)
         inserted = counts[np.searchsorted(bounds, np.array(places, np.int64))]

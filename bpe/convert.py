@@ -1,4 +1,4 @@
-"""Make the parts of a tokenizer of what others know: files, tiktoken, Hugging Face's libraries."""
+"""Convert vocabularies, files, tiktoken's and Hugging Face's tokenizers to `TokenizerParts`."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def vocabulary_of(
     """Make a vocabulary, see `Tokenizer`: special tokens need no ids, and may be in `vocab`."""
     merges = list(merges)
     made = {left + right for left, right in merges}
-    unmade = {
-        token: token_id for token_id, token in vocab.items() if len(token) > 1 and token not in made
-    }
+    unmade = {x: number for number, x in vocab.items() if len(x) > 1 and x not in made}
     special = _special_ids(special_tokens, max(vocab, default=-1) + 1, unmade)
     tokens = dict(vocab)
     for text, token_id in special.items():
@@ -120,7 +118,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
     """Convert a tokenizer of `tokenizers` or `transformers`, see `Tokenizer.from_huggingface`."""
     name = Path(type(source).__name__)
     if hasattr(source, "save_pretrained"):
-        # It holds more than its backend: all special tokens, a template of chats.
+        # It holds more than its backend: all special tokens, a chat template.
         with tempfile.TemporaryDirectory() as directory:
             source.save_pretrained(directory)
             path = Path(directory, "tokenizer.json")
@@ -130,7 +128,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
                     " no tokenizer.json; load it with use_fast=True"
                 )
             document, config = read_json(path), read_json(config_path(path))
-        # What the last call asked for is no setting of the tokenizer.
+        # The last call set these; they are no settings of the tokenizer.
         document |= {"padding": None, "truncation": None}
         parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
         return hf_read.with_config(parts, config, name, name)

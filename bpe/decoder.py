@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,52 +15,38 @@ from bpe.vocabulary import Vocabulary, unknown_id_message
 _DECODE_IDS = 1 << 15
 
 
-class Decoder:
-    """Returns the bytes of ids of a vocabulary."""
+def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
+    """Return the bytes of tokens, see `Tokenizer.decode_bytes`.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    Raises:
+        EncodingError: An id has no token.
+    """
+    if hasattr(ids, "__array__"):
+        return _decode_array(vocabulary, np.asarray(ids))
+    try:
+        return b"".join(map(vocabulary.bytes_of_id.__getitem__, ids))
+    except KeyError as error:
+        raise EncodingError(unknown_id_message(error.args[0], vocabulary.size)) from None
 
-    def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of tokens, see `Tokenizer.decode_bytes`.
 
-        Raises:
-            EncodingError: An id has no token.
-        """
-        if hasattr(ids, "__array__"):
-            return self._decode_array(np.asarray(ids))
-        try:
-            return b"".join(map(self._vocabulary.bytes_of_id.__getitem__, ids))
-        except KeyError as error:
-            raise EncodingError(unknown_id_message(error.args[0], self._vocabulary.size)) from None
-
-    def _decode_array(self, ids: NDArray[Any]) -> bytes:
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise EncodingError(
-                f"ids have the shape {ids.shape} and the type {ids.dtype}: "
-                "expected one dimension of whole numbers"
-            )
-        data, starts, lengths = self._flat_tokens
-        pieces = []
-        for first in range(0, len(ids), _DECODE_IDS):
-            part = ids[first : first + _DECODE_IDS]
-            inside = (part >= 0) & (part < len(lengths))
-            taken = np.where(inside, part, 0).astype(np.int64)
-            unknown = ~inside | (lengths[taken] == 0)
-            if unknown.any():
-                token_id = int(part[unknown.argmax()])
-                raise EncodingError(unknown_id_message(token_id, self._vocabulary.size))
-            # Twice as fast as joining the bytes of one token after the other.
-            ends = np.cumsum(lengths[taken])
-            places = np.repeat(starts[taken] - ends + lengths[taken], lengths[taken])
-            pieces.append(data[places + np.arange(len(places))].tobytes())
-        return b"".join(pieces)
-
-    @functools.cached_property
-    def _flat_tokens(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """The bytes of all tokens; by id, where its bytes begin and how many they are, 0: none."""
-        tokens = self._vocabulary.bytes_of_id
-        lengths = np.zeros(self._vocabulary.size, dtype=np.int64)
-        lengths[list(tokens)] = [len(token) for token in tokens.values()]
-        data = np.frombuffer(b"".join(tokens.values()), dtype=np.uint8)
-        return data, np.cumsum(lengths) - lengths, lengths
+def _decode_array(vocabulary: Vocabulary, ids: NDArray[Any]) -> bytes:
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise EncodingError(
+            f"ids have the shape {ids.shape} and the type {ids.dtype}: "
+            "expected one dimension of whole numbers"
+        )
+    data, starts, lengths = vocabulary.flat_by_id
+    pieces = []
+    for first in range(0, len(ids), _DECODE_IDS):
+        part = ids[first : first + _DECODE_IDS]
+        inside = (part >= 0) & (part < len(lengths))
+        taken = np.where(inside, part, 0).astype(np.int64)
+        unknown = ~inside | (lengths[taken] == 0)
+        if unknown.any():
+            token_id = int(part[unknown.argmax()])
+            raise EncodingError(unknown_id_message(token_id, vocabulary.size))
+        # Twice as fast as joining the bytes of one token after the other.
+        ends = np.cumsum(lengths[taken])
+        places = np.repeat(starts[taken] - ends + lengths[taken], lengths[taken])
+        pieces.append(data[places + np.arange(len(places))].tobytes())
+    return b"".join(pieces)

@@ -1,12 +1,11 @@
 """Read tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
 
-A file is encoded exactly as its own engine would, or refused with a message that names the file,
-the setting, what was expected and what to do. No setting is ignored.
+A file is refused unless text is encoded exactly as Hugging Face's engine does with it: errors name
+the file, the setting, what was expected and what to do. No setting is ignored.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -53,8 +52,8 @@ from bpe.vocabulary import AddedToken, Vocabulary
 
 _TOP_LEVEL_KEYS = ("version", "truncation", "padding", "added_tokens", *STEPS, "model")
 
-# Settings of `model` -> what is implemented, the default first.  unk_token and fuse_unk say nothing
-# where every byte has a token.
+# Settings of `model` -> what is implemented, the default first. unk_token and fuse_unk have no
+# effect where every byte has a token.
 _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
     "dropout": (None, 0),
     "continuing_subword_prefix": (None, ""),
@@ -69,7 +68,7 @@ _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The texts of a tokenizer.json, and of the configuration beside it if there is one."""
+    """The text of a tokenizer.json, and that of the configuration in its directory, if any."""
 
     path: Path
     text: str
@@ -87,7 +86,7 @@ class TokenizerFiles:
         return cls(path, text, read_text(beside) if beside.exists() else None)
 
     def parts(self) -> TokenizerParts:
-        """What they say.
+        """Parse both.
 
         Raises:
             TokenizerFileError: One is damaged, is not of a byte-level BPE, has a setting that is
@@ -103,20 +102,18 @@ class TokenizerFiles:
 def with_config(
     parts: TokenizerParts, config: dict[str, Any], path: Path, beside: Path
 ) -> TokenizerParts:
-    """Return the parts with what a tokenizer_config.json says.
+    """Add what a tokenizer_config.json says to the parts of a tokenizer.json.
 
     Args:
         parts: What tokenizer.json says.
         config: What the configuration says.
-        path: What errors call the one file.
-        beside: What they call the other.
+        path: The name of tokenizer.json in errors.
+        beside: The name of the configuration in errors.
 
     Raises:
-        TokenizerFileError: They contradict one another.
+        TokenizerFileError: The files contradict one another.
     """
-    eos_token = config.get("eos_token")
-    if isinstance(eos_token, dict):
-        eos_token = eos_token.get("content")
+    eos_token = token_text(config, "eos_token")
     if eos_token is not None and not isinstance(eos_token, str):
         refuse(beside, f"eos_token is {dumps(config['eos_token'])}", "expected text or null")
     if eos_token is not None and eos_token not in parts.vocabulary.special_tokens:
@@ -125,10 +122,8 @@ def with_config(
             f"expected one of its special tokens {listed(parts.vocabulary.special_tokens)}; "
             "correct eos_token, or remove this file if it belongs to another tokenizer"
         )
-    # transformers would change the tokenizer by these.
-    expect(
-        beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space
-    )
+    # transformers would change the tokenizer by what follows.
+    expect(beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space)
     added = {str(token.id): token for token in parts.vocabulary.added_tokens}
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
@@ -136,11 +131,8 @@ def with_config(
     for number, said in decoder.items():
         token = added.get(number)
         expected = None if token is None else added_token_json(token)
-        names = ("content", *FLAGS)
-        if (
-            not isinstance(said, dict)
-            or expected is None
-            or any(said.get(name, False) != expected[name] for name in names)
+        if expected is None or not isinstance(said, dict) or any(
+            said.get(name, False) != expected[name] for name in ("content", *FLAGS)
         ):
             raise UnsupportedTokenizerError(
                 f"{beside}: added_tokens_decoder has {dumps(said)} for the id {number}, and {path}"
@@ -148,20 +140,26 @@ def with_config(
                 " same in both; save the tokenizer anew with transformers, or remove the entry"
             )
     parts = replace(parts, eos_token=eos_token)
-    if config == default_config(parts):
-        return parts
-    return replace(parts, config=canonical(beside, config))
+    kept = "" if config == default_config(parts) else canonical(beside, config)
+    return replace(parts, config=kept)
 
 
-def special_token(config: str, name: str, special_tokens: Collection[str]) -> str | None:
-    """Return the special token that the text of a configuration names, None if it names none."""
-    value = json.loads(config).get(name) if config else None
-    text = value.get("content") if isinstance(value, dict) else value
+def token_text(config: Mapping[str, Any], role: str) -> Any:
+    """Return what a configuration has as the text of a token: itself, or in an object."""
+    token = config.get(role)
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def special_token(
+    config: Mapping[str, Any], role: str, special_tokens: Collection[str]
+) -> str | None:
+    """Return the special token with a role, such as "bos_token", in a configuration, or None."""
+    text = token_text(config, role)
     return text if isinstance(text, str) and text in special_tokens else None
 
 
 def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerParts:
-    """Return what the text of a tokenizer.json says; `path` is what errors call it.
+    """Parse the text of a tokenizer.json; `path` is its name in errors.
 
     Raises:
         TokenizerFileError: As in `TokenizerFiles.parts`.
@@ -169,9 +167,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     path = Path(path)
     top = parse_json(text, path)
     if "model" not in top:
-        refuse(
-            path, f"it has no 'model' (its keys are {listed(top)})", "expected a tokenizer.json"
-        )
+        refuse(path, f"it has no 'model' (its keys are {listed(top)})", "expected a tokenizer.json")
     model = object_at(path, top, "model")
     kind = model.get("type", "BPE")
     if kind != "BPE" or "merges" not in model:
@@ -183,25 +179,29 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     for setting in ("truncation", "padding"):
         expect(path, setting, top.get(setting), None)
     _steps(path, "post_processor", top.get("post_processor"))
-    if len(_steps(path, "decoder", top.get("decoder"))) != 1:
-        unsupported(
-            path,
-            f"decoder is {dumps(top.get('decoder'))}",
-            "expected one ByteLevel, for this must be a byte-level BPE",
-        )
+    decoder = top.get("decoder")
+    if len(_steps(path, "decoder", decoder)) != 1:
+        expected = "expected one ByteLevel, for this must be a byte-level BPE"
+        unsupported(path, f"decoder is {dumps(decoder)}", expected)
     normal_forms = tuple(step["type"] for step in _steps(path, "normalizer", top.get("normalizer")))
     canonical(path, top.get("pre_tokenizer"))
     pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
 
-    found = {
+    options = {
         name: expect(path, f"model.{name}", model.get(name, accepted[0]), *accepted)
         for name, accepted in _ACCEPTED_OF_MODEL.items()
     }
-    whole_first, ranked_by = bool(found["ignore_merges"]), found["ranked_by"]
-    said = model.get("pattern")
-    if said is not None and to_huggingface(pattern) != _steps_of(path, said):
-        refuse(path, f"model.pattern is {dumps(said)}", f"expected {pattern!r}, as pre_tokenizer")
-    pattern = pattern if said is None else said
+    whole_first, ranked_by = bool(options["ignore_merges"]), options["ranked_by"]
+    named = model.get("pattern")
+    if named is not None:
+        try:
+            same = to_huggingface(pattern) == to_huggingface(str(named))
+        except PatternError as error:
+            raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
+        if not same:
+            expected = f"expected {pattern!r}, as pre_tokenizer"
+            refuse(path, f"model.pattern is {dumps(named)}", expected)
+        pattern = named
 
     ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
@@ -209,17 +209,15 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     byte_level = all_from_byte_level(ids)
     merges = _merges(path, model["merges"], byte_level)
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
-    spelled = {text: from_byte_level(text) for text in (token.text for token in added_tokens)}
+    spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
     possible = {token for token in spelled.values() if token is not None}
     both = {token for token in possible if len(token) == 1} | in_merges(possible, merges)
     if whole_first and ranked_by is None:
         both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
     for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
-        unsupported(
-            path,
-            f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet",
-            "expected a byte-level BPE, or this token among the added_tokens",
-        )
+        found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
+        expected = "expected a byte-level BPE, or this token among the added_tokens"
+        unsupported(path, found, expected)
     for text, token in spelled.items():
         if token not in both:
             byte_level.pop(text, None)
@@ -232,28 +230,24 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     except VocabularyError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
     parts = TokenizerParts(
-        vocabulary,
-        pattern,
-        found["tie_break"],
-        normal_forms=normal_forms,
-        add_prefix_space=add_prefix_space,
-        outside=frozenset(token.text for token in added_tokens if token.text not in ids),
+        vocabulary, pattern, options["tie_break"],
+        normal_forms=normal_forms, add_prefix_space=add_prefix_space,
+        outside=frozenset(spelled.keys() - ids.keys()),
     )
     settings = {name: top.get(name) for name in STEPS}
     settings["model"] = {name: model.get(name, default) for name, default in KEPT_OF_MODEL.items()}
-    if settings == default_settings(parts):
-        return parts
-    return replace(parts, settings=canonical(path, settings))
+    kept = "" if settings == default_settings(parts) else canonical(path, settings)
+    return replace(parts, settings=kept)
 
 
 def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
-    """Return the steps of a section of tokenizer.json, those of sequences inside it in place.
+    """Return the steps of a section of tokenizer.json, with sequences flattened.
 
     Args:
-        path: What errors call the file.
+        path: The name of the file in errors.
         section: One of `STEPS`.
-        value: What the file says there; null has no steps.
-        name: Where it is, if it is inside a sequence.
+        value: The value of the section; null has no steps.
+        name: The place of the value, if it is inside a sequence.
     """
     if value is None and not name:
         return []
@@ -271,41 +265,27 @@ def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict
     return [value]
 
 
-def _steps_of(path: Path, pattern: object) -> list[dict[str, Any]] | None:
-    try:
-        return to_huggingface(str(pattern))
-    except PatternError as error:
-        raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
-
-
 def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
-    """The split pattern, and whether a space is put in front."""
+    """Return the split pattern, and whether a space is put in front."""
     steps = _steps(path, "pre_tokenizer", pre_tokenizer)
     kinds = [step["type"] for step in steps]
     if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
-        unsupported(
-            path,
-            f"pre_tokenizer has the steps {dumps(kinds)}",
-            "only Split and Digits are implemented, with one ByteLevel as the last step",
-        )
+        expected = "only Split and Digits are implemented, with one ByteLevel as the last step"
+        unsupported(path, f"pre_tokenizer has the steps {dumps(kinds)}", expected)
     byte_level = steps.pop()
-    # Hugging Face's default for both is True; trim_offsets says nothing about ids.
-    name = "pre_tokenizer ByteLevel"
-    prefix = expect(
-        path, f"{name}.add_prefix_space", byte_level.get("add_prefix_space", True), False, True
+    # Hugging Face's default for both is True; trim_offsets has no effect on ids.
+    prefix, use_regex = (
+        expect(path, f"pre_tokenizer ByteLevel.{name}", byte_level.get(name, True), False, True)
+        for name in ("add_prefix_space", "use_regex")
     )
-    use_regex = expect(path, f"{name}.use_regex", byte_level.get("use_regex", True), False, True)
     if prefix and steps:
-        unsupported(
-            path,
-            "pre_tokenizer has steps before a ByteLevel with add_prefix_space",
-            "only a ByteLevel alone may have it",
-        )
+        found = "pre_tokenizer has steps before a ByteLevel with add_prefix_space"
+        unsupported(path, found, "only a ByteLevel alone may have it")
     splits: list[str | dict[str, Any]] = [*steps]
     if use_regex:
         splits.append("gpt2")
     elif not steps:
-        # Nothing splits: all of the text is one pre-token.
+        # Without a split all of the text is one pre-token.
         splits.append({"type": "Split", "pattern": {"Regex": r"[\s\S]+"}, "behavior": "Isolated"})
     try:
         return from_huggingface(splits), bool(prefix)
@@ -321,34 +301,26 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
     for index, added in enumerate(entries):
         name = f"added_tokens[{index}]"
         if not isinstance(added, dict) or not isinstance(added.get("content"), str):
-            refuse(
-                path, f"{name} is {dumps(added)}", "expected an object with 'id' and 'content'"
-            )
-        content = added["content"]
+            refuse(path, f"{name} is {dumps(added)}", "expected an object with 'id' and 'content'")
+        text = added["content"]
         flags = {
-            flag: expect(
-                path, f"{name}.{flag} (of {content!r})", added.get(flag, False), False, True
-            )
+            flag: expect(path, f"{name}.{flag} (of {text!r})", added.get(flag, False), False, True)
             for flag in FLAGS
         }
-        # What Hugging Face numbers a token that the model does not know.
-        expected_id = ids.get(content, next_id)
+        # Hugging Face numbers the tokens that the model lacks, and only those, from its size on.
+        expected_id = ids.get(text, next_id)
         if added.get("id") != expected_id or isinstance(added["id"], bool):
-            refuse(
-                path,
-                f"{name} {content!r} has the id {added.get('id')!r}",
-                f"expected {expected_id}, as Hugging Face would number it",
-            )
-        # Only tokens that the model does not know count, wherever the ids of the others are.
-        next_id += content not in ids
-        if content in added_tokens:
-            refuse(path, f"{name} {content!r} stands there twice", "expected each token once")
-        added_tokens[content] = AddedToken(content, expected_id, **flags)
+            found = f"{name} {text!r} has the id {added.get('id')!r}"
+            refuse(path, found, f"expected {expected_id}, as Hugging Face would number it")
+        next_id += text not in ids
+        if text in added_tokens:
+            refuse(path, f"{name} {text!r} stands there twice", "expected each token once")
+        added_tokens[text] = AddedToken(text, expected_id, **flags)
     for late in (False, True):
         alike = [token for token in added_tokens.values() if token.normalized == late]
         stripping = next((token for token in alike if token.rstrip), None)
         beginning = next((token for token in alike if _begins_with_white_space(token)), None)
-        # There it encodes the white space twice, or ends in a panic.
+        # Hugging Face's engine encodes such white space twice, or panics.
         if stripping and beginning:
             unsupported(
                 path,
@@ -364,17 +336,15 @@ def _check_normalized(
     path: Path, added_tokens: Iterable[AddedToken], normal_forms: tuple[str, ...]
 ) -> None:
     seen: dict[bytes, str] = {}
-    for token in added_tokens:
-        if token.normalized:
-            other = seen.setdefault(normalized(token.text.encode(), normal_forms), token.text)
-            if other != token.text:
-                refuse(
-                    path,
-                    f"the added tokens {other!a} and {token.text!a} are one text when"
-                    " they are normalized",
-                    "expected texts that differ, for Hugging Face's engine takes one or the other"
-                    " by chance; set 'normalized' to false for one of them",
-                )
+    for text in (token.text for token in added_tokens if token.normalized):
+        other = seen.setdefault(normalized(text.encode(), normal_forms), text)
+        if other != text:
+            refuse(
+                path,
+                f"the added tokens {other!a} and {text!a} are one text when they are normalized",
+                "expected texts that differ, for Hugging Face's engine takes one or the other"
+                " by chance; set 'normalized' to false for one of them",
+            )
 
 
 def _begins_with_white_space(token: AddedToken) -> bool:
@@ -387,7 +357,7 @@ def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pai
     # Before tokenizers 0.20 a merge was one text with a space in it.
     types = set(map(type, value))
     pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in types else value
-    # One loop without a question in it, where all is as it should be.
+    # One loop without a condition, if every merge is valid.
     if types <= {list, str} and "" not in spelled:
         with suppress(KeyError, TypeError, ValueError):
             return [(spelled[left], spelled[right]) for left, right in pairs]
@@ -398,10 +368,7 @@ def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pai
             case [str(first), str(second)]:
                 left, right = from_byte_level(first), from_byte_level(second)
         if not left or not right:
-            refuse(
-                path,
-                f"model.merges[{index}] is {dumps(value[index])}",
-                "expected two tokens of the byte-level alphabet",
-            )
+            found = f"model.merges[{index}] is {dumps(value[index])}"
+            refuse(path, found, "expected two tokens of the byte-level alphabet")
         merges.append((left, right))
     return merges

@@ -1,7 +1,7 @@
 """Write tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
 
 They load in `tokenizers` 0.23 and `transformers` 5 with the same ids. The same tokenizer gives the
-same bytes, and each file is replaced atomically.
+same bytes. Each file is replaced atomically.
 
 Special tokens are in `model.vocab` and in `added_tokens`, in the order of their ids, because
 Hugging Face renumbers them where ids leave a gap. Our own additions (`unicode_version`, `pattern`,
@@ -42,10 +42,9 @@ class TokenizerParts:
         eos_token: The special token that ends a document, None if not known.
         normal_forms: The Unicode normal forms that text is brought into first, one after the other.
         add_prefix_space: A space is put in front of text that begins with none.
-        outside: Added tokens that do not stand in `model.vocab`.
-        settings: What else a tokenizer.json says, as JSON, to be written back as it was; "" for
-            what we write ourselves.
-        config: The same of a tokenizer_config.json.
+        outside: Added tokens that are not in `model.vocab`.
+        settings: The other settings of a tokenizer.json that was read, as JSON; "" for our own.
+        config: A tokenizer_config.json that was read, as JSON; "" for our own.
     """
 
     vocabulary: Vocabulary
@@ -69,9 +68,8 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary.check_merges_say_all()
     tokens = vocabulary.tokens
     spelled = {token: to_byte_level(token) for token in tokens.values()}
-    inside = {
-        token.id: token.text for token in vocabulary.added_tokens if token.text not in parts.outside
-    }
+    added = vocabulary.added_tokens
+    inside = {token.id: token.text for token in added if token.text not in parts.outside}
     for token_id, text in inside.items():
         token = from_byte_level(text)
         if token is not None and vocabulary.token_id(token) not in (None, token_id):
@@ -80,19 +78,20 @@ def tokenizer_json(parts: TokenizerParts) -> str:
                 f" {token!r} in tokenizer.json, where both would be one:"
                 " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
             )
-    # Read by `parse_tokenizer_json`.
+    # Added tokens that are ordinary as well, though no merge makes them; see `hf_read`.
     ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
     both = not vocabulary.ranked_by_bytes and any(
         len(token) > 1 for token in ordinary - in_merges(ordinary, vocabulary.merges)
     )
     texts = {token_id: spelled[token] for token_id, token in tokens.items()} | inside
     order = sorted(texts)
+    merges = [f"{spelled[left]} {spelled[right]}" for left, right in vocabulary.merges]
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": Lines([added_token_json(token) for token in vocabulary.added_tokens]),
+        "added_tokens": Lines(list(map(added_token_json, added))),
         **{name: settings[name] for name in STEPS},
         "model": {
             "type": "BPE",
@@ -103,41 +102,35 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.ranked_by_bytes else "merges",
             "vocab": Lines(dict(zip(map(texts.__getitem__, order), order, strict=True))),
-            "merges": Lines(
-                [f"{spelled[left]} {spelled[right]}" for left, right in vocabulary.merges],
-                pairs=True,
-            ),
+            "merges": Lines(merges, pairs=True),
         },
     }
     return layout(top) + "\n"
 
 
 def in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
-    """Those of some tokens that a merge joins or makes."""
+    """Return the tokens that a merge joins or makes."""
     if not tokens:
         return set()
     parts = chain.from_iterable(merges)
     return tokens.intersection(chain(parts, starmap(operator.add, merges)))
 
-# Sections that have steps -> the key of those of a sequence, the kinds that are implemented.  What
-# a post_processor adds around a text is not added here, and offsets do not matter.
+
+# Sections of steps -> the key of the steps of a sequence, the kinds that are implemented. What a
+# post_processor adds around a text is not added here, and offsets do not matter.
 STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "normalizer": ("normalizers", NORMAL_FORMS),
     "pre_tokenizer": ("pretokenizers", ("Split", "Digits", "ByteLevel")),
     "post_processor": (
-        "processors",
-        ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"),
+        "processors", ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
     ),
     "decoder": ("decoders", ("ByteLevel",)),
 }
 
+# Settings of `model` that are written back -> their defaults.
 KEPT_OF_MODEL = {
-    "dropout": None,
-    "unk_token": None,
-    "continuing_subword_prefix": None,
-    "end_of_word_suffix": None,
-    "fuse_unk": False,
-    "byte_fallback": False,
+    "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+    "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
 }
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -150,10 +143,10 @@ def added_token_json(token: AddedToken) -> dict[str, object]:
 
 
 def default_settings(parts: TokenizerParts) -> dict[str, Any]:
-    """Return what tokenizer.json says beside vocabulary and merges, if a file says no other.
+    """Return what tokenizer.json says besides vocabulary and merges, if no file was read.
 
     Raises:
-        PatternError: The pattern cannot be said there.
+        PatternError: Hugging Face has no steps that split alike.
     """
     steps = to_huggingface(parts.pattern)
     byte_level = {
@@ -166,18 +159,13 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
         "normalizer": _sequence("normalizer", [{"type": form} for form in parts.normal_forms]),
         "pre_tokenizer": _sequence("pre_tokenizer", [*(steps or ()), byte_level]),
         "post_processor": None,
-        "decoder": {
-            "type": "ByteLevel",
-            "add_prefix_space": False,
-            "trim_offsets": False,
-            "use_regex": True,
-        },
+        "decoder": {**byte_level, "add_prefix_space": False, "use_regex": True},
         "model": KEPT_OF_MODEL,
     }
 
 
 def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the section of tokenizer.json of which `_steps` returns these."""
+    """Return a section of tokenizer.json with these steps."""
     if len(steps) > 1:
         return {"type": "Sequence", STEPS[section][0]: steps}
     return steps[0] if steps else None
@@ -189,19 +177,14 @@ def default_config(parts: TokenizerParts) -> dict[str, object]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": eos_token,
-        "extra_special_tokens": [
-            text for text in parts.vocabulary.special_tokens if text != eos_token
-        ],
+        "extra_special_tokens": [x for x in parts.vocabulary.special_tokens if x != eos_token],
         "add_prefix_space": parts.add_prefix_space,
         "clean_up_tokenization_spaces": False,
     }
 
 
-def save(path: str | os.PathLike[str], parts: TokenizerParts) -> str:
-    """Write tokenizer.json and, beside it, its configuration; each takes its place in one step.
-
-    Returns:
-        The text of tokenizer.json.
+def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
+    """Write tokenizer.json and, in its directory, its configuration; each atomically.
 
     Raises:
         VocabularyError: The vocabulary cannot be written in this format.
@@ -209,10 +192,7 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> str:
     """
     path = Path(path)
     text = tokenizer_json(parts)
-    # The tokenizer comes last: whoever waits for it finds its configuration.
-    # A configuration that was read is written as it was: one that names no eos_token leaves it open
-    # to `transformers`, too.
     config = json.loads(parts.config) if parts.config else default_config(parts)
+    # The tokenizer comes last: whoever waits for it finds its configuration.
     write_atomically(config_path(path), f"{layout(config)}\n".encode())
     write_atomically(path, text.encode())
-    return text

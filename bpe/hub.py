@@ -45,12 +45,12 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     """
     path = Path(name)
     if path.is_dir():
-        if not (path / "tokenizer.json").exists():
+        path /= "tokenizer.json"
+        if not path.exists():
             raise TokenizerFileError(
-                f"{path}: there is no tokenizer.json in this directory: expected one; a"
+                f"{path.parent}: there is no tokenizer.json in this directory: expected one; a"
                 " vocab.json and a merges.txt are read by Tokenizer.from_gpt2_files"
             )
-        return path / "tokenizer.json"
     if path.exists():
         return path
     try:
@@ -69,8 +69,8 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
             if found[file] is None:
                 found[file] = huggingface_hub.hf_hub_download(str(name), file)
         except Exception as error:
-            # Whatever the network, the hub or its library raises.  A hub that has no configuration
-            # is accepted, one that could not be asked is not: it names the special tokens.
+            # Whatever the network, the hub or its library raises. A repository may have no
+            # configuration, but the hub must say so: a configuration names the special tokens.
             if (
                 file == "tokenizer_config.json"
                 and isinstance(error, errors.EntryNotFoundError)

@@ -1,14 +1,12 @@
-"""Tokenizers that are not byte-level BPE, run by Hugging Face's own library; and `load_tokenizer`.
+"""Tokenizers that are not byte-level BPE, run by Hugging Face's `tokenizers`; and `load_tokenizer`.
 
-The law here: what our engine does not implement is run by its owner's, or not at all.  It is
-slower, and that is said once.  Only the `tokenizers` library is used, which runs no code of a
-repository.
+A tokenizer that our engine does not implement is run by Hugging Face's library, which is slower; a
+warning says so once. Only `tokenizers` is used, which runs no code of a repository.
 
-`encode` gives the ids of the library's `encode(text, add_special_tokens=False)`.  With its
-`encode_special_tokens` it gives those of `encode_ordinary`, but for one thing: where the model
-itself has a special token among its entries, as those of T5 and BERT do, the library takes text
-that spells it for that token all the same, and a document could forge its own end.  As in
-SentencePiece, such text is ordinary text here.
+`encode` gives the ids of the library's `encode(text, add_special_tokens=False)`, and
+`encode_ordinary` those of its `encode_special_tokens`, with one exception: where special tokens are
+entries of the model itself, as in T5 and BERT, the library takes text that spells one for that
+token, and a document could forge its own end. As in SentencePiece, such text is ordinary text here.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,10 @@ from bpe.errors import (
     TokenizerFileError,
     UnsupportedTokenizerError,
     VocabularyError,
+    listed,
 )
 from bpe.files import write_atomically
-from bpe.hf_read import parse_tokenizer_json
+from bpe.hf_read import parse_tokenizer_json, special_token, token_text
 from bpe.hub import huggingface_hub_file
 from bpe.json_file import config_path, parse_json, read_text
 from bpe.locations import local_path
@@ -44,16 +43,12 @@ from bpe.word_level import WordLevelTokenizer
 
 _logger = logging.getLogger("bpe")
 
-
-# What such a name ends in was meant to be a file.
+# A name with such a suffix is meant to be a file.
 _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
 def load_tokenizer(
-    name: str | os.PathLike[str],
-    *,
-    pattern: str | None = None,
-    special_tokens: Iterable[str] = (),
+    name: str | os.PathLike[str], *, pattern: str | None = None, special_tokens: Iterable[str] = ()
 ) -> AnyTokenizer:
     """Read a tokenizer of any kind.
 
@@ -62,8 +57,7 @@ def load_tokenizer(
             one, or of a .tiktoken file; the name of one of tiktoken's encodings; a name on Hugging
             Face's hub.
         pattern: The split pattern of a .tiktoken file, which does not say it.
-        special_tokens: The special tokens of a .tiktoken file, which has none: they get the ids
-            behind its last one.
+        special_tokens: Special tokens to add to a .tiktoken file, with the ids after its last.
 
     Returns:
         A `Tokenizer` for a byte-level BPE, a `WordLevelTokenizer` for one of ours, else a
@@ -93,7 +87,7 @@ def _load_named(name: str) -> AnyTokenizer:
     encodings = tiktoken.list_encoding_names()
     if name in encodings:
         return Tokenizer.from_tiktoken(name)
-    # A path that was mistyped is no name on the hub.
+    # Not asked of the hub: a path that was mistyped.
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or Path(name).suffix in _FILE_SUFFIXES:
         raise TokenizerFileError(
             f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
@@ -112,30 +106,22 @@ def _load_file(path: Path) -> AnyTokenizer:
     try:
         return Tokenizer.from_file(path)
     except UnsupportedTokenizerError as error:
-        if _is_byte_level(path):
-            # What our engine lacks is not the matter: tokenizer_config.json contradicts the file.
-            raise
         try:
-            return WordLevelTokenizer.from_file(path)
+            parse_tokenizer_json(read_text(path), path)
         except UnsupportedTokenizerError:
+            with suppress(UnsupportedTokenizerError):
+                return WordLevelTokenizer.from_file(path)
             return HuggingFaceTokenizer(path, reason=str(error))
+        raise  # our engine has all that it needs, but tokenizer_config.json contradicts it
 
 
-def _is_byte_level(path: Path) -> bool:
-    try:
-        parse_tokenizer_json(read_text(path), path)
-    except UnsupportedTokenizerError:
-        return False
-    return True
-
-
-# Fingerprints of the tokenizers of which it was said that they are slow.
-_said_slower: set[str] = set()
+# Fingerprints of the tokenizers that were reported to be slow.
+_reported_slow: set[str] = set()
 
 
 @contextmanager
 def _errors_as(kind: type[TokenbinError], beginning: str) -> Iterator[None]:
-    """Turn what the library raises into an error of ours; a panic of it is no `Exception`."""
+    """Turn errors of the library into one of ours; its panics are no `Exception`s."""
     try:
         yield
     except BaseException as error:
@@ -156,7 +142,7 @@ class HuggingFaceTokenizer(TextTokenizer):
         bos_token: The special token that begins a document, None if there is none.
         pattern: How text is split: "huggingface:" and the kind of the model.
         fingerprint: The SHA-256 of the text of the file, in hexadecimal.
-        unicode_version: "": which Unicode decides is the library's to know.
+        unicode_version: "": unknown, that of the library.
 
     Raises:
         TokenizerFileError: The library is missing, or cannot read the file.
@@ -195,65 +181,41 @@ class HuggingFaceTokenizer(TextTokenizer):
         kind = model.get("type") or type(self._engine.model).__name__
         self.pattern = f"huggingface:{kind}"
         self.fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
-        if self.fingerprint not in _said_slower:
-            _said_slower.add(self.fingerprint)
-            self._say_what_is_different(reason or f"{path} is named for it", top)
+        if self.fingerprint not in _reported_slow:
+            _reported_slow.add(self.fingerprint)
+            _logger.warning(
+                "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower",
+                reason or f"{path} is named for it",
+            )
+            for name in ("truncation", "padding"):
+                if top.get(name) is not None:
+                    _logger.warning("its %s is switched off, for it would change documents", name)
         vocab = self._engine.get_vocab(with_added_tokens=True)
-        self._spelled = dict(sorted((number, text) for text, number in vocab.items()))
+        self._texts = dict(sorted((number, text) for text, number in vocab.items()))
         added = sorted(self._engine.get_added_tokens_decoder().items())
         self._special_tokens = {t.content: token_id for token_id, t in added if t.special}
-        _refuse_other_numbers(path, top, vocab)
+        _check_added_ids(path, top, vocab)
         beside = config_path(path)
         self._config = read_text(beside) if beside.exists() else ""
         config = parse_json(self._config, beside) if self._config else {}
-        self.eos_token = _content(config, "eos_token")
-        if self.eos_token is not None and self.eos_token not in self._special_tokens:
+        self.bos_token = special_token(config, "bos_token", self._special_tokens)
+        self.eos_token = special_token(config, "eos_token", self._special_tokens)
+        named = token_text(config, "eos_token")
+        if isinstance(named, str) and self.eos_token is None:
             raise TokenizerFileError(
-                f"{beside}: eos_token is {self.eos_token!r}, which is no special token of {path}:"
-                f" expected one of {', '.join(map(repr, self._special_tokens)) or '(none)'}"
+                f"{beside}: eos_token is {named!r}, which is no special token of {path}:"
+                f" expected one of {listed(self._special_tokens)}"
             )
-        bos_token = _content(config, "bos_token")
-        self.bos_token = bos_token if bos_token in self._special_tokens else None
-
-    def _say_what_is_different(self, reason: str, top: Mapping[str, Any]) -> None:
-        _logger.warning(
-            "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower", reason
-        )
-        for name in ("truncation", "padding"):
-            if top.get(name) is not None:
-                _logger.warning("its %s is switched off, for it would change documents", name)
-
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """Id -> UTF-8 of every token, as the library spells it, in the order of ids; a copy."""
-        return {token_id: text.encode() for token_id, text in self._spelled.items()}
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id plus one."""
-        return max(self._spelled, default=-1) + 1
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        """Text -> id of the special tokens, in the order of ids; a copy."""
-        return dict(self._special_tokens)
-
-    @property
-    def _known_ids(self) -> Collection[int]:
-        return self._spelled.keys()
 
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        if allowed_special is None:
-            engine = self._engine
-        elif not allowed_special:
-            engine = self._ordinary
-        else:
+        if allowed_special:
             raise VocabularyError(
                 "Hugging Face's library recognises all special tokens or none: expected"
                 " allowed_special='all' or ()"
             )
+        engine = self._engine if allowed_special is None else self._ordinary
         with _errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
             batch = engine.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in batch]
@@ -273,14 +235,8 @@ class HuggingFaceTokenizer(TextTokenizer):
         return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
 
 
-def _content(config: Mapping[str, Any], role: str) -> str | None:
-    token = config.get(role)
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
-
-
-def _refuse_other_numbers(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-    """Refuse a file whose added tokens the library numbers anew, without a word."""
+def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
+    """Check that the library has not silently renumbered added tokens."""
     for added in top.get("added_tokens") or []:
         found = vocab.get(added["content"])
         if found != added["id"]:
@@ -291,11 +247,10 @@ def _refuse_other_numbers(path: Path, top: Mapping[str, Any], vocab: Mapping[str
 
 
 def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """The file with special tokens no longer among the entries of its model.
+    """Return the file with special tokens renamed in the vocabulary of its model.
 
-    Each keeps its place under a name that no text spells, so that all other ids stay the same; the
-    unknown token keeps its name, too, where the model looks for it by that name.  So do those that
-    merges make, which are ordinary tokens as well.
+    Their new names are in no text; all ids stay the same. The unknown token keeps its name, by
+    which the model finds it, and so do tokens that merges make, which are ordinary as well.
     """
     model = dict(top["model"])
     vocab, merges = model.get("vocab"), model.get("merges") or []
@@ -306,7 +261,7 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         for added in top.get("added_tokens") or []
         if added.get("special") and added["content"] not in ordinary
     }
-    # No document can know these, and so spell them.
+    # Random, so no document can spell them.
     names = {text: f"{secrets.token_hex(16)} {index}" for index, text in enumerate(special)}
     if isinstance(vocab, dict):
         inside = special & vocab.keys()
@@ -316,6 +271,6 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
     else:
         return dict(top)
-    # Those that the model does not know any more would be numbered anew.
+    # The library would renumber added tokens that are no longer in the model.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}

@@ -1,4 +1,4 @@
-"""JSON files of strangers: errors name the file and the place; output has one entry a line."""
+"""Read JSON files that others wrote, with exact errors; write JSON with one entry to the line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 
@@ -47,12 +47,16 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     def refuse_constant(constant: str) -> NoReturn:
         refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
 
+    def refuse_depth() -> NoReturn:
+        found = f"its lists and objects stand too deep inside one another, more than {_DEEPEST}"
+        refuse(path, found, "expected a tokenizer file of Hugging Face's format")
+
     try:
         value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
-        _refuse_depth(path)
+        refuse_depth()
     except json.JSONDecodeError as error:
-        # What is cut off fails at its end, in a string that begins before it, or in a word.
+        # A truncated text fails at its end, in a string that begins before it, or in a word.
         rest = text[error.pos :].rstrip()
         if text.lstrip().startswith("{") and (
             error.msg.startswith("Unterminated")
@@ -71,29 +75,18 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
     # How deep `json` itself goes differs from one Python to the next.
-    containers = {dict, list}
     inside: list[Any] = [value]
     for _ in range(_DEEPEST):
-        entries = chain.from_iterable(
-            outer.values() if type(outer) is dict else outer for outer in inside
-        )
-        inside = [entry for entry in entries if type(entry) in containers]
+        entries = chain.from_iterable(x.values() if type(x) is dict else x for x in inside)
+        inside = [entry for entry in entries if type(entry) in (dict, list)]
     if inside:
-        _refuse_depth(path)
+        refuse_depth()
     return value
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an error names the file and the place."""
     return parse_json(read_text(path), path)
-
-
-def _refuse_depth(path: Path) -> NoReturn:
-    refuse(
-        path,
-        f"its lists and objects stand too deep inside one another, more than {_DEEPEST}",
-        "expected a tokenizer file of Hugging Face's format",
-    )
 
 
 def canonical(path: Path, value: object) -> str:
@@ -120,11 +113,9 @@ def unsupported(path: Path, found: str, expected: str) -> NoReturn:
 
 def expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
     """Return a setting that has one of the accepted values; raise an error otherwise."""
-    # False == 0 and True == 1, but no file says `false` where it means a number, or the reverse.
-    if not any(
-        found == value and isinstance(found, bool) == isinstance(value, bool) for value in accepted
-    ):
-        shown = " or ".join(dict.fromkeys(dumps(value) for value in accepted))
+    # False == 0 and True == 1, but a file with `false` does not mean a number, or the reverse.
+    if not any(found == x and isinstance(found, bool) == isinstance(x, bool) for x in accepted):
+        shown = " or ".join(dict.fromkeys(map(dumps, accepted)))
         unsupported(path, f"the setting {name} is {dumps(found)}", f"only {shown} is implemented")
     return found
 
@@ -133,29 +124,25 @@ def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any
     """Return the object that a key has; raise an error if it has none."""
     value = parent.get(name)
     if not isinstance(value, dict):
-        refuse(
-            path,
-            f"{name!r} is {'missing' if value is None else 'not an object'}",
-            "expected an object",
-        )
+        found = "missing" if value is None else "not an object"
+        refuse(path, f"{name!r} is {found}", "expected an object")
     return value
 
 
-class Lines:
+class Lines(NamedTuple):
     """A list or an object that is written with one entry to the line.
 
-    Args:
+    Attributes:
         entries: A list, an object of numbers, or a list of pairs of texts without a space, each
             spelled as one text with a space between.
         pairs: It is a list of pairs.
     """
 
-    def __init__(self, entries: list[Any] | dict[str, int], *, pairs: bool = False) -> None:
-        self.entries = entries
-        self.pairs = pairs
+    entries: list[Any] | dict[str, int]
+    pairs: bool = False
 
     def spelled(self, between: str) -> str:
-        """The entries as JSON, and what stands between them."""
+        """Return the entries as JSON, and `between` between them."""
         # All in one call: one for each of 100,000 entries takes ten times as long.
         if isinstance(self.entries, dict):
             return json.dumps(self.entries, ensure_ascii=False, separators=(between, ": "))[1:-1]

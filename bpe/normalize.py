@@ -1,11 +1,10 @@
 """Normalizers: the Unicode normal forms, as Hugging Face's tokenizers apply them.
 
-The law here: text is normalized as `tokenizers` 0.23 does it, whatever Unicode the installed Python
-knows.  Its tables are those of Unicode 9.0; Python's are newer, and differ from version to version.
-By the stability policy of Unicode a character that both know is normalized alike.  What is newer
-(the list below), or not assigned at all in our own table, is inert to the older tables: it is
-neither decomposed, nor reordered, nor composed, nor does anything move across it.  So it stays as
-it is, and the stretches between are normalized each on its own.
+Text is normalized as in `tokenizers` 0.23, with the tables of Unicode 9.0, whatever the Unicode of
+the installed Python. By the stability policy of Unicode, a character of both is normalized alike.
+To the older tables, a newer character (the list below) or one that our own table does not assign is
+inert: it is not decomposed, reordered or composed, and nothing moves across it. So it stays as it
+is, and the text between such characters is normalized piece by piece.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
-    """Return UTF-8 text in normal forms, applied one after the other.
-
-    Args:
-        data: UTF-8.
-        forms: Some of `NORMAL_FORMS`.
-    """
+    """Return UTF-8 text in normal forms, some of `NORMAL_FORMS`, applied one after the other."""
     if data.isascii():
         return data
     text = data.decode()
@@ -47,14 +41,9 @@ def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
 
 
 def _in_form(text: str, form: Form) -> str:
-    stretches = _inert().split(text)
-    if len(stretches) == 1:
-        return unicodedata.normalize(form, text)
-    # Every second one is what was split at.
-    return "".join(
-        stretch if index % 2 else unicodedata.normalize(form, stretch)
-        for index, stretch in enumerate(stretches)
-    )
+    stretches = _inert().split(text)  # every second one is inert
+    stretches[::2] = [unicodedata.normalize(form, stretch) for stretch in stretches[::2]]
+    return "".join(stretches)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Encode documents on all threads, with encoders that are lent and reused.
 
-The ids depend neither on the number of threads nor on where text is cut into parts.
+The ids depend neither on the number of threads nor on where text is cut into parts. Text that has a
+`Preparation` is prepared as a whole, and then encoded in parts.
 """
 
 from __future__ import annotations
@@ -8,32 +9,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.added_tokens import Preparation
 from bpe.gathered import Gathered
 from bpe.parallel import available_workers, for_each
+from bpe.patterns import PATTERNS
 from bpe.separated import SeparatedPart, check_utf8, separated_parts
 from bpe.special_tokens import SpecialTokenMatcher, utf8
+from bpe.vocabulary import AddedToken
 
 if TYPE_CHECKING:
     from bpe.encode import Encoder, EncoderTables
-    from bpe.vocabulary import Vocabulary
+    from bpe.hf_write import TokenizerParts
 
 # Documents: `uint8[n_bytes]`, UTF-8, and `int64[n_documents + 1]`, ascending from 0 to n_bytes.
 Documents: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
-# `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`: where those of each begin
-# and end.
+# `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`, their offsets.
 Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
-# Text from twice this size on is cut into parts of this size, which all threads encode.  Below it a
-# thread costs more than it saves: a hand-over between threads takes as long as 50 KB of text.
+# Text from twice this size on is cut into parts of this size, which all threads encode. Below it a
+# thread costs more than it saves: to hand over to a thread takes as long as to encode 50 KB.
 _PART_BYTES = 1 << 21
 
-# A stream is gathered up to this size before it is encoded, and a cut looked for so far back.
+# Bytes of a stream that are collected before they are encoded; bytes before their end in which a
+# cut is looked for first.
 _STREAM_BYTES = 1 << 16
 _STREAM_LOOK_BACK = 1 << 10
 
@@ -49,15 +54,25 @@ class ParallelEncoder:
     """Encodes documents on all threads; may be used from several threads at once.
 
     Args:
-        vocabulary: The tokens and how they merge.
-        pattern: The split pattern.
+        parts: The tokens, how they merge, the split pattern, and what happens before the split.
+
+    Attributes:
+        preparation: What happens to text before it is split, None if nothing does.
     """
 
-    def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
-        self._vocabulary, self._pattern = vocabulary, pattern
+    def __init__(self, parts: TokenizerParts) -> None:
+        self._vocabulary, self._pattern = parts.vocabulary, parts.pattern
+        self.preparation: Preparation | None = None
+        # Special tokens without settings need no preparation: a matcher finds them.
+        added = parts.vocabulary.added_tokens
+        settings = {replace(token, text="", id=0) for token in added}
+        plain = AddedToken("", 0)
+        only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
+        if parts.normal_forms or parts.add_prefix_space or not only_special:
+            self.preparation = Preparation(added, parts.normal_forms, parts.add_prefix_space)
         self._lock = threading.Lock()
         self._tables: EncoderTables | None = None
-        # Lent, not bound to threads: threads come and go, what an encoder has cached stays.
+        # Lent, not bound to threads: an encoder's cache outlives the thread that filled it.
         self._idle_encoders: list[Encoder] = []
 
     def tables(self) -> EncoderTables:
@@ -84,10 +99,34 @@ class ParallelEncoder:
         yield encoder
         self._idle_encoders.append(encoder)
 
-    def encode_text(self, data: bytes) -> list[int]:
-        """Return the ids of one document in which no special token is recognised."""
-        if len(data) >= 2 * _PART_BYTES:
-            ids: list[int] = self.encode(*join_documents([data]))[0].tolist()
+    def new_encoder(self, dtype: np.dtype[Any] | None) -> Encoder:
+        """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
+        from bpe.encode import Encoder
+
+        return Encoder(self.tables(), self.preparation, dtype)
+
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+        """Return the first place where a document can be cut, see `Tokenizer.safe_cut`."""
+        safe_cut = self.tables().pretokenizer.safe_cut
+        if self.preparation is None:
+            return safe_cut(buffer, position, stop)
+        if not self.preparation.allows_cuts:
+            return stop
+        # No normal form changes ASCII, nor anything across a place between two such characters.
+        while (cut := safe_cut(buffer, position, stop)) < stop:
+            if buffer[cut - 1] < 0x80 and buffer[cut] < 0x80:
+                return cut
+            position = cut + 1
+        return stop
+
+    def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
+        """Return the ids of one document; special tokens of the matcher become their ids."""
+        if (
+            self.preparation is not None
+            or len(data) >= 2 * _PART_BYTES
+            or (matcher is not None and matcher.occurs_in(data))
+        ):
+            ids: list[int] = self.encode(*join_documents([data]), matcher)[0].tolist()
             return ids
         encoder = self._idle_encoder()
         listed = encoder.encode_text(data)
@@ -101,6 +140,17 @@ class ParallelEncoder:
         matcher: SpecialTokenMatcher | None = None,
     ) -> Encoded:
         """Encode documents; the special tokens of the matcher, if any, become their ids."""
+        if self.preparation is not None:
+            recognised = () if matcher is None else matcher.special_tokens
+            return self.preparation.encode(self._encode_prepared, buffer, offsets, recognised)
+        return self._encode_prepared(buffer, offsets, matcher)
+
+    def _encode_prepared(
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        matcher: SpecialTokenMatcher | None = None,
+    ) -> Encoded:
         if matcher is not None and matcher.occurs_in(buffer.data):
             return self._encode_with_special(buffer, offsets, matcher)
         if len(buffer) >= 2 * _PART_BYTES:
@@ -113,7 +163,7 @@ class ParallelEncoder:
     ) -> Encoded:
         """Encode documents in which special tokens occur.
 
-        All ordinary text is joined and encoded in one go, cut where a document ends or a special
+        All ordinary text is joined and encoded in one call, cut where a document ends or a special
         token was; then the ids of the special tokens are inserted.
         """
         found = matcher.find_in_documents(buffer, offsets)
@@ -124,20 +174,20 @@ class ParallelEncoder:
         ordinary = b"".join(
             [view[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
         )
-        # No special token lies across the end of a document: those before it are wholly before it.
+        # No special token crosses the end of a document.
         n_before = np.searchsorted(starts, offsets)
         document_cuts = offsets - removed[n_before]
         special_cuts = starts - removed[:-1]
         # Two equal cuts enclose an empty document, which has no ids.
         cuts = np.sort(np.concatenate([document_cuts, special_cuts]))
-        ids, counts = self.encode(np.frombuffer(ordinary, np.uint8), cuts)
+        ids, counts = self._encode_prepared(np.frombuffer(ordinary, np.uint8), cuts)
         special_places = counts[np.searchsorted(cuts, special_cuts)]
         token_offsets = counts[np.searchsorted(cuts, document_cuts)] + n_before
         return np.insert(ids, special_places, special_ids), token_offsets
 
     def _encode_parts(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
-        # Every end of a document and every end of a part becomes a cut.  The number of tokens
-        # before a cut is then a function of its place, which is all that is needed to join parts.
+        # Every end of a document or a part becomes a cut, so the number of tokens before each end
+        # of a document is known, which is all that is needed to join parts.
         safe_cut = self.tables().pretokenizer.safe_cut
         edges = [0]
         for target in range(_PART_BYTES, len(buffer), _PART_BYTES):
@@ -164,8 +214,10 @@ class ParallelEncoder:
 
     def encode_texts(self, texts: list[str], matcher: SpecialTokenMatcher) -> Encoded:
         """Encode texts, each a document; special tokens of the matcher become their ids."""
+        if self.preparation is not None:
+            return self.encode(*_joined(texts), matcher)
         groups = _groups(texts)
-        # With one processor, too: what is encoded at once stays in its cache.
+        # Also with one processor: a group fits its cache.
         if len(groups) <= 1:
             return self.encode(*_joined(texts), matcher)
         gathered = Gathered(len(groups))
@@ -178,7 +230,7 @@ class ParallelEncoder:
                 with self._lent_encoder() as encoder:
                     gathered.put(number, *encoder.encode_view(buffer, offsets))
 
-        # A very long text has parts of its own, which are encoded on threads.
+        # A very long text is cut into parts, which are encoded on threads.
         alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
         for number in alone:
             gathered.put(number, *self.encode(*_joined(groups[number]), matcher))
@@ -187,16 +239,16 @@ class ParallelEncoder:
         return gathered.result()
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
-        """Encode what stands between separators, without a copy; the pattern has a scanner.
-
-        Raises:
-            EncodingError: The data is not UTF-8.
-        """
+        """Encode what is between separators, see `Tokenizer.encode_separated_to_numpy`."""
+        if self.preparation is not None or self._pattern not in PATTERNS:
+            # A separator must not meet a normalizer, nor a regex that may refuse it.
+            check_utf8(buffer, 0)
+            return self.encode(*join_documents(buffer.tobytes().split(separator)))
         gathered = Gathered(len(buffer))
         n_threads = min(available_workers(), 1 + 2 * len(buffer) // _PART_BYTES)
 
         def part_size(n_left: int) -> int:
-            # Each hand-over takes its time; towards the end none shall wait long for another.
+            # Handing over takes time; towards the end no thread shall wait long for another.
             return max(_PART_BYTES // 2, min(4 * _PART_BYTES, n_left // (3 * n_threads)))
 
         def encode_part(number: int, part: SeparatedPart) -> None:
@@ -214,6 +266,10 @@ class ParallelEncoder:
 
     def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
         """Yield the ids of one text that comes in pieces, lazily."""
+        if self.preparation is not None:
+            # Where such text may be cut is not known while more of it can come.
+            yield from self.encode_text(utf8("".join(chunks)), matcher)
+            return
         pending: list[bytes] = []
         n_pending = 0
         wanted = _STREAM_BYTES
@@ -227,34 +283,33 @@ class ParallelEncoder:
             data = b"".join(pending)
             cut = self._stream_cut(data, matcher)
             if cut:
-                yield from self.encode(*join_documents([data[:cut]]), matcher)[0].tolist()
+                yield from self.encode_text(data[:cut], matcher)
             pending = [data[cut:]]
             n_pending = len(pending[0])
-            # A stretch without a place to cut is looked through again only when it has doubled.
+            # A stretch without a place to cut is searched again only when it has doubled.
             wanted = max(_STREAM_BYTES, 2 * n_pending)
-        yield from self.encode(*join_documents([b"".join(pending)]), matcher)[0].tolist()
+        yield from self.encode_text(b"".join(pending), matcher)
 
     def _stream_cut(self, data: bytes, matcher: SpecialTokenMatcher) -> int:
         """Return a place where a text that begins with `data` can be cut, 0 if none is known."""
         found = list(matcher.find(data, 0, len(data))) if matcher.occurs_in(data) else []
         certain = matcher.open_from(data, found)
-        # Special tokens cut the text; between the last certain one and `certain` it is ordinary.
+        # Between the last special token before `certain` and `certain`, text is ordinary.
         start = max((stop for _, stop, _ in found if stop <= certain), default=0)
         buffer = np.frombuffer(data, np.uint8)[start:certain]
         safe_cut = self.tables().pretokenizer.safe_cut
-        look_back = _STREAM_LOOK_BACK
-        while True:
+        first, look_back = len(buffer), _STREAM_LOOK_BACK
+        while first:
             first = max(0, len(buffer) - look_back)
             cut = safe_cut(buffer, first, len(buffer))
             if cut < len(buffer):
                 return start + cut
-            if first == 0:
-                return start
             look_back *= 4
+        return start
 
 
 def _groups(texts: list[str]) -> list[list[str]]:
-    """Cut a list into lists of about `_PART_BYTES`; a text of twice that is alone."""
+    """Cut a list into lists of about `_PART_BYTES`; a text of twice that is alone in one."""
     groups, first, size = [], 0, 0
     for number, text in enumerate(texts):
         if type(text) is not str:
@@ -262,7 +317,7 @@ def _groups(texts: list[str]) -> list[list[str]]:
         if len(text) >= 2 * _PART_BYTES and first < number:
             groups.append(texts[first:number])
             first, size = number, 0
-        # Letters beyond ASCII have two bytes or three.
+        # Most characters beyond ASCII have two or three bytes.
         size += len(text) if text.isascii() else 2 * len(text)
         if size >= _PART_BYTES:
             groups.append(texts[first : number + 1])

@@ -33,27 +33,21 @@ def load_gpt2_files(
     spelled = all_from_byte_level(ids)
     tokens = tokens_by_id(vocab_path, ids, spelled, "it")
     others = {key: token_id for key, token_id in ids.items() if key not in spelled}
-    # Not splitlines(), nor strip(): only the newline ends a line, and a space is what parts a
-    # merge.
+    # Not splitlines() nor strip(): only a newline ends a line, and only a space separates a merge.
     lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
-    if lines and lines[0].startswith("#version"):
-        # A header, unless it is a merge of two tokens that there are.
-        parts = lines[0].split(" ")
-        if len(parts) != 2 or not all(part in ids for part in parts):
-            lines[0] = ""
+    first = lines[0].split(" ") if lines else [""]
+    # "#version" begins a header, unless the line is a merge of two tokens of the vocabulary.
+    is_header = first[0].startswith("#version") and not (len(first) == 2 and ids.keys() >= {*first})
     merges: list[Pair] = []
     for number, line in enumerate(lines, start=1):
-        if number == 1 and not line:
+        if number == 1 and (is_header or not line):
             continue
         pair = [from_byte_level(part) for part in line.split(" ")]
         if len(pair) != 2 or not pair[0] or not pair[1]:
-            refuse(
-                merges_path,
-                f"line {number} is {line!r}",
-                "expected two tokens of the byte-level alphabet with one space between them",
-            )
+            expected = "expected two tokens of the byte-level alphabet with one space between them"
+            refuse(merges_path, f"line {number} is {line!r}", expected)
         merges.append((pair[0], pair[1]))
     return tokens, merges, others
 
@@ -71,15 +65,12 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
             continue
         encoded, _, rank = line.strip().partition(" ")
         try:
-            token = base64.b64decode(encoded, validate=True)
-            ranks_as = int(rank)
+            token, number_of_token = base64.b64decode(encoded, validate=True), int(rank)
         except (binascii.Error, ValueError):
-            refuse(
-                path, f"line {number} is {line[:80]!r}", "expected base64, a space and a number"
-            )
+            refuse(path, f"line {number} is {line[:80]!r}", "expected base64, a space and a number")
         if token in ranks:
             refuse(path, f"line {number} repeats the token {token!r}", "expected each token once")
-        ranks[token] = ranks_as
+        ranks[token] = number_of_token
     if not ranks:
         refuse(path, "it is empty", "expected lines of base64, a space and a number")
     return ranks
@@ -106,13 +97,13 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
     ids: dict[str, int] = {}
     entries = [(to_byte_level(token), token_id) for token_id, token in vocabulary.tokens.items()]
     for token in vocabulary.added_tokens:
-        plain = AddedToken(token.text, token.id)
-        if token != plain or (token.text, token.id) in entries:
+        entry = (token.text, token.id)
+        if token != AddedToken(*entry) or entry in entries:
             raise VocabularyError(
                 f"vocab.json cannot say what the added token {token.text!r} is: expected special"
                 " tokens without further settings; use tokenizer.json"
             )
-        entries.append((token.text, token.id))
+        entries.append(entry)
     for text, token_id in sorted(entries, key=lambda entry: entry[1]):
         if text in ids:
             raise VocabularyError(
@@ -125,7 +116,7 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
 
 
 def ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return a vocabulary whose ids are numbers; `name` is its name in errors."""
+    """Return a vocabulary after checking that its ids are numbers; `name` is for errors."""
     if not set(map(type, vocab.values())) <= {int}:
         key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
         refuse(path, f"in {name}, {key!r} has the id {dumps(found)}", "expected a number")
@@ -140,9 +131,6 @@ def tokens_by_id(
     if len(tokens) < len(spelled):
         first: dict[int, str] = {}
         key = next(key for key in spelled if first.setdefault(ids[key], key) != key)
-        refuse(
-            path,
-            f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already",
-            "expected one id for each token",
-        )
+        found = f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already"
+        refuse(path, found, "expected one id for each token")
     return tokens

@@ -1,8 +1,7 @@
 """The definition of the tokenizer in plain Python: split, count, train, encode.
 
-The law here: where the fast code and this file disagree, the fast code is wrong.  Everything that
-could be decided either way (ties above all) is decided here, in the open.  It is written to be read
-and to be slow.
+Where the fast code and this file disagree, the fast code is wrong. Everything that could be decided
+either way (ties above all) is decided here. It is written to be read, and it is slow.
 
     >>> split("Don't stop  at 42!")
     ['Don', "'t", ' stop', ' ', ' at', ' 42', '!']
@@ -20,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from bpe.errors import TrainingError
 from bpe.patterns import PATTERNS
@@ -37,20 +36,14 @@ def _byte_level_alphabet() -> str:
     return "".join(chr(byte if byte in shown else next(hidden)) for byte in range(256))
 
 
-# GPT-2's way to show bytes as printable characters: character `BYTE_LEVEL_ALPHABET[byte]` stands
-# for `byte`.  The printable characters of Latin-1 stand for themselves, the other 68 bytes, in
-# order, for U+0100 onwards.  Hugging Face's files are written in it, and its trainer numbers the
-# bytes in the order of these code points.
+# GPT-2's spelling of bytes as printable characters: `BYTE_LEVEL_ALPHABET[byte]` stands for `byte`.
+# The printable characters of Latin-1 stand for themselves; U+0100 onwards for the other 68 bytes,
+# in order. Hugging Face's files use it, and its trainer numbers bytes by these code points.
 BYTE_LEVEL_ALPHABET: Final = _byte_level_alphabet()
 
 
 def split(text: str, pattern: str = "gpt2") -> list[str]:
-    """Cut text into pre-tokens by a pattern; joined they are the text.
-
-    Args:
-        text: Any text.
-        pattern: A key of `bpe.patterns.PATTERNS`.
-    """
+    """Cut text into pre-tokens by a pattern of `PATTERNS`; joined they are the text."""
     return _compiled(pattern).findall(text)
 
 
@@ -64,49 +57,36 @@ def _in_ranges(found: re.Match[str]) -> str:
     r"""Spell a set, `\p{category}`, `\s`, `\S` or `$` as `re` reads it in every version."""
     written = found.group()
     if written == "$":
-        # The end of the text; to `re`, `$` matches before a newline there, too.
-        return r"\Z"
+        return r"\Z"  # in `re`, `$` matches before a final newline, too
     if written == r"\S":
         return f"[^{WHITE_SPACES}]"
     if written[0] != "[":
         written = f"[{written}]"
-    return re.sub(r"\\p\{(\w+)}", _category, written.replace(r"\s", WHITE_SPACES))
 
+    def ranges(category: re.Match[str]) -> str:
+        return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs_of(category[1]))
 
-def _category(found: re.Match[str]) -> str:
-    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs_of(found[1]))
+    return re.sub(r"\\p\{(\w+)}", ranges, written.replace(r"\s", WHITE_SPACES))
 
 
 def split_special(text: str, special_tokens: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """Cut text at special tokens: yield `(piece, is_special)`, no piece empty.
-
-    Occurrences are taken from the left; of several that start at one place the longest is taken.
+    """Cut text at special tokens, leftmost first, then longest: yield `(piece, is_special)`.
 
     >>> list(split_special("a<|x|>>b", ["<|x|>", "<|x|>>"]))
     [('a', False), ('<|x|>>', True), ('b', False)]
     """
-    if not special_tokens:
-        if text:
-            yield text, False
-        return
     longest_first = sorted(special_tokens, key=len, reverse=True)
-    start = 0
-    for found in re.finditer("|".join(map(re.escape, longest_first)), text):
-        if start < found.start():
-            yield text[start : found.start()], False
-        yield found.group(), True
-        start = found.end()
-    if start < len(text):
-        yield text[start:], False
+    any_of_them = "|".join(map(re.escape, longest_first)) or r"(?!)"  # which matches nothing
+    # A group in the pattern makes `re` keep what it splits at, as every second piece.
+    for index, piece in enumerate(re.split(f"({any_of_them})", text)):
+        if piece:
+            yield piece, index % 2 == 1
 
 
 def count(
     documents: Iterable[str], special_tokens: Collection[str] = (), pattern: str = "gpt2"
 ) -> Counter[bytes]:
-    """Count the pre-tokens of documents.
-
-    The text of special tokens is cut out: nothing is learnt from it, nor across it.
-    """
+    """Count the pre-tokens of documents between special tokens."""
     counts: Counter[bytes] = Counter()
     for document in documents:
         for piece, is_special in split_special(document, special_tokens):
@@ -116,18 +96,11 @@ def count(
 
 
 def train(
-    documents: Iterable[str],
-    vocab_size: int,
-    special_tokens: Collection[str] = (),
-    tie_break: str = "greatest-bytes",
-    min_frequency: int = 2,
-    max_token_length: int | None = None,
+    documents: Iterable[str], vocab_size: int, special_tokens: Collection[str] = (), **options: Any
 ) -> list[Pair]:
-    """Learn merges from documents: `train_from_counts(count(documents, special_tokens), ...)`."""
+    """Learn merges from documents; `options` are the other arguments of `train_from_counts`."""
     counts = count(documents, special_tokens)
-    return train_from_counts(
-        counts, vocab_size, special_tokens, tie_break, min_frequency, max_token_length
-    )
+    return train_from_counts(counts, vocab_size, special_tokens, **options)
 
 
 def train_from_counts(
@@ -140,27 +113,25 @@ def train_from_counts(
 ) -> list[Pair]:
     """Learn merges from counted pre-tokens.
 
-    Each step merges the pair with the highest count, everywhere.  A pair is counted at every place
-    where it stands, so `aaa` holds `(a, a)` twice, and merged from left to right, so `aaa` becomes
-    `aa a`.  Among pairs of equal count:
+    Each step merges the pair with the highest count, everywhere. A pair is counted at every
+    position, so `aaa` has `(a, a)` twice, and merged from left to right, so `aaa` becomes `aa a`.
+    Among pairs of equal count:
 
     - `greatest-bytes` takes the greatest `(left, right)`, compared as bytes: Stanford's CS336;
-    - `huggingface` takes the least `(id of left, id of right)`, where the bytes are numbered in the
-      order of their characters in the byte-level alphabet and merges follow in the order they were
-      made: Hugging Face's BpeTrainer.
+    - `huggingface` takes the least `(id of left, id of right)`, where bytes are numbered in the
+      order of their characters in the byte-level alphabet, and merges after them in the order they
+      were made: Hugging Face's BpeTrainer.
 
-    No two merges make the same token.  A pre-token that holds the token's bytes between two
-    boundaries has had no merge across either of them, so inside the same merges happened as
-    wherever the token was first made, and it is there already.
+    No two merges make the same token: wherever its bytes are between two boundaries, no merge has
+    crossed either, so inside the same merges have happened as where the token was first made.
 
     Args:
         counts: Pre-token -> how often it occurs.
-        vocab_size: Number of tokens wanted, the 256 bytes and the special tokens among them.
+        vocab_size: Number of tokens wanted, the 256 bytes and the special tokens included.
         special_tokens: Only their number matters here.
         tie_break: One of `TIE_BREAKS`.
-        min_frequency: Stop when no pair occurs this often.  A pair that does not occur is never
-            merged.
-        max_token_length: A pair that would be longer than so many bytes is passed over.
+        min_frequency: Stop when no pair occurs this often, at least once.
+        max_token_length: Maximum length of a token, in bytes; longer pairs are not merged.
 
     Returns:
         The merges in the order they were made; fewer than asked for if training stopped early.
@@ -178,21 +149,17 @@ def train_from_counts(
             f"vocab_size {vocab_size} is too small: the 256 bytes and {len(special_tokens)} "
             f"special tokens need at least {256 + len(special_tokens)}"
         )
-    numbers = {bytes([byte]): number for number, byte in enumerate(_bytes_in_huggingface_order())}
+    by_character = sorted(range(256), key=BYTE_LEVEL_ALPHABET.__getitem__)
+    numbers = {bytes([byte]): number for number, byte in enumerate(by_character)}
     words = {pretoken: [bytes([byte]) for byte in pretoken] for pretoken in counts}
     merges: list[Pair] = []
     while len(merges) < vocab_size - 256 - len(special_tokens):
         pair_counts: Counter[Pair] = Counter()
         for pretoken, word in words.items():
-            for pair in pairwise(word):
-                pair_counts[pair] += counts[pretoken]
-        if max_token_length is not None:
-            for left, right in list(pair_counts):
-                if len(left) + len(right) > max_token_length:
-                    del pair_counts[left, right]
-        if not pair_counts:
-            break
-        highest = max(pair_counts.values())
+            for left, right in pairwise(word):
+                if max_token_length is None or len(left + right) <= max_token_length:
+                    pair_counts[left, right] += counts[pretoken]
+        highest = max(pair_counts.values(), default=0)
         if highest < max(min_frequency, 1):
             break
         tied = [pair for pair, pair_count in pair_counts.items() if pair_count == highest]
@@ -206,10 +173,6 @@ def train_from_counts(
     return merges
 
 
-def _bytes_in_huggingface_order() -> list[int]:
-    return sorted(range(256), key=BYTE_LEVEL_ALPHABET.__getitem__)
-
-
 def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
     """Join every occurrence of a pair, from left to right.
 
@@ -219,17 +182,14 @@ def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
     merged: list[bytes] = []
     index = 0
     while index < len(word):
-        if index + 1 < len(word) and (word[index], word[index + 1]) == pair:
-            merged.append(word[index] + word[index + 1])
-            index += 2
-        else:
-            merged.append(word[index])
-            index += 1
+        length = 2 if tuple(word[index : index + 2]) == pair else 1
+        merged.append(b"".join(word[index : index + length]))
+        index += length
     return merged
 
 
 def rank_by_merges(merges: Sequence[Pair]) -> Callable[[bytes, bytes], int | None]:
-    """Rank pairs as Hugging Face does: by their place in the list of merges."""
+    """Rank pairs as Hugging Face does: by their position in the list of merges."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     return lambda left, right: ranks.get((left, right))
 
@@ -242,9 +202,7 @@ def rank_by_bytes(ranks: Mapping[bytes, int]) -> Callable[[bytes, bytes], int | 
 def encode(
     pretoken: bytes, rank: Callable[[bytes, bytes], int | None], whole_first: Collection[bytes] = ()
 ) -> list[bytes]:
-    """Cut one pre-token into tokens.
-
-    The pair of lowest rank, the leftmost of equals, is joined until no pair has a rank.
+    """Cut one pre-token into tokens: join the pair of lowest rank, leftmost first, to the end.
 
     Args:
         pretoken: The bytes of one pre-token.

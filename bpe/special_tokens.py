@@ -64,7 +64,7 @@ def allowed_subset(
 
 
 def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
-    # `re` takes the first alternative that fits: the longest has to come first.
+    # `re` takes the first alternative that matches: the longest has to come first.
     return re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
 
 
@@ -80,7 +80,7 @@ class SpecialTokenMatcher:
         self.ids = {text.encode(): token_id for text, token_id in special_tokens.items()}
         self._longest = max(map(len, self.ids), default=0)
         self._pattern = _any_of(self.ids)
-        # Patterns whose tokens begin alike are looked for at 1 to 3 GB/s, others at 80 MB/s.
+        # `re` searches at 1 to 3 GB/s if all tokens begin with one byte, else at 80 MB/s.
         self._searches = [
             _any_of([token for token in self.ids if token[0] == first]).search
             for first in sorted({token[0] for token in self.ids})
@@ -147,12 +147,11 @@ class SpecialTokenMatcher:
             if len(found) == 1:
                 ((token, begins),) = found.items()
                 ends = begins + len(token)
-                if np.array_equal(
-                    np.searchsorted(offsets, begins, "right"), np.searchsorted(offsets, ends)
-                ):
+                documents = np.searchsorted(offsets, begins, "right")
+                if np.array_equal(documents, np.searchsorted(offsets, ends)):
                     ids = np.full(len(begins), self.ids[token])
                     return np.stack([begins, ends, ids], axis=1)
-        # Several that may overlap, or one that seems to lie across two documents.
+        # Several that may overlap, or one that seems to cross the end of a document.
         data = buffer.data
         spans = (
             number
@@ -165,8 +164,8 @@ class SpecialTokenMatcher:
     def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
         """Return the first position at which more data could change what `find` yields.
 
-        From there, outside all special tokens found before, the rest of the data is a proper prefix
-        of a special token; `len(data)` if there is no such position.
+        There, outside all special tokens in `found`, the rest of the data is a proper prefix of a
+        special token; `len(data)` if there is no such position.
 
         Args:
             data: All data so far.

@@ -1,9 +1,8 @@
-"""What every tokenizer can do, and what those have in common that encode text as text.
+"""The interface of a tokenizer, and the tokenizers that encode whole texts.
 
-The law here: `AnyTokenizer` is all that the pipeline asks of a tokenizer, and every tokenizer of
-this package has it: `Tokenizer`, whose kernels work on bytes, and the two below `TextTokenizer`,
-which encode one whole text after the other.  Text for these is never cut: nobody knows where a cut
-would change no id.
+`AnyTokenizer` is all that the pipeline needs of a tokenizer: `Tokenizer`, whose kernels work on
+bytes, has it, and so do the subclasses of `TextTokenizer`. Documents for these are never cut,
+because no place is known where a cut changes no id.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bpe.errors import EncodingError
@@ -27,15 +26,9 @@ class AnyEncoder(Protocol):
     """Encodes documents that are bytes; belongs to one thread at a time."""
 
     def encode(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
-        gaps: bool = False,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False, gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `bpe.encode.Encoder.encode`."""
@@ -70,7 +63,7 @@ class AnyTokenizer(Protocol):
 
     @property
     def unicode_version(self) -> str:
-        """The version of Unicode that says what a letter or white space is."""
+        """The version of Unicode that defines letters and white space."""
 
     @property
     def fingerprint(self) -> str:
@@ -81,7 +74,7 @@ class AnyTokenizer(Protocol):
         """Texts that a document must not be cut through."""
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
-        """The first place from `position` on where a document can be cut; `stop` if none."""
+        """Return the first place from `position` on where a document can be cut, else `stop`."""
 
     def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
         """Encode text; special tokens in it become their ids."""
@@ -90,52 +83,56 @@ class AnyTokenizer(Protocol):
         """Encode text; what spells a special token is ordinary text."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of tokens."""
+        """Return the bytes of tokens."""
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> AnyEncoder:
-        """An encoder for a thread of its own, which gives ids of this type; uint32 if None."""
+        """Return an encoder for a thread of its own, of ids of this type; uint32 if None."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and, beside it, tokenizer_config.json."""
-
-
-EncodeTexts = Callable[[list[str]], list[list[int]]]
+        """Write tokenizer.json and, in its directory, tokenizer_config.json."""
 
 
 class TextTokenizer(ABC):
-    """The part of the interface that follows from encoding and decoding whole texts."""
+    """A tokenizer that encodes and decodes whole texts.
 
-    @property
-    @abstractmethod
-    def vocab(self) -> dict[int, bytes]:
-        """Id -> UTF-8 of every token as its file spells it, in the order of ids; a copy."""
+    A subclass sets `_texts`, id -> text of every token, and `_special_tokens`, text -> id, both in
+    the order of ids.
+    """
 
-    @property
-    @abstractmethod
-    def special_tokens(self) -> dict[str, int]:
-        """Text -> id of the special tokens, in the order of ids; a copy."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """The largest id plus one."""
+    _texts: dict[int, str]
+    _special_tokens: dict[str, int]
 
     @abstractmethod
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        """The ids of each text; `allowed_special` are recognised, all of them if it is None."""
+        """Return the ids of each text; `allowed_special` are recognised, all if it is None."""
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
-        """The text of ids that are all in the vocabulary."""
+        """Return the text of ids that are all in the vocabulary."""
+
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        """Id -> UTF-8 of every token as its file spells it, in the order of ids; a copy."""
+        return {token_id: text.encode() for token_id, text in self._texts.items()}
+
+    @property
+    def vocab_size(self) -> int:
+        """The largest id plus one."""
+        return max(self._texts, default=-1) + 1
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens, in the order of ids; a copy."""
+        return dict(self._special_tokens)
 
     @property
     def uncut_tokens(self) -> tuple[str, ...]:
-        """Texts that a document must not be cut through: none, for it is not cut at all."""
+        """Texts that a document must not be cut through: none, as no document is cut."""
         return ()
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
@@ -150,7 +147,7 @@ class TextTokenizer(ABC):
             allowed_special: "all", or the special tokens that are recognised.
 
         Raises:
-            EncodingError: The text has a lone surrogate, which no UTF-8 can say.
+            EncodingError: The text has a lone surrogate, which UTF-8 cannot encode.
             VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
         """
         return self.encode_batch([text], allowed_special)[0]
@@ -169,12 +166,12 @@ class TextTokenizer(ABC):
         """Encode several texts, each as `encode` does.
 
         Raises:
-            TypeError: `texts` is one text, or holds something else than text.
+            TypeError: `texts` is one text, or has an element that is not text.
             EncodingError, VocabularyError: As in `encode`.
         """
         if isinstance(texts, str):
             raise TypeError("expected a list of texts, found one text: put it in a list")
-        allowed = allowed_subset(allowed_special, self.special_tokens)
+        allowed = allowed_subset(allowed_special, self._special_tokens)
         for text in texts:
             utf8(text)  # raises if it is no text
         return self._encode_texts(list(texts), allowed)
@@ -183,9 +180,7 @@ class TextTokenizer(ABC):
         self, text: str, allowed_special: str | Collection[str] = "all"
     ) -> NDArray[np.uint32]:
         """Encode text as `encode` does; returns `uint32[n_tokens]`."""
-        import numpy as np
-
-        return np.array(self.encode(text, allowed_special), np.uint32)
+        return self.encode_batch_to_numpy([text], allowed_special)[0]
 
     def encode_batch_to_numpy(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
@@ -215,9 +210,8 @@ class TextTokenizer(ABC):
             EncodingError: An id has no token.
         """
         listed: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        known = self._known_ids
         for token_id in listed:
-            if token_id not in known:
+            if token_id not in self._texts:
                 raise EncodingError(unknown_id_message(token_id, self.vocab_size))
         return self._decode(listed)
 
@@ -226,69 +220,35 @@ class TextTokenizer(ABC):
         return self.decode(ids).encode()
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> TextEncoder:
-        """Return an encoder for a thread of its own, which gives ids of this type.
-
-        Args:
-            dtype: uint32 if None.
-        """
+        """Return an encoder for a thread of its own, of ids of this type; uint32 if None."""
         return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()), dtype)
-
-    @property
-    @abstractmethod
-    def _known_ids(self) -> Collection[int]:
-        """Every id that has a token."""
 
 
 class TextEncoder:
     """Encodes documents that are bytes by a function that encodes texts.
 
     Args:
-        encode_texts: Gives the ids of each text; what spells a special token is ordinary text.
+        encode_texts: Returns the ids of each text; what spells a special token is ordinary text.
         dtype: Of the ids; uint32 if None.
     """
 
-    def __init__(self, encode_texts: EncodeTexts, dtype: np.dtype[Any] | None = None) -> None:
-        self._encode_texts = encode_texts
-        self._dtype = dtype
+    def __init__(
+        self, encode_texts: Callable[[list[str]], list[list[int]]], dtype: np.dtype[Any] | None
+    ) -> None:
+        self._encode_texts, self._dtype = encode_texts, dtype
 
     def encode(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
-        gaps: bool = False,
-        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1, gaps: bool = False, **unused: Any,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all documents, one after the other.
-
-        Args:
-            buffer: uint8[n_bytes], well-formed UTF-8.
-            offsets: int64[n_documents + 1], ascending from 0 to n_bytes.
-            prefix_id: put before every document, -1 for nothing.
-            suffix_id: put after every document, -1 for nothing.
-            starts_mid_document: never true, for a document is not cut.
-            ends_mid_document: never true.
-            gaps: `offsets` has two for each document, where it begins and ends.
-            memory: not used: what is done before takes far longer than new memory.
-
-        Returns:
-            dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
-            end.
-
-        Raises:
-            EncodingError: An id does not fit into the encoder's type.
-        """
-        assert not starts_mid_document, "the document was cut, and this tokenizer allows no cut"
-        assert not ends_mid_document, "the document was cut, and this tokenizer allows no cut"
+        """As `bpe.encode.Encoder.encode`, of whole documents and without `memory`."""
+        assert not unused.get("starts_mid_document"), "this tokenizer allows no cut in a document"
+        assert not unused.get("ends_mid_document"), "this tokenizer allows no cut in a document"
         bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []
-        behind = [suffix_id] if suffix_id >= 0 else []
-        return _flat([[*before, *ids, *behind] for ids in self._encode_texts(texts)], self._dtype)
+        after = [suffix_id] if suffix_id >= 0 else []
+        return _flat([[*before, *ids, *after] for ids in self._encode_texts(texts)], self._dtype)
 
 
 def _flat(
@@ -296,14 +256,11 @@ def _flat(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     import numpy as np
 
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
-    every_id = (token_id for ids in encoded for token_id in ids)
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     wanted = np.dtype(np.uint32) if dtype is None else dtype
     try:
-        ids = np.fromiter(every_id, wanted, offsets[-1])
+        return np.fromiter(chain.from_iterable(encoded), wanted, offsets[-1]), offsets
     except OverflowError as error:
         raise EncodingError(
             f"an id does not fit into {wanted}: {error}; take a larger type"
         ) from error
-    return ids, offsets

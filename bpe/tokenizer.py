@@ -1,8 +1,7 @@
 """The tokenizer: text in, ids out, and back.
 
-`decode(encode(text)) == text`, and every way to encode (one text, a batch, a stream of pieces, one
-thread or all) gives the same ids.  A `Tokenizer` is immutable; it may be used from several threads
-at once.
+`decode(encode(text)) == text`, and every way to encode (one text, a batch, a stream of chunks, one
+thread or all) gives the same ids. A `Tokenizer` is immutable and thread-safe.
 
     >>> merges = [(b"l", b"o"), (b"lo", b"w")]
     >>> tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(merges, ["<|endoftext|>"]))
@@ -29,19 +28,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe import convert, hf_read, hf_write, rank_files
-from bpe.added_tokens import Preparation
 from bpe.convert import END_OF_TEXT
-from bpe.decoder import Decoder
+from bpe.decoder import decode_bytes
 from bpe.errors import PatternError, VocabularyError
 from bpe.files import write_atomically
 from bpe.hub import huggingface_hub_file
 from bpe.parallel_encoder import ParallelEncoder, join_documents
-from bpe.patterns import PATTERNS, to_tiktoken
+from bpe.patterns import to_tiktoken
 from bpe.reference import Pair
-from bpe.separated import check_utf8
 from bpe.special_tokens import SpecialTokenMatcher, allowed_subset, utf8
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import AddedToken, Vocabulary
+from bpe.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import mmap
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bpe.encode import Encoder
-    from bpe.parallel_encoder import Encoded
 
 
 class Tokenizer:
@@ -60,8 +56,7 @@ class Tokenizer:
     Args:
         vocab: Id -> bytes.  Special tokens may be among them.
         merges: Pairs of tokens in the order in which they were learnt.
-        special_tokens: Text -> id, or texts: those take the id that `vocab` has for them, or else
-            the next one after the largest.
+        special_tokens: Text -> id, or texts, whose ids are in `vocab` or follow the largest.
         pattern: The split pattern, by name or exact text.
         tie_break: How training decided ties ("greatest-bytes" or "huggingface"), None if not known.
         eos_token: The special token that ends a document; `<|endoftext|>` if that is one.
@@ -86,12 +81,8 @@ class Tokenizer:
 
     @classmethod
     def from_vocabulary(
-        cls,
-        vocabulary: Vocabulary,
-        *,
-        pattern: str = "gpt2",
-        tie_break: str | None = None,
-        eos_token: str | None = None,
+        cls, vocabulary: Vocabulary, *,
+        pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
     ) -> Tokenizer:
         """Make a tokenizer of a vocabulary; the other arguments are those of `Tokenizer`."""
         return cls._of(convert.checked_parts(vocabulary, pattern, tie_break, eos_token))
@@ -106,50 +97,31 @@ class Tokenizer:
         return self._parts
 
     def __setstate__(self, parts: hf_write.TokenizerParts) -> None:
-        vocabulary = parts.vocabulary
-        if parts.eos_token is None and END_OF_TEXT in vocabulary.special_tokens:
+        if parts.eos_token is None and END_OF_TEXT in parts.vocabulary.special_tokens:
             parts = replace(parts, eos_token=END_OF_TEXT)
         self._parts = parts
-        self._encoder = ParallelEncoder(vocabulary, parts.pattern)
-        self._decoder = Decoder(vocabulary)
-        self._matcher = SpecialTokenMatcher(vocabulary.special_tokens)
+        self._encoder = ParallelEncoder(parts)
+        self._matcher = SpecialTokenMatcher(parts.vocabulary.special_tokens)
         self._matchers: dict[frozenset[str], SpecialTokenMatcher] = {}
-        # Special tokens without settings need no preparation: a matcher finds them.
-        kinds = {replace(token, text="", id=0) for token in vocabulary.added_tokens}
-        plain = AddedToken("", 0)
-        self._preparation: Preparation | None = None
-        if (
-            kinds not in (set(), {plain}, {replace(plain, normalized=True)})
-            or parts.normal_forms
-            or parts.add_prefix_space
-        ):
-            self._preparation = Preparation(
-                vocabulary.added_tokens, parts.normal_forms, parts.add_prefix_space
-            )
-
-    # --- files and other libraries ---------------------------------------------------------------
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """Read a tokenizer.json of a byte-level BPE, and the tokenizer_config.json next to it.
 
-        `encode` does not add what the file's post-processor adds around a text: it gives the ids of
-        Hugging Face's `encode(text, add_special_tokens=False)`.  The post-processor and all other
-        settings of the files are written back by `save`.
+        `encode` gives the ids of Hugging Face's `encode(text, add_special_tokens=False)`, without
+        what the file's post-processor adds around a text. `save` writes all settings back.
 
         Raises:
-            UnsupportedTokenizerError: The file is not a byte-level BPE, or has a setting that is
-                not implemented.
-            TokenizerFileError: The file cannot be read, or is damaged.
+            UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
+            TokenizerFileError: A file cannot be read, or is damaged.
         """
         from bpe import tokenizer_cache
 
         files = hf_read.TokenizerFiles.read(path)
         kept = tokenizer_cache.find(files)
         if kept is not None:
-            parts, fingerprint = kept
-            tokenizer = cls._of(parts)
-            tokenizer.fingerprint = fingerprint
+            tokenizer = cls._of(kept[0])
+            tokenizer.fingerprint = kept[1]
             return tokenizer
         tokenizer = cls._of(files.parts())
         if tokenizer_cache.is_kept(files, tokenizer._parts):
@@ -159,8 +131,8 @@ class Tokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json.
 
-        `tokenizers.Tokenizer.from_file` and `transformers` read them, with the same ids.  The same
-        tokenizer gives the same bytes.  Each file is written under a temporary name and renamed.
+        `tokenizers.Tokenizer.from_file` and `transformers` load them with the same ids. The same
+        tokenizer gives the same bytes. Each file is written under a temporary name and renamed.
 
         Raises:
             VocabularyError: The ranks of this tokenizer cannot be written as merges.
@@ -170,12 +142,8 @@ class Tokenizer:
 
     @classmethod
     def from_gpt2_files(
-        cls,
-        vocab_path: str | os.PathLike[str],
-        merges_path: str | os.PathLike[str],
-        special_tokens: Iterable[str] | None = None,
-        *,
-        eos_token: str | None = None,
+        cls, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str],
+        special_tokens: Iterable[str] | None = None, *, eos_token: str | None = None,
     ) -> Tokenizer:
         """Read vocab.json and merges.txt, as GPT-2 was published.
 
@@ -192,10 +160,7 @@ class Tokenizer:
 
     @classmethod
     def from_tiktoken(
-        cls,
-        source: tiktoken.Encoding | str | os.PathLike[str],
-        *,
-        pattern: str | None = None,
+        cls, source: tiktoken.Encoding | str | os.PathLike[str], *, pattern: str | None = None,
         special_tokens: Mapping[str, int] | Iterable[str] | None = None,
         eos_token: str | None = None,
     ) -> Tokenizer:
@@ -204,14 +169,12 @@ class Tokenizer:
         Args:
             source: The encoding, the path of the file, or the name of an encoding, which tiktoken
                 takes from its cache or downloads.
-            pattern: The split pattern, by name or exact text.  A file needs it; an encoding has
-                one.
+            pattern: The split pattern, by name or exact text; only a file needs one.
             special_tokens: As in `Tokenizer`; those of the encoding if None, none for a file.
             eos_token: As in `Tokenizer`.
 
         Raises:
-            TokenizerFileError: The file cannot be read, is something else, or contradicts itself or
-                the special tokens.
+            TokenizerFileError: The file cannot be read, is damaged, or contradicts special tokens.
             VocabularyError: The encoding does, or a special token is named twice.
             PatternError: The pattern is not known, or not given for a file.
         """
@@ -223,13 +186,11 @@ class Tokenizer:
 
         Args:
             source: A `tokenizers.Tokenizer`, a fast tokenizer of `transformers`, a directory that
-                holds tokenizer.json, or a name on the hub.  A name is looked for in the local
-                cache and then on the network, by `huggingface_hub`; no code of the repository is
-                run.
+                holds tokenizer.json, or a name on the hub, which `huggingface_hub` looks for in its
+                cache and then on the network; no code of the repository is run.
 
         Raises:
-            UnsupportedTokenizerError: It is not a byte-level BPE, or has a setting that is not
-                implemented.
+            UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
             TokenizerFileError: It cannot be found or read, or is damaged.
         """
         if isinstance(source, str | os.PathLike):
@@ -244,8 +205,8 @@ class Tokenizer:
             OSError: The file cannot be written.
         """
         self._check_no_preparation("a .tiktoken file")
-        ranks = self.vocabulary.ranks()
-        write_atomically(Path(path), rank_files.tiktoken_ranks(ranks).encode())
+        text = rank_files.tiktoken_ranks(self.vocabulary.ranks())
+        write_atomically(Path(path), text.encode())
 
     def save_gpt2_files(
         self, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
@@ -294,13 +255,11 @@ class Tokenizer:
         return tokenizers.Tokenizer.from_str(hf_write.tokenizer_json(self._parts))
 
     def _check_no_preparation(self, kind: str) -> None:
-        if self._preparation is not None:
+        if self._encoder.preparation is not None:
             raise VocabularyError(
                 f"{kind} cannot say what happens to text before it is split (added tokens with"
                 " settings, a normalizer, a space in front): use tokenizer.json"
             )
-
-    # --- properties ------------------------------------------------------------------------------
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -340,9 +299,8 @@ class Tokenizer:
     @property
     def bos_token(self) -> str | None:
         """The special token that begins a document, from tokenizer_config.json; None if none."""
-        return hf_read.special_token(
-            self._parts.config, "bos_token", self.vocabulary.special_tokens
-        )
+        config = json.loads(self._parts.config or "{}")
+        return hf_read.special_token(config, "bos_token", self.vocabulary.special_tokens)
 
     @property
     def pattern(self) -> str:
@@ -368,7 +326,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """The SHA-256 of the text of tokenizer.json, in hexadecimal.
 
-        Of what cannot be written there: that of its ranks, special tokens and pattern.
+        If that cannot be written: of the ranks, special tokens, pattern and eos_token.
         """
         try:
             text = hf_write.tokenizer_json(self._parts)
@@ -389,28 +347,20 @@ class Tokenizer:
             f"special_tokens={list(self.vocabulary.special_tokens)!r})"
         )
 
-    # --- text -> ids -----------------------------------------------------------------------------
-
     def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
         """Encode text; special tokens in it become their ids.
 
         Args:
             text: Any text.
-            allowed_special: "all", or the special tokens that are recognised; the text of the
-                others is ordinary text.  Where they overlap the leftmost is taken, the longest of
-                those that start at one place.
+            allowed_special: "all", or the special tokens that are recognised; the others are
+                ordinary text. Of overlapping ones the leftmost is taken, then the longest.
 
         Raises:
-            EncodingError: The text has a lone surrogate, which no UTF-8 can say.
+            EncodingError: The text has a lone surrogate, which UTF-8 cannot encode.
             VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
         """
         matcher = self._matcher_of(allowed_special)
-        if self._preparation is None:
-            data = utf8(text)
-            if not matcher.occurs_in(data):
-                return self._encoder.encode_text(data)
-        ids: list[int] = self.encode_to_numpy(text, allowed_special).tolist()
-        return ids
+        return self._encoder.encode_text(utf8(text), matcher)
 
     def encode_ordinary(self, text: str) -> list[int]:
         """Encode text; what spells a special token is ordinary text.
@@ -418,24 +368,22 @@ class Tokenizer:
         Raises:
             EncodingError: The text has a lone surrogate.
         """
-        if self._preparation is None:
-            return self._encoder.encode_text(utf8(text))
-        ids: list[int] = self._encode_documents([utf8(text)], None)[0].tolist()
-        return ids
+        return self._encoder.encode_text(utf8(text))
 
     def encode_to_numpy(
         self, text: str, allowed_special: str | Collection[str] = "all"
     ) -> NDArray[np.uint32]:
         """Encode text as `encode` does; returns `uint32[n_tokens]`."""
-        return self._encode_documents([utf8(text)], self._matcher_of(allowed_special))[0]
+        matcher = self._matcher_of(allowed_special)
+        return self._encoder.encode(*join_documents([utf8(text)]), matcher)[0]
 
     def encode_batch(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> list[list[int]]:
         """Encode several texts, each as `encode` does, on all threads."""
         ids, offsets = self.encode_batch_to_numpy(texts, allowed_special)
-        flat, ends = ids.tolist(), offsets.tolist()
-        return [flat[start:stop] for start, stop in pairwise(ends)]
+        flat = ids.tolist()
+        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
 
     def encode_batch_to_numpy(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
@@ -447,30 +395,27 @@ class Tokenizer:
             text i has the ids from `offsets[i]` to `offsets[i + 1]`.
 
         Raises:
-            TypeError: `texts` is one text, or holds something else than text.
+            TypeError: `texts` is one text, or has an element that is not text.
             EncodingError: A text has a lone surrogate.
             VocabularyError: As in `encode`.
         """
         matcher = self._matcher_of(allowed_special)
         if isinstance(texts, str):
             raise TypeError("expected a list of texts, found one text: put it in a list")
-        texts = texts if isinstance(texts, list) else list(texts)
-        if self._preparation is None:
-            return self._encoder.encode_texts(texts, matcher)
-        return self._encode_documents(list(map(utf8, texts)), matcher)
+        return self._encoder.encode_texts(list(texts), matcher)
 
     def encode_separated_to_numpy(
         self, data: bytes | bytearray | memoryview | mmap.mmap, separator: str = END_OF_TEXT
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode the documents of a file that lies in memory or is mapped, on all threads.
+        """Encode the documents of a file that is in memory or mapped, on all threads.
 
-        This is `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text, but
-        makes no string of it: what spells a special token is ordinary text. It is copied only if
+        The same as `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text,
+        without a string: what spells a special token is ordinary text. The data is copied only if
         the tokenizer has a normalizer, or a pattern without a scanner.
 
         Args:
             data: UTF-8, any number of bytes.
-            separator: what stands between two documents; it belongs to none, and has no ids.
+            separator: The text between two documents; it belongs to none, and has no ids.
 
         Returns:
             `uint32[n_tokens]`, the ids of all documents one after the other, and
@@ -484,42 +429,23 @@ class Tokenizer:
         wanted = utf8(separator)
         if not wanted:
             raise ValueError("the separator is empty: expected at least one character")
-        buffer = np.frombuffer(data, np.uint8)
-        if self._preparation is None and self.pattern in PATTERNS:
-            return self._encoder.encode_separated(buffer, wanted)
-        # A separator must not meet a normalizer, nor a regex that may refuse it.
-        check_utf8(buffer, 0)
-        return self._encode_documents(buffer.tobytes().split(wanted), None)
-
-    def _encode_documents(
-        self, documents: Sequence[bytes], matcher: SpecialTokenMatcher | None
-    ) -> Encoded:
-        buffer, offsets = join_documents(documents)
-        if self._preparation is None:
-            return self._encoder.encode(buffer, offsets, matcher)
-        recognised = () if matcher is None else matcher.special_tokens
-        return self._preparation.encode(self._encoder.encode, buffer, offsets, recognised)
+        return self._encoder.encode_separated(np.frombuffer(data, np.uint8), wanted)
 
     def encode_iterable(
         self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
         """Encode pieces of one text lazily: yields the ids of `encode("".join(chunks))`.
 
-        Text is held back until a place is known where it can be cut whatever comes next.  Memory is
-        that of the largest chunk, a little more text, and the longest stretch without such a place;
-        which is all of the text for a pattern without a scanner, and for a tokenizer with a
-        normalizer or with added tokens that are not special.
+        Text is held back until a place is known where it can be cut whatever comes next. Memory is
+        that of the largest chunk, a little more text, and the longest stretch without such a place:
+        all of the text for a pattern without a scanner, and for a tokenizer with a normalizer or
+        with added tokens that are not special.
 
         Raises:
             EncodingError: A chunk has a lone surrogate.
             VocabularyError: As in `encode`.
         """
-        matcher = self._matcher_of(allowed_special)
-        if self._preparation is None:
-            yield from self._encoder.encode_stream(chunks, matcher)
-        else:
-            # Where such text may be cut is not known while more of it can come.
-            yield from self.encode("".join(chunks), allowed_special)
+        yield from self._encoder.encode_stream(chunks, self._matcher_of(allowed_special))
 
     def count_tokens(self, text: str, allowed_special: str | Collection[str] = "all") -> int:
         """Return `len(encode(text))` without making a list."""
@@ -529,37 +455,25 @@ class Tokenizer:
         """Return an encoder for a thread of its own; all of them share one set of tables.
 
         Args:
-            dtype: Of the ids that it gives, uint16 or uint32; uint32 if None.
+            dtype: Of its ids, uint16 or uint32; uint32 if None.
 
         Raises:
-            EncodingError: It is another, or the ids of the vocabulary do not fit into it.
+            EncodingError: The dtype is another, or too small for the ids of the vocabulary.
         """
-        from bpe.encode import Encoder
-
-        return Encoder(self._encoder.tables(), self._preparation, dtype)
+        return self._encoder.new_encoder(dtype)
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return the first place from `position` on where a document can be cut, `stop` if none.
 
-        `encode_ordinary` of the parts before and after it, joined, is that of the whole, if the cut
-        is not inside one of `uncut_tokens`.
+        If the cut is not inside one of `uncut_tokens`, `encode_ordinary` of the whole document is
+        that of the parts before and after the cut, joined.
 
         Args:
             buffer: uint8[>= stop], the document.
-            position: where to begin; place 0 is never returned.
-            stop: where to end.
+            position: Where to begin; place 0 is never returned.
+            stop: Where to end.
         """
-        safe_cut = self._encoder.tables().pretokenizer.safe_cut
-        if self._preparation is None:
-            return safe_cut(buffer, position, stop)
-        if not self._preparation.allows_cuts:
-            return stop
-        # No normal form changes ASCII, nor anything across a place between two such characters.
-        while (cut := safe_cut(buffer, position, stop)) < stop:
-            if buffer[cut - 1] < 0x80 and buffer[cut] < 0x80:
-                return cut
-            position = cut + 1
-        return stop
+        return self._encoder.safe_cut(buffer, position, stop)
 
     def _matcher_of(self, allowed_special: str | Collection[str]) -> SpecialTokenMatcher:
         special_tokens = self.vocabulary.special_tokens
@@ -571,23 +485,21 @@ class Tokenizer:
             self._matchers[allowed] = SpecialTokenMatcher(chosen)
         return self._matchers[allowed]
 
-    # --- ids -> text -----------------------------------------------------------------------------
-
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.
 
         Raises:
             EncodingError: An id has no token.
         """
-        return self._decoder.decode(ids)
+        return decode_bytes(self.vocabulary, ids)
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """Return the text of tokens.
 
         Args:
             ids: As in `decode_bytes`.
-            errors: What to do with bytes that are not UTF-8 (an id may be a part of a character),
-                as in `bytes.decode`: "replace" puts U+FFFD, "strict" raises UnicodeDecodeError.
+            errors: How to treat bytes that are not UTF-8 (an id may be a part of a character), as
+                in `bytes.decode`: "replace" puts U+FFFD, "strict" raises UnicodeDecodeError.
 
         Raises:
             EncodingError: An id has no token.

@@ -77,10 +77,14 @@ class Vocabulary:
 
     Args:
         tokens: Id -> bytes of every ordinary token, the 256 bytes among them.
-        merges: Pairs of tokens in the order of their ranks; each makes a token that is there.
+        merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`.
         special_tokens: Text -> id; a mapping, or all added tokens, special or not.
         whole_first: A pre-token that is a token is taken at once, whether or not merges reach it
             (Hugging Face's `ignore_merges`).
+
+    Attributes:
+        ranked_by_bytes: The ids are tiktoken's ranks.
+        pairs: `pair_table()` of a list of merges; None for tiktoken's ranks.
 
     Raises:
         VocabularyError: The parts contradict one another.
@@ -94,30 +98,22 @@ class Vocabulary:
         *,
         whole_first: bool = False,
     ) -> None:
+        if isinstance(special_tokens, Mapping):
+            special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
+        added = list(special_tokens)
         self.tokens = dict(tokens)
-        added = (
-            [AddedToken(text, token_id) for text, token_id in special_tokens.items()]
-            if isinstance(special_tokens, Mapping)
-            else list(special_tokens)
-        )
-        self.whole_first = whole_first
-        self.ranked_by_bytes = False
+        self.whole_first, self.ranked_by_bytes = whole_first, False
         self._ids = _checked_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
         self.special_tokens = _special(self.added_tokens)
         self._merges: list[Pair] | None = list(merges)
-        self._pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
+        self.pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
 
     @classmethod
     def restored(
-        cls,
-        tokens: FlatTokens,
-        pairs: PairTable | None,
-        added_tokens: Iterable[AddedToken],
-        *,
-        whole_first: bool,
-        ranked_by_bytes: bool,
+        cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
+        whole_first: bool, ranked_by_bytes: bool,
     ) -> Vocabulary:
         """Make a vocabulary from its attributes, unchecked; `tokens` is built when first used."""
         vocabulary = cls.__new__(cls)
@@ -125,7 +121,7 @@ class Vocabulary:
         vocabulary.whole_first, vocabulary.ranked_by_bytes = whole_first, ranked_by_bytes
         vocabulary.added_tokens = tuple(added_tokens)
         vocabulary.special_tokens = _special(vocabulary.added_tokens)
-        vocabulary._merges, vocabulary._pairs = None, pairs
+        vocabulary._merges, vocabulary.pairs = None, pairs
         return vocabulary
 
     @classmethod
@@ -159,14 +155,12 @@ class Vocabulary:
         order = np.arange(len(merge_ids), dtype=np.int32)
         lefts, rights = merge_ids.T.copy()
         vocabulary._merges = None
-        vocabulary._pairs = PairTable(lefts, rights, order, order + np.int32(256))
+        vocabulary.pairs = PairTable(lefts, rights, order, order + np.int32(256))
         return vocabulary
 
     @classmethod
     def from_ranks(
-        cls,
-        ranks: Mapping[bytes, int],
-        special_tokens: Mapping[str, int] | Iterable[AddedToken],
+        cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int] | Iterable[AddedToken]
     ) -> Vocabulary:
         """Make a vocabulary from tiktoken's ranks, which are its ids, too.
 
@@ -183,18 +177,16 @@ class Vocabulary:
             tokens[rank] = token
         vocabulary = cls(tokens, (), special_tokens, whole_first=True)
         vocabulary.ranked_by_bytes = True
-        vocabulary._merges = vocabulary._pairs = None
+        vocabulary._merges = vocabulary.pairs = None
         return vocabulary
 
     @property
     def merges(self) -> list[Pair]:
         """The merges in the order of their ranks; `merges_of_ranks` of tiktoken's ranks."""
-        if self._merges is None and self._pairs is not None:
-            lefts, rights = (
-                map(self.tokens.__getitem__, column.tolist()) for column in self._pairs[:2]
-            )
-            self._merges = list(zip(lefts, rights, strict=True))
-        if self._merges is None:
+        if self._merges is None and self.pairs is not None:
+            columns = (map(self.tokens.__getitem__, ids.tolist()) for ids in self.pairs[:2])
+            self._merges = list(zip(*columns, strict=True))
+        elif self._merges is None:
             self._merges = merges_of_ranks(self._ids)
         return self._merges
 
@@ -222,11 +214,6 @@ class Vocabulary:
             np.frombuffer(b"".join(tokens.values()), np.uint8),
         )
 
-    @property
-    def pairs(self) -> PairTable | None:
-        """`pair_table()` of a list of merges; None for tiktoken's ranks."""
-        return self._pairs
-
     @functools.cached_property
     def size(self) -> int:
         """The largest id, special tokens included, plus one."""
@@ -238,6 +225,17 @@ class Vocabulary:
         added = {token.id: token.text.encode() for token in self.added_tokens}
         # An added token that is an ordinary token as well has its bytes.
         return dict(sorted({**added, **self.tokens}.items()))
+
+    @functools.cached_property
+    def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """The bytes of all tokens; by id, where its bytes begin and how many they are, 0: none."""
+        import numpy as np
+
+        tokens = self.bytes_of_id
+        lengths = np.zeros(self.size, np.int64)
+        lengths[list(tokens)] = [len(token) for token in tokens.values()]
+        data = np.frombuffer(b"".join(tokens.values()), np.uint8)
+        return data, np.cumsum(lengths) - lengths, lengths
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of a token, those of its text for a special token.
@@ -271,8 +269,8 @@ class Vocabulary:
         With tiktoken's ranks there is a row for each way to cut a token into two tokens, so rows
         can share a rank. The arrays are shared: do not change them.
         """
-        if self._pairs is not None:
-            return self._pairs
+        if self.pairs is not None:
+            return self.pairs
         import numpy as np
 
         ids = self._ids
@@ -284,8 +282,8 @@ class Vocabulary:
         """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
 
         Raises:
-            VocabularyError: No ranks do, because the ids are not in the order of the merges, or
-                because a token is there that the merges do not make from its own bytes.
+            VocabularyError: There are none: ids are not in the order of the merges, or the merges
+                do not make a token from its own bytes.
         """
         ranks = dict(sorted(self._ids.items(), key=lambda item: item[1]))
         if not self.ranked_by_bytes:
@@ -311,28 +309,24 @@ class Vocabulary:
         # The parts that come before a token in the ranks never meet, or it would have a merge.
         for token, left, right in _ways_to_cut(self._ids):
             if token not in made and max(left, right) > (rank := self._ids[token]):
+                parts = f"{self.tokens[left]!r} and {self.tokens[right]!r}"
                 raise VocabularyError(
                     f"these ranks cannot be written as a list of merges: {token!r} has the "
-                    f"rank {rank}, below one of its parts {self.tokens[left]!r} and"
-                    f" {self.tokens[right]!r}"
+                    f"rank {rank}, below one of its parts {parts}"
                 )
 
     def __getstate__(self) -> dict[str, object]:
-        # What comes of `tokens`, or, where these were not asked for, of `flat`.
-        derived = {"size", "bytes_of_id", "byte_ids"}
+        # What follows from `tokens`, or from `flat` if `tokens` has not been used.
+        derived = {"size", "bytes_of_id", "byte_ids", "flat_by_id"}
         derived |= {"flat"} if "tokens" in self.__dict__ else set()
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return NotImplemented
-        return (
-            self.tokens == other.tokens
-            and self.added_tokens == other.added_tokens
-            and self.whole_first == other.whole_first
-            and self.ranked_by_bytes == other.ranked_by_bytes
-            and (self.ranked_by_bytes or self.merges == other.merges)
-        )
+        names = ["tokens", "added_tokens", "whole_first", "ranked_by_bytes"]
+        names += [] if self.ranked_by_bytes else ["merges"]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
         return (
@@ -377,11 +371,7 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
             raise VocabularyError(
                 f"token {token_id!r} is {token!r}: expected one byte or more, as bytes"
             )
-        if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
-            raise VocabularyError(
-                f"token {token!r} has the id {token_id!r}: "
-                f"expected a whole number from 0 to {_LARGEST_ID}"
-            )
+        _check_id(token_id, f"token {token!r}")
         if token in ids:
             raise VocabularyError(
                 f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
@@ -396,12 +386,15 @@ def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     return ids
 
 
-def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
-    """Return the ids that merges join and make.
+def _check_id(token_id: object, name: str) -> None:
+    if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
+        raise VocabularyError(
+            f"{name} has the id {token_id!r}: expected a whole number from 0 to {_LARGEST_ID}"
+        )
 
-    Raises:
-        VocabularyError: A merge does not fit.
-    """
+
+def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
+    """Return the ids that merges join and make; raise a `VocabularyError` if one does not fit."""
     import numpy as np
 
     # Loops without a condition: there are 32,000 merges and more.
@@ -410,14 +403,14 @@ def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTa
         rights = np.array([ids[right] for _, right in merges], np.int32)
         made = np.array([ids[left + right] for left, right in merges], np.int32)
     except KeyError:
-        _refuse_merges(merges, ids)
+        _raise_for_merges(merges, ids)
     pairs = np.sort(lefts.astype(np.int64) << 32 | rights)
     if (pairs[1:] == pairs[:-1]).any():
-        _refuse_merges(merges, ids)
+        _raise_for_merges(merges, ids)
     return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
 
 
-def _refuse_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
+def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
     """Raise an error that names the first merge that does not fit."""
     seen: set[Pair] = set()
     for rank, pair in enumerate(merges):
@@ -447,11 +440,7 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
             raise VocabularyError(
                 f"{name} {text!r} is not valid Unicode: character {error.start} is a surrogate"
             ) from error
-        if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
-            raise VocabularyError(
-                f"{name} {text!r} has the id {token_id!r}: "
-                f"expected a whole number from 0 to {_LARGEST_ID}"
-            )
+        _check_id(token_id, f"{name} {text!r}")
         # An ordinary token may be an added one, too; then both are one entry of tokenizer.json.
         ordinary = tokens.get(token_id)
         if token_id in seen or (ordinary is not None and to_byte_level(ordinary) != text):
@@ -466,7 +455,7 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
-    """Return the merges behind tiktoken's ranks, in the order of the ranks.
+    """Return the merges that tiktoken's ranks imply, in the order of the ranks.
 
     The bytes of each token are encoded with the ranks below its own. If two parts are left, they
     are its merge. If more are left, only a whole pre-token gives this token: nothing is joined
@@ -476,10 +465,7 @@ def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
     """
     merges: list[Pair] = []
     for token, own_rank in sorted(ranks.items(), key=lambda item: item[1]):
-        if len(token) == 1:
-            continue
-        parts = _parts_below(token, own_rank, ranks)
-        if len(parts) == 2:
+        if len(token) > 1 and len(parts := _parts_below(token, own_rank, ranks)) == 2:
             merges.append((parts[0], parts[1]))
     return merges
 
@@ -489,15 +475,14 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
 
     A heap bounds the time: a hostile file may have a token of megabytes.
     """
-    part = [token[index : index + 1] for index in range(len(token))]
+    part = [bytes([byte]) for byte in token]
     following = [*range(1, len(token) + 1)]
     before = [*range(-1, len(token) - 1)]
     heap: list[tuple[int, int, bytes]] = []
 
     def push(index: int) -> None:
         joined = part[index] + part[following[index]]
-        rank = ranks.get(joined, own_rank)
-        if rank < own_rank:
+        if (rank := ranks.get(joined, own_rank)) < own_rank:
             heapq.heappush(heap, (rank, index, joined))
 
     for index in range(len(token) - 1):

@@ -25,7 +25,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,8 +118,9 @@ class WordLevelTokenizer(TextTokenizer):
             if word in self._ids:
                 raise VocabularyError(f"{word!r} is in the vocabulary twice: expected it once")
             self._ids[word] = len(self._ids)
-        self._words = [*self.vocabulary, *SPECIAL_TOKENS]
-        self._special_ids = {text: i for i, text in enumerate(SPECIAL_TOKENS, len(self.vocabulary))}
+        self._texts = dict(enumerate([*self.vocabulary, *SPECIAL_TOKENS]))
+        first = len(self.vocabulary)
+        self._special_tokens = {text: i for i, text in enumerate(SPECIAL_TOKENS, first)}
 
     eos_token = END_OF_TEXT
     bos_token = BEGIN
@@ -208,7 +209,7 @@ class WordLevelTokenizer(TextTokenizer):
             # recognised, text that spells another one is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **flags, "special": True}
-                for text, token_id in self._special_ids.items()
+                for text, token_id in self._special_tokens.items()
             ],
             "normalizer": None,
             "pre_tokenizer": {
@@ -233,7 +234,7 @@ class WordLevelTokenizer(TextTokenizer):
             "unk_token": UNKNOWN,
             "unicode_version": UNICODE_VERSION,
             "pattern": PATTERN,
-            "vocab": self._ids | {UNKNOWN: self._special_ids[UNKNOWN]},
+            "vocab": self._ids | {UNKNOWN: self._special_tokens[UNKNOWN]},
         }
 
     @functools.cached_property
@@ -242,21 +243,6 @@ class WordLevelTokenizer(TextTokenizer):
         top["added_tokens"] = json_file.Lines(top["added_tokens"])
         model["vocab"] = json_file.Lines(model["vocab"])
         return json_file.layout({**top, "model": model}) + "\n"
-
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """Id -> UTF-8 of every token, special tokens included, in the order of ids; a copy."""
-        return {token_id: word.encode() for token_id, word in enumerate(self._words)}
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of words and special tokens."""
-        return len(self._words)
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        """Text -> id of the special tokens, in the order of ids; a copy."""
-        return dict(self._special_ids)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -280,7 +266,7 @@ class WordLevelTokenizer(TextTokenizer):
         return [self._encode(text, allowed_special) for text in texts]
 
     def _encode(self, text: str, allowed_special: frozenset[str] | None) -> list[int]:
-        special = self._special_ids
+        special = self._special_tokens
         if allowed_special is not None:
             special = {token: special[token] for token in allowed_special}
         ids: list[int] = []
@@ -294,7 +280,7 @@ class WordLevelTokenizer(TextTokenizer):
         return ids + self._ids_of_words(ordinary)
 
     def _ids_of_words(self, text: str) -> list[int]:
-        unknown = self._special_ids[UNKNOWN]
+        unknown = self._special_tokens[UNKNOWN]
         return [self._ids.get(word, unknown) for word in split(text)]
 
     def _decode(self, ids: list[int]) -> str:
@@ -305,17 +291,13 @@ class WordLevelTokenizer(TextTokenizer):
         parts: list[str] = []
         after_word = False
         for token_id in ids:
-            word = self._words[token_id]
+            word = self._texts[token_id]
             is_mark = word in _MARKS
             if parts and not (is_mark and after_word):
                 parts.append(" ")
             parts.append(word)
             after_word = token_id < len(self.vocabulary) and not is_mark and word != "--"
         return "".join(parts)
-
-    @property
-    def _known_ids(self) -> Collection[int]:
-        return range(len(self._words))
 
 
 def _is_unicode(text: str) -> bool:
