@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Collection
 
+import numpy as np
+
 from bpe.reference import BYTE_LEVEL_ALPHABET
 
 # Python's own machinery for code pages: 0.4 us a token.
@@ -35,8 +37,6 @@ def from_byte_level(spelled: str) -> bytes | None:
 
 def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
     """Return text -> bytes of the texts that are spelled in GPT-2's byte-level alphabet."""
-    import numpy as np
-
     # A character of that alphabet is two bytes of UTF-16: one look-up by NumPy serves all texts.
     byte_of = np.full(2**16, -1, np.int16)
     byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)

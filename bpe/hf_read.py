@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bpe import hf_write
 from bpe.byte_level import all_from_byte_level, from_byte_level
 from bpe.errors import (
     PatternError,
@@ -22,16 +23,7 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.hf_write import (
-    FLAGS,
-    KEPT_OF_MODEL,
-    STEPS,
-    TokenizerParts,
-    added_token_json,
-    default_config,
-    default_settings,
-    in_merges,
-)
+from bpe.hf_write import FLAGS, STEPS, TokenizerParts
 from bpe.json_file import (
     canonical,
     config_path,
@@ -130,7 +122,7 @@ def with_config(
         refuse(beside, "added_tokens_decoder is no object", "expected an object")
     for number, said in decoder.items():
         token = added.get(number)
-        expected = None if token is None else added_token_json(token)
+        expected = None if token is None else hf_write.added_token_json(token)
         if expected is None or not isinstance(said, dict) or any(
             said.get(name, False) != expected[name] for name in ("content", *FLAGS)
         ):
@@ -140,7 +132,7 @@ def with_config(
                 " same in both; save the tokenizer anew with transformers, or remove the entry"
             )
     parts = replace(parts, eos_token=eos_token)
-    kept = "" if config == default_config(parts) else canonical(beside, config)
+    kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
     return replace(parts, config=kept)
 
 
@@ -211,7 +203,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
     spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
     possible = {token for token in spelled.values() if token is not None}
-    both = {token for token in possible if len(token) == 1} | in_merges(possible, merges)
+    both = {token for token in possible if len(token) == 1} | hf_write.in_merges(possible, merges)
     if whole_first and ranked_by is None:
         both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
     for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
@@ -235,8 +227,9 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
         outside=frozenset(spelled.keys() - ids.keys()),
     )
     settings = {name: top.get(name) for name in STEPS}
-    settings["model"] = {name: model.get(name, default) for name, default in KEPT_OF_MODEL.items()}
-    kept = "" if settings == default_settings(parts) else canonical(path, settings)
+    kept_of_model = hf_write.KEPT_OF_MODEL.items()
+    settings["model"] = {name: model.get(name, default) for name, default in kept_of_model}
+    kept = "" if settings == hf_write.default_settings(parts) else canonical(path, settings)
     return replace(parts, settings=kept)
 
 

@@ -121,11 +121,8 @@ class ParallelEncoder:
 
     def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
         """Return the ids of one document; special tokens of the matcher become their ids."""
-        if (
-            self.preparation is not None
-            or len(data) >= 2 * _PART_BYTES
-            or (matcher is not None and matcher.occurs_in(data))
-        ):
+        has_special = matcher is not None and matcher.occurs_in(data)
+        if has_special or self.preparation is not None or len(data) >= 2 * _PART_BYTES:
             ids: list[int] = self.encode(*join_documents([data]), matcher)[0].tolist()
             return ids
         encoder = self._idle_encoder()
@@ -134,9 +131,7 @@ class ParallelEncoder:
         return listed
 
     def encode(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
         matcher: SpecialTokenMatcher | None = None,
     ) -> Encoded:
         """Encode documents; the special tokens of the matcher, if any, become their ids."""
@@ -146,9 +141,7 @@ class ParallelEncoder:
         return self._encode_prepared(buffer, offsets, matcher)
 
     def _encode_prepared(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
         matcher: SpecialTokenMatcher | None = None,
     ) -> Encoded:
         if matcher is not None and matcher.occurs_in(buffer.data):

@@ -11,15 +11,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
 from bpe.special_tokens import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class AnyEncoder(Protocol):
@@ -254,8 +253,6 @@ class TextEncoder:
 def _flat(
     encoded: list[list[int]], dtype: np.dtype[Any] | None = None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    import numpy as np
-
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     wanted = np.dtype(np.uint32) if dtype is None else dtype
     try:

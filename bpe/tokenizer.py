@@ -67,14 +67,9 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        vocab: Mapping[int, bytes],
-        merges: Iterable[Pair],
-        special_tokens: Mapping[str, int] | Iterable[str] = (),
-        *,
-        pattern: str = "gpt2",
-        tie_break: str | None = None,
-        eos_token: str | None = None,
+        self, vocab: Mapping[int, bytes], merges: Iterable[Pair],
+        special_tokens: Mapping[str, int] | Iterable[str] = (), *,
+        pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
     ) -> None:
         vocabulary = convert.vocabulary_of(vocab, merges, special_tokens)
         self.__setstate__(convert.checked_parts(vocabulary, pattern, tie_break, eos_token))
@@ -238,9 +233,7 @@ class Tokenizer:
 
         self._check_no_preparation("tiktoken")
         return tiktoken.Encoding(
-            name,
-            pat_str=to_tiktoken(self.pattern),
-            mergeable_ranks=self.vocabulary.ranks(),
+            name, pat_str=to_tiktoken(self.pattern), mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )
 
@@ -342,10 +335,9 @@ class Tokenizer:
         return hash((self.vocab_size, *self.vocabulary.special_tokens, self.pattern))
 
     def __repr__(self) -> str:
-        return (
-            f"Tokenizer(vocab_size={self.vocab_size}, pattern={self.pattern!r}, "
-            f"special_tokens={list(self.vocabulary.special_tokens)!r})"
-        )
+        names = list(self.vocabulary.special_tokens)
+        size, pattern = self.vocab_size, self.pattern
+        return f"Tokenizer(vocab_size={size}, pattern={pattern!r}, special_tokens={names!r})"
 
     def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
         """Encode text; special tokens in it become their ids.
@@ -418,8 +410,7 @@ class Tokenizer:
             separator: The text between two documents; it belongs to none, and has no ids.
 
         Returns:
-            `uint32[n_tokens]`, the ids of all documents one after the other, and
-            `int64[n_documents + 1]`: document i has the ids from `offsets[i]` to `offsets[i + 1]`.
+            As `encode_batch_to_numpy`, of all documents.
 
         Raises:
             EncodingError: The data is not UTF-8, the separator has a lone surrogate, or the pattern

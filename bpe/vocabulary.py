@@ -18,15 +18,14 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
 from bpe.reference import Pair
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # Ids are kept as int32 in the tables of the encoder, where -1 means none.
 _LARGEST_ID = 2**31 - 2
@@ -91,12 +90,8 @@ class Vocabulary:
     """
 
     def __init__(
-        self,
-        tokens: Mapping[int, bytes],
-        merges: Iterable[Pair],
-        special_tokens: Mapping[str, int] | Iterable[AddedToken],
-        *,
-        whole_first: bool = False,
+        self, tokens: Mapping[int, bytes], merges: Iterable[Pair],
+        special_tokens: Mapping[str, int] | Iterable[AddedToken], *, whole_first: bool = False,
     ) -> None:
         if isinstance(special_tokens, Mapping):
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
@@ -106,7 +101,6 @@ class Vocabulary:
         self._ids = _checked_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
-        self.special_tokens = _special(self.added_tokens)
         self._merges: list[Pair] | None = list(merges)
         self.pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
 
@@ -120,7 +114,6 @@ class Vocabulary:
         vocabulary.flat = tokens
         vocabulary.whole_first, vocabulary.ranked_by_bytes = whole_first, ranked_by_bytes
         vocabulary.added_tokens = tuple(added_tokens)
-        vocabulary.special_tokens = _special(vocabulary.added_tokens)
         vocabulary._merges, vocabulary.pairs = None, pairs
         return vocabulary
 
@@ -145,8 +138,6 @@ class Vocabulary:
         Raises:
             VocabularyError: A special token is named twice, or two merges make the same token.
         """
-        import numpy as np
-
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
@@ -198,14 +189,17 @@ class Vocabulary:
         return dict(zip(self.flat.ids.tolist(), tokens, strict=True))
 
     @functools.cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens, in the order of ids."""
+        return {token.text: token.id for token in self.added_tokens if token.special}
+
+    @functools.cached_property
     def _ids(self) -> dict[bytes, int]:
         return {token: token_id for token_id, token in self.tokens.items()}
 
     @functools.cached_property
     def flat(self) -> FlatTokens:
         """The ordinary tokens as arrays, in the order of `tokens`."""
-        import numpy as np
-
         tokens = self.tokens
         lengths = [0, *map(len, tokens.values())]
         return FlatTokens(
@@ -229,8 +223,6 @@ class Vocabulary:
     @functools.cached_property
     def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """The bytes of all tokens; by id, where its bytes begin and how many they are, 0: none."""
-        import numpy as np
-
         tokens = self.bytes_of_id
         lengths = np.zeros(self.size, np.int64)
         lengths[list(tokens)] = [len(token) for token in tokens.values()]
@@ -255,8 +247,6 @@ class Vocabulary:
     @functools.cached_property
     def byte_ids(self) -> NDArray[np.int32]:
         """`int32[256]`: the id of each byte."""
-        import numpy as np
-
         ids, offsets, data = self.flat
         of_one_byte = np.flatnonzero(np.diff(offsets) == 1)
         byte_ids = np.empty(256, np.int32)
@@ -271,8 +261,6 @@ class Vocabulary:
         """
         if self.pairs is not None:
             return self.pairs
-        import numpy as np
-
         ids = self._ids
         rows = [(left, right, ids[token]) for token, left, right in _ways_to_cut(ids)]
         lefts, rights, ranks = np.array(rows, np.int32).reshape(-1, 3).T.copy()
@@ -291,9 +279,9 @@ class Vocabulary:
             unmade = len(self.tokens) - 256 - len(derived)
             if derived != self.merges or (unmade and not self.whole_first):
                 raise VocabularyError(
-                    "this vocabulary cannot be written as tiktoken ranks: expected every token "
-                    "to be made by one merge, and their ids in the order of the merges; "
-                    "use it through tokenizer.json instead"
+                    "this vocabulary cannot be written as tiktoken ranks: expected every token to"
+                    " be made by one merge, and their ids in the order of the merges; use it"
+                    " through tokenizer.json instead"
                 )
         return ranks
 
@@ -317,7 +305,7 @@ class Vocabulary:
 
     def __getstate__(self) -> dict[str, object]:
         # What follows from `tokens`, or from `flat` if `tokens` has not been used.
-        derived = {"size", "bytes_of_id", "byte_ids", "flat_by_id"}
+        derived = {"size", "bytes_of_id", "byte_ids", "flat_by_id", "special_tokens"}
         derived |= {"flat"} if "tokens" in self.__dict__ else set()
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
@@ -329,14 +317,8 @@ class Vocabulary:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
-        return (
-            f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, "
-            f"special_tokens={list(self.special_tokens)!r})"
-        )
-
-
-def _special(added_tokens: Iterable[AddedToken]) -> dict[str, int]:
-    return {token.text: token.id for token in added_tokens if token.special}
+        names = list(self.special_tokens)
+        return f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, special_tokens={names!r})"
 
 
 def unknown_id_message(token_id: object, size: int) -> str:
@@ -395,8 +377,6 @@ def _check_id(token_id: object, name: str) -> None:
 
 def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
     """Return the ids that merges join and make; raise a `VocabularyError` if one does not fit."""
-    import numpy as np
-
     # Loops without a condition: there are 32,000 merges and more.
     try:
         lefts = np.array([ids[left] for left, _ in merges], np.int32)
