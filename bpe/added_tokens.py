@@ -120,21 +120,14 @@ class Preparation:
     """
 
     def __init__(
-        self,
-        added_tokens: Iterable[AddedToken],
-        normal_forms: tuple[str, ...],
+        self, added_tokens: tuple[AddedToken, ...], normal_forms: tuple[str, ...],
         add_prefix_space: bool,
     ) -> None:
-        added_tokens = tuple(added_tokens)
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
-        raw = {token.text.encode(): token for token in added_tokens if not token.normalized}
+        raw = {t.text.encode(): t for t in added_tokens if not t.normalized}
         # `bpe.hf_read` refuses files in which two have the same normalized text.
-        late = {
-            normalized(token.text.encode(), normal_forms): token
-            for token in added_tokens
-            if token.normalized
-        }
+        late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
         self._raw, self._late = _Matcher(raw), _Matcher(late)
         # Not where text next to a cut changes the other side, where one character becomes several,
         # or where a token has other spellings before it is normalized: a cut could be inside one.
@@ -158,12 +151,9 @@ class Preparation:
                     yield piece
 
     def encode(
-        self,
-        encode_documents: _EncodeDocuments,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        recognised: Collection[str] | None,
-        *,
+        self, encode_documents: _EncodeDocuments,
+        buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
+        recognised: Collection[str] | None, *,
         prefix_id: int = -1, suffix_id: int = -1,
         starts_mid_document: bool = False, ends_mid_document: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -47,8 +47,7 @@ def checked_parts(
 
 
 def vocabulary_of(
-    vocab: Mapping[int, bytes],
-    merges: Iterable[Pair],
+    vocab: Mapping[int, bytes], merges: Iterable[Pair],
     special_tokens: Mapping[str, int] | Iterable[str],
 ) -> Vocabulary:
     """Make a vocabulary, see `Tokenizer`: special tokens need no ids, and may be in `vocab`."""
@@ -64,10 +63,8 @@ def vocabulary_of(
 
 
 def read_gpt2_files(
-    vocab_path: str | os.PathLike[str],
-    merges_path: str | os.PathLike[str],
-    special_tokens: Iterable[str] | None,
-    eos_token: str | None,
+    vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str],
+    special_tokens: Iterable[str] | None, eos_token: str | None,
 ) -> TokenizerParts:
     """Read vocab.json and merges.txt, see `Tokenizer.from_gpt2_files`."""
     tokens, merges, others = rank_files.load_gpt2_files(vocab_path, merges_path)
@@ -84,10 +81,8 @@ def read_gpt2_files(
 
 
 def from_tiktoken(
-    source: tiktoken.Encoding | str | os.PathLike[str],
-    pattern: str | None,
-    special_tokens: Mapping[str, int] | Iterable[str] | None,
-    eos_token: str | None,
+    source: tiktoken.Encoding | str | os.PathLike[str], pattern: str | None,
+    special_tokens: Mapping[str, int] | Iterable[str] | None, eos_token: str | None,
 ) -> TokenizerParts:
     """Convert an encoding or a .tiktoken file, see `Tokenizer.from_tiktoken`."""
     if isinstance(source, str) and not os.path.exists(source):

@@ -121,14 +121,14 @@ class ParallelEncoder:
 
     def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
         """Return the ids of one document; special tokens of the matcher become their ids."""
-        has_special = matcher is not None and matcher.occurs_in(data)
-        if has_special or self.preparation is not None or len(data) >= 2 * _PART_BYTES:
-            ids: list[int] = self.encode(*join_documents([data]), matcher)[0].tolist()
-            return ids
-        encoder = self._idle_encoder()
-        listed = encoder.encode_text(data)
-        self._idle_encoders.append(encoder)
-        return listed
+        at_once = self.preparation is None and len(data) < 2 * _PART_BYTES
+        if at_once and (matcher is None or not matcher.occurs_in(data)):
+            encoder = self._idle_encoder()
+            ids = encoder.encode_text(data)
+            self._idle_encoders.append(encoder)
+        else:
+            ids = self.encode(*join_documents([data]), matcher)[0].tolist()
+        return ids
 
     def encode(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
@@ -163,10 +163,8 @@ class ParallelEncoder:
         starts, stops, special_ids = found.T
         removed = np.concatenate([[0], np.cumsum(stops - starts)])
         bounds = [0, *found[:, :2].ravel().tolist(), len(buffer)]
-        view = buffer.data
-        ordinary = b"".join(
-            [view[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)]
-        )
+        spans = map(slice, bounds[::2], bounds[1::2])
+        ordinary = b"".join(map(buffer.data.__getitem__, spans))
         # No special token crosses the end of a document.
         n_before = np.searchsorted(starts, offsets)
         document_cuts = offsets - removed[n_before]
@@ -207,10 +205,8 @@ class ParallelEncoder:
 
     def encode_texts(self, texts: list[str], matcher: SpecialTokenMatcher) -> Encoded:
         """Encode texts, each a document; special tokens of the matcher become their ids."""
-        if self.preparation is not None:
-            return self.encode(*_joined(texts), matcher)
-        groups = _groups(texts)
-        # Also with one processor: a group fits its cache.
+        # Groups are of use with one processor, too: each fits its cache.
+        groups = _groups(texts) if self.preparation is None else [texts]
         if len(groups) <= 1:
             return self.encode(*_joined(texts), matcher)
         gathered = Gathered(len(groups))
@@ -264,18 +260,14 @@ class ParallelEncoder:
             yield from self.encode_text(utf8("".join(chunks)), matcher)
             return
         pending: list[bytes] = []
-        n_pending = 0
-        wanted = _STREAM_BYTES
-        for chunk in chunks:
-            if not chunk:
-                continue
+        n_pending, wanted = 0, _STREAM_BYTES
+        for chunk in filter(None, chunks):
             pending.append(utf8(chunk))
             n_pending += len(pending[-1])
             if n_pending < wanted:
                 continue
             data = b"".join(pending)
-            cut = self._stream_cut(data, matcher)
-            if cut:
+            if cut := self._stream_cut(data, matcher):
                 yield from self.encode_text(data[:cut], matcher)
             pending = [data[cut:]]
             n_pending = len(pending[0])

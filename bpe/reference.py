@@ -104,12 +104,8 @@ def train(
 
 
 def train_from_counts(
-    counts: Mapping[bytes, int],
-    vocab_size: int,
-    special_tokens: Collection[str] = (),
-    tie_break: str = "greatest-bytes",
-    min_frequency: int = 2,
-    max_token_length: int | None = None,
+    counts: Mapping[bytes, int], vocab_size: int, special_tokens: Collection[str] = (),
+    tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
 ) -> list[Pair]:
     """Learn merges from counted pre-tokens.
 
