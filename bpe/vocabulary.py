@@ -411,25 +411,23 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
     seen: dict[int, str] = {}
     for token in added:
         text, token_id = token.text, token.id
-        name = "special token" if token.special else "added token"
+        name = f"{'special' if token.special else 'added'} token {text!r}"
         if not isinstance(text, str) or not text:
-            raise VocabularyError(f"{name} {text!r}: expected text of one character or more")
+            raise VocabularyError(f"{name}: expected text of one character or more")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise VocabularyError(
-                f"{name} {text!r} is not valid Unicode: character {error.start} is a surrogate"
+                f"{name} is not valid Unicode: character {error.start} is a surrogate"
             ) from error
-        _check_id(token_id, f"{name} {text!r}")
+        _check_id(token_id, name)
         # An ordinary token may be an added one, too; then both are one entry of tokenizer.json.
         ordinary = tokens.get(token_id)
         if token_id in seen or (ordinary is not None and to_byte_level(ordinary) != text):
             owner = seen.get(token_id, ordinary)
-            raise VocabularyError(
-                f"{name} {text!r} has the id {token_id}, which {owner!r} has already"
-            )
+            raise VocabularyError(f"{name} has the id {token_id}, which {owner!r} has already")
         if text in texts:
-            raise VocabularyError(f"{name} {text!r} has two ids: expected one")
+            raise VocabularyError(f"{name} has two ids: expected one")
         texts.add(text)
         seen[token_id] = text
 
@@ -472,7 +470,7 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
         _, index, joined = heapq.heappop(heap)
         other = following[index]
         if not part[index] or other == len(token) or part[index] + part[other] != joined:
-            continue  # One of the two was joined before.
+            continue  # one of the two was joined before
         part[index], part[other] = joined, b""
         following[index] = following[other]
         if following[other] < len(token):
