@@ -1,24 +1,23 @@
-"""Tokenizers that are not byte-level BPE, run by Hugging Face's `tokenizers`; and `load_tokenizer`.
+"""Load a tokenizer of any kind; run those that are not byte-level BPE by Hugging Face's library.
 
-A tokenizer that our engine does not implement is run by Hugging Face's library, which is slower; a
-warning says so once. Only `tokenizers` is used, which runs no code of a repository.
+The `tokenizers` library is slower, which is reported once for each tokenizer. It runs no code of a
+repository.
 
-`encode` gives the ids of the library's `encode(text, add_special_tokens=False)`, and
-`encode_ordinary` those of its `encode_special_tokens`, with one exception: where special tokens are
-entries of the model itself, as in T5 and BERT, the library takes text that spells one for that
-token, and a document could forge its own end. As in SentencePiece, such text is ordinary text here.
+`encode` gives the ids of the library's `encode(text, add_special_tokens=False)`, `encode_ordinary`
+those with its `encode_special_tokens`, except where the model has a special token among its own
+entries, as those of T5 and BERT do. There the library still recognises text that spells the token,
+and a document could forge its own end. As in SentencePiece, such text is ordinary text here.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,7 @@ from bpe.errors import (
     TokenizerFileError,
     UnsupportedTokenizerError,
     VocabularyError,
-    listed,
 )
-from bpe.files import write_atomically
 from bpe.hf_read import parse_tokenizer_json, special_token, token_text
 from bpe.hub import huggingface_hub_file
 from bpe.json_file import config_path, parse_json, read_text
@@ -43,7 +40,7 @@ from bpe.word_level import WordLevelTokenizer
 
 _logger = logging.getLogger("bpe")
 
-# A name with such a suffix is meant to be a file.
+# A name with one of these suffixes was meant to be a file.
 _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
@@ -53,11 +50,10 @@ def load_tokenizer(
     """Read a tokenizer of any kind.
 
     Args:
-        name: What is tried, in this order: the path of a tokenizer.json, of a directory that holds
-            one, or of a .tiktoken file; the name of one of tiktoken's encodings; a name on Hugging
-            Face's hub.
-        pattern: The split pattern of a .tiktoken file, which does not say it.
-        special_tokens: Special tokens to add to a .tiktoken file, with the ids after its last.
+        name: The path of a tokenizer.json, of a directory that holds one, or of a .tiktoken file;
+            else the name of one of tiktoken's encodings; else a name on Hugging Face's hub.
+        pattern: The split pattern of a .tiktoken file, which does not contain it.
+        special_tokens: The special tokens of a .tiktoken file; their ids follow its largest id.
 
     Returns:
         A `Tokenizer` for a byte-level BPE, a `WordLevelTokenizer` for one of ours, else a
@@ -76,18 +72,14 @@ def load_tokenizer(
             f"{name}: a pattern ({pattern!r}) is only for a .tiktoken file; this tokenizer says"
             " itself how text is split: leave the pattern out"
         )
-    if not path.exists():
-        return _load_named(str(name))
-    return _load_file(huggingface_hub_file(path))
-
-
-def _load_named(name: str) -> AnyTokenizer:
+    if path.exists():
+        return _load_file(huggingface_hub_file(path))
     import tiktoken
 
-    encodings = tiktoken.list_encoding_names()
+    name, encodings = str(name), tiktoken.list_encoding_names()
     if name in encodings:
         return Tokenizer.from_tiktoken(name)
-    # Not asked of the hub: a path that was mistyped.
+    # A path that was mistyped is no name on the hub.
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or Path(name).suffix in _FILE_SUFFIXES:
         raise TokenizerFileError(
             f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
@@ -109,19 +101,19 @@ def _load_file(path: Path) -> AnyTokenizer:
         try:
             parse_tokenizer_json(read_text(path), path)
         except UnsupportedTokenizerError:
-            with suppress(UnsupportedTokenizerError):
+            try:
                 return WordLevelTokenizer.from_file(path)
-            return HuggingFaceTokenizer(path, reason=str(error))
-        raise  # our engine has all that it needs, but tokenizer_config.json contradicts it
+            except UnsupportedTokenizerError:
+                return HuggingFaceTokenizer(path, reason=str(error))
+        raise  # the file is supported, but tokenizer_config.json contradicts it
 
 
-# Fingerprints of the tokenizers that were reported to be slow.
-_reported_slow: set[str] = set()
+_reported_slower: set[str] = set()  # fingerprints
 
 
 @contextmanager
 def _errors_as(kind: type[TokenbinError], beginning: str) -> Iterator[None]:
-    """Turn errors of the library into one of ours; its panics are no `Exception`s."""
+    """Turn errors of the library into ours; its `PanicException` is no `Exception`."""
     try:
         yield
     except BaseException as error:
@@ -138,11 +130,8 @@ class HuggingFaceTokenizer(TextTokenizer):
         reason: Why our own engine does not run it, for the warning.
 
     Attributes:
-        eos_token: The special token that ends a document, None if there is none.
-        bos_token: The special token that begins a document, None if there is none.
         pattern: How text is split: "huggingface:" and the kind of the model.
-        fingerprint: The SHA-256 of the text of the file, in hexadecimal.
-        unicode_version: "": unknown, that of the library.
+        unicode_version: "", as the library does not report its own.
 
     Raises:
         TokenizerFileError: The library is missing, or cannot read the file.
@@ -178,11 +167,9 @@ class HuggingFaceTokenizer(TextTokenizer):
         for engine in (self._engine, self._ordinary):
             engine.no_truncation()
             engine.no_padding()
-        kind = model.get("type") or type(self._engine.model).__name__
-        self.pattern = f"huggingface:{kind}"
-        self.fingerprint = hashlib.sha256(self._text.encode()).hexdigest()
-        if self.fingerprint not in _reported_slow:
-            _reported_slow.add(self.fingerprint)
+        self.pattern = f"huggingface:{model.get('type') or type(self._engine.model).__name__}"
+        if self.fingerprint not in _reported_slower:
+            _reported_slower.add(self.fingerprint)
             _logger.warning(
                 "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower",
                 reason or f"{path} is named for it",
@@ -191,21 +178,23 @@ class HuggingFaceTokenizer(TextTokenizer):
                 if top.get(name) is not None:
                     _logger.warning("its %s is switched off, for it would change documents", name)
         vocab = self._engine.get_vocab(with_added_tokens=True)
-        self._texts = dict(sorted((number, text) for text, number in vocab.items()))
+        self._text_of_id = dict(sorted((number, text) for text, number in vocab.items()))
+        self._known_ids = self._text_of_id
         added = sorted(self._engine.get_added_tokens_decoder().items())
-        self._special_tokens = {t.content: token_id for token_id, t in added if t.special}
+        self._special_ids = {t.content: token_id for token_id, t in added if t.special}
         _check_added_ids(path, top, vocab)
         beside = config_path(path)
-        self._config = read_text(beside) if beside.exists() else ""
-        config = parse_json(self._config, beside) if self._config else {}
-        self.bos_token = special_token(config, "bos_token", self._special_tokens)
-        self.eos_token = special_token(config, "eos_token", self._special_tokens)
-        named = token_text(config, "eos_token")
-        if isinstance(named, str) and self.eos_token is None:
+        config = read_text(beside) if beside.exists() else ""
+        self._config = config or '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
+        settings = parse_json(self._config, beside)
+        text = token_text(settings, "eos_token")
+        self.eos_token = text if isinstance(text, str) else None
+        if self.eos_token is not None and self.eos_token not in self._special_ids:
             raise TokenizerFileError(
-                f"{beside}: eos_token is {named!r}, which is no special token of {path}:"
-                f" expected one of {listed(self._special_tokens)}"
+                f"{beside}: eos_token is {self.eos_token!r}, which is no special token of {path}:"
+                f" expected one of {', '.join(map(repr, self._special_ids)) or '(none)'}"
             )
+        self.bos_token = special_token(settings, "bos_token", self._special_ids)
 
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
@@ -220,23 +209,19 @@ class HuggingFaceTokenizer(TextTokenizer):
             batch = engine.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in batch]
 
+    def _json(self) -> str:
+        return self._text
+
     def _decode(self, ids: list[int]) -> str:
         return str(self._engine.decode(ids, skip_special_tokens=False))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and its configuration, as they were read."""
-        path = Path(path)
-        plain = '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
-        write_atomically(config_path(path), (self._config or plain).encode())
-        write_atomically(path, self._text.encode())
-
     def __repr__(self) -> str:
-        names = json.dumps(list(self._special_tokens)[:5], ensure_ascii=False)
+        names = json.dumps(list(self._special_ids)[:5], ensure_ascii=False)
         return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
 
 
 def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-    """Check that the library has not silently renumbered added tokens."""
+    """Raise an error if the library has silently renumbered the added tokens of a file."""
     for added in top.get("added_tokens") or []:
         found = vocab.get(added["content"])
         if found != added["id"]:
@@ -247,10 +232,10 @@ def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int
 
 
 def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file with special tokens renamed in the vocabulary of its model.
+    """Return the file with the special tokens among its model's entries renamed.
 
-    Their new names are in no text; all ids stay the same. The unknown token keeps its name, by
-    which the model finds it, and so do tokens that merges make, which are ordinary as well.
+    Each keeps its id under a random name, which no text spells. The unknown token, which the model
+    looks up by name, and tokens that merges make, which are ordinary ones too, keep their names.
     """
     model = dict(top["model"])
     vocab, merges = model.get("vocab"), model.get("merges") or []
@@ -261,7 +246,6 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         for added in top.get("added_tokens") or []
         if added.get("special") and added["content"] not in ordinary
     }
-    # Random, so no document can spell them.
     names = {text: f"{secrets.token_hex(16)} {index}" for index, text in enumerate(special)}
     if isinstance(vocab, dict):
         inside = special & vocab.keys()
@@ -271,6 +255,6 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
     else:
         return dict(top)
-    # The library would renumber added tokens that are no longer in the model.
+    # The library would renumber those that the model no longer contains.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}

@@ -1,137 +1,89 @@
-"""The interface of a tokenizer, and the tokenizers that encode whole texts.
+"""Tokenizers that encode whole texts, and the types of any tokenizer and of any encoder.
 
-`AnyTokenizer` is all that the pipeline needs of a tokenizer: `Tokenizer`, whose kernels work on
-bytes, has it, and so do the subclasses of `TextTokenizer`. Documents for these are never cut,
-because no place is known where a cut changes no id.
+A document is never cut for them: no place is known where a cut would change no id.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, pairwise
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
+from bpe.files import write_atomically
+from bpe.json_file import config_path
 from bpe.special_tokens import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-class AnyEncoder(Protocol):
-    """Encodes documents that are bytes; belongs to one thread at a time."""
+    from bpe.encode import Encoder
+    from bpe.tokenizer import Tokenizer
 
-    def encode(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
-        prefix_id: int = -1, suffix_id: int = -1,
-        starts_mid_document: bool = False, ends_mid_document: bool = False, gaps: bool = False,
-        memory: Callable[[int], NDArray[np.uint8]] | None = None,
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As `bpe.encode.Encoder.encode`."""
-
-
-class AnyTokenizer(Protocol):
-    """What the pipeline needs of a tokenizer; `bpe.tokenizer.Tokenizer` says what each means."""
-
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """Id -> bytes of every token, special tokens included, in the order of ids; a copy."""
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id plus one."""
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        """Text -> id of the special tokens, in the order of ids; a copy."""
-
-    @property
-    def eos_token(self) -> str | None:
-        """The special token that ends a document, None if there is none."""
-
-    @property
-    def bos_token(self) -> str | None:
-        """The special token that begins a document, None if there is none."""
-
-    @property
-    def pattern(self) -> str:
-        """How text is split."""
-
-    @property
-    def unicode_version(self) -> str:
-        """The version of Unicode that defines letters and white space."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for tokenizers that give the same ids, in hexadecimal."""
-
-    @property
-    def uncut_tokens(self) -> tuple[str, ...]:
-        """Texts that a document must not be cut through."""
-
-    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
-        """Return the first place from `position` on where a document can be cut, else `stop`."""
-
-    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
-        """Encode text; special tokens in it become their ids."""
-
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Encode text; what spells a special token is ordinary text."""
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of tokens."""
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of tokens."""
-
-    def new_encoder(self, dtype: np.dtype[Any] | None = None) -> AnyEncoder:
-        """Return an encoder for a thread of its own, of ids of this type; uint32 if None."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and, in its directory, tokenizer_config.json."""
+AnyTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
+AnyEncoder: TypeAlias = "Encoder | TextEncoder"
 
 
 class TextTokenizer(ABC):
-    """A tokenizer that encodes and decodes whole texts.
+    """A tokenizer that encodes whole texts.
 
-    A subclass sets `_texts`, id -> text of every token, and `_special_tokens`, text -> id, both in
-    the order of ids.
+    Attributes and methods are those of `bpe.tokenizer.Tokenizer` and raise the same errors.
     """
 
-    _texts: dict[int, str]
-    _special_tokens: dict[str, int]
+    eos_token: str | None  # the end-of-document token
+    bos_token: str | None  # the begin-of-document token
+    pattern: str  # how text is split
+    unicode_version: str  # that defines white space
+    _text_of_id: Mapping[int, str]
+    _known_ids: Collection[int]
+    _special_ids: Mapping[str, int]
+    _config: str  # text of tokenizer_config.json
 
     @abstractmethod
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        """Return the ids of each text; `allowed_special` are recognised, all if it is None."""
+        """Return the ids of each text; None allows all special tokens."""
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
         """Return the text of ids that are all in the vocabulary."""
 
+    @abstractmethod
+    def _json(self) -> str:
+        """Return the text of tokenizer.json."""
+
     @property
     def vocab(self) -> dict[int, bytes]:
         """Id -> UTF-8 of every token as its file spells it, in the order of ids; a copy."""
-        return {token_id: text.encode() for token_id, text in self._texts.items()}
+        return {token_id: text.encode() for token_id, text in self._text_of_id.items()}
 
     @property
     def vocab_size(self) -> int:
         """The largest id plus one."""
-        return max(self._texts, default=-1) + 1
+        return max(self._known_ids, default=-1) + 1
 
     @property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids; a copy."""
-        return dict(self._special_tokens)
+        return dict(self._special_ids)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
+        return hashlib.sha256(self._json().encode()).hexdigest()
 
     @property
     def uncut_tokens(self) -> tuple[str, ...]:
-        """Texts that a document must not be cut through: none, as no document is cut."""
+        """Texts that a document must not be cut through: none, as it is not cut at all."""
         return ()
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
@@ -139,38 +91,20 @@ class TextTokenizer(ABC):
         return stop
 
     def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
-        """Encode text; special tokens in it become their ids.
-
-        Args:
-            text: Any text.
-            allowed_special: "all", or the special tokens that are recognised.
-
-        Raises:
-            EncodingError: The text has a lone surrogate, which UTF-8 cannot encode.
-            VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
-        """
+        """Encode text; special tokens in it become their ids."""
         return self.encode_batch([text], allowed_special)[0]
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Encode text; what spells a special token is ordinary text.
-
-        Raises:
-            EncodingError: The text has a lone surrogate.
-        """
+        """Encode text; what spells a special token is ordinary text."""
         return self.encode_batch([text], ())[0]
 
     def encode_batch(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> list[list[int]]:
-        """Encode several texts, each as `encode` does.
-
-        Raises:
-            TypeError: `texts` is one text, or has an element that is not text.
-            EncodingError, VocabularyError: As in `encode`.
-        """
+        """Encode several texts, each as `encode` does."""
         if isinstance(texts, str):
             raise TypeError("expected a list of texts, found one text: put it in a list")
-        allowed = allowed_subset(allowed_special, self._special_tokens)
+        allowed = allowed_subset(allowed_special, self.special_tokens)
         for text in texts:
             utf8(text)  # raises if it is no text
         return self._encode_texts(list(texts), allowed)
@@ -179,17 +113,12 @@ class TextTokenizer(ABC):
         self, text: str, allowed_special: str | Collection[str] = "all"
     ) -> NDArray[np.uint32]:
         """Encode text as `encode` does; returns `uint32[n_tokens]`."""
-        return self.encode_batch_to_numpy([text], allowed_special)[0]
+        return np.array(self.encode(text, allowed_special), np.uint32)
 
     def encode_batch_to_numpy(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode several texts, each as `encode` does.
-
-        Returns:
-            `uint32[n_tokens]`, the ids of all texts one after the other, and `int64[n_texts + 1]`:
-            text i has the ids from `offsets[i]` to `offsets[i + 1]`.
-        """
+        """Encode several texts; returns `uint32[n_tokens]` and `int64[n_texts + 1]`, offsets."""
         return _flat(self.encode_batch(texts, allowed_special))
 
     def encode_iterable(
@@ -203,14 +132,10 @@ class TextTokenizer(ABC):
         return len(self.encode(text, allowed_special))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of tokens; ids may be a list, an array or a tensor of one dimension.
-
-        Raises:
-            EncodingError: An id has no token.
-        """
+        """Return the text of tokens; ids may be a list, an array or a tensor of one dimension."""
         listed: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         for token_id in listed:
-            if token_id not in self._texts:
+            if token_id not in self._known_ids:
                 raise EncodingError(unknown_id_message(token_id, self.vocab_size))
         return self._decode(listed)
 
@@ -219,30 +144,49 @@ class TextTokenizer(ABC):
         return self.decode(ids).encode()
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> TextEncoder:
-        """Return an encoder for a thread of its own, of ids of this type; uint32 if None."""
+        """Return an encoder that gives ids of this type, for one thread; uint32 if None."""
         return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()), dtype)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write tokenizer.json and, in its directory, tokenizer_config.json."""
+        path = Path(path)
+        write_atomically(config_path(path), self._config.encode())
+        write_atomically(path, self._json().encode())
 
 
 class TextEncoder:
     """Encodes documents that are bytes by a function that encodes texts.
 
     Args:
-        encode_texts: Returns the ids of each text; what spells a special token is ordinary text.
+        encode_texts: Returns the ids of each text, without special tokens.
         dtype: Of the ids; uint32 if None.
     """
 
     def __init__(
         self, encode_texts: Callable[[list[str]], list[list[int]]], dtype: np.dtype[Any] | None
     ) -> None:
-        self._encode_texts, self._dtype = encode_texts, dtype
+        self._encode_texts = encode_texts
+        self._dtype = np.uint32 if dtype is None else dtype
 
     def encode(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
-        prefix_id: int = -1, suffix_id: int = -1, gaps: bool = False, **unused: Any,
+        self,
+        buffer: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        *,
+        prefix_id: int = -1,
+        suffix_id: int = -1,
+        starts_mid_document: bool = False,
+        ends_mid_document: bool = False,
+        gaps: bool = False,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As `bpe.encode.Encoder.encode`, of whole documents and without `memory`."""
-        assert not unused.get("starts_mid_document"), "this tokenizer allows no cut in a document"
-        assert not unused.get("ends_mid_document"), "this tokenizer allows no cut in a document"
+        """Encode documents, see `bpe.encode.Encoder.encode`; `memory` is not used.
+
+        Raises:
+            EncodingError: An id does not fit into the encoder's type.
+        """
+        is_cut = starts_mid_document or ends_mid_document
+        assert not is_cut, "this tokenizer allows no cut"
         bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []
@@ -251,13 +195,14 @@ class TextEncoder:
 
 
 def _flat(
-    encoded: list[list[int]], dtype: np.dtype[Any] | None = None
+    encoded: list[list[int]], dtype: np.dtype[Any] | type[np.uint32] = np.uint32
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    wanted = np.dtype(np.uint32) if dtype is None else dtype
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
+    every_id = (token_id for ids in encoded for token_id in ids)
     try:
-        return np.fromiter(chain.from_iterable(encoded), wanted, offsets[-1]), offsets
+        ids = np.fromiter(every_id, dtype, offsets[-1])
     except OverflowError as error:
-        raise EncodingError(
-            f"an id does not fit into {wanted}: {error}; take a larger type"
-        ) from error
+        message = f"an id does not fit into {np.dtype(dtype)}: {error}; take a larger type"
+        raise EncodingError(message) from error
+    return ids, offsets

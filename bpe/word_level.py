@@ -1,8 +1,8 @@
 r"""A word-level tokenizer, for teaching and comparison: every word is a token, or it is unknown.
 
-`split` drops white space (that of our pinned Unicode table) and makes each punctuation mark a token
-of its own. The case of letters is kept. A word outside the vocabulary becomes the unknown token, so
-decoding does not restore the text: that is what byte-level BPE is for.
+`split` drops white space (that of our pinned Unicode table), keeps case, and makes each punctuation
+mark a token. A word outside the vocabulary becomes the unknown token, so decoding does not restore
+the text.
 
     >>> split("Hello, world -- is this-- a test?")
     ['Hello', ',', 'world', '--', 'is', 'this', '--', 'a', 'test', '?']
@@ -20,18 +20,15 @@ It is saved as a tokenizer.json of type WordLevel, which gives the same ids in H
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bpe import json_file
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
-from bpe.files import write_atomically
 from bpe.special_tokens import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACES
@@ -48,6 +45,23 @@ _MARKS: Final = ",.:;?_!\"()'"
 _PUNCTUATION: Final = rf"--|[{_MARKS}]"  # the same in Hugging Face's engine and in Python's
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
 _MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
+_CONFIG: Final = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": BEGIN,
+    "eos_token": END_OF_TEXT,  # `<|eos|>` is for sequences inside a document
+    "unk_token": UNKNOWN,
+    "pad_token": PAD,
+    "extra_special_tokens": [END],
+    "clean_up_tokenization_spaces": False,
+}
+_FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+_SPLIT: Final = {
+    "type": "Split",
+    "pattern": {"Regex": _PUNCTUATION},
+    "behavior": "Isolated",
+    "invert": False,
+}
+_PRE_TOKENIZER: Final = {"type": "Sequence", "pretokenizers": [_SPLIT, {"type": "WhitespaceSplit"}]}
 
 
 def split(text: str) -> list[str]:
@@ -60,7 +74,7 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
 
     Args:
         texts: The texts.
-        max_size: Maximum number of words: the most frequent, of equally frequent ones the first.
+        max_size: Keep this many words: the most frequent, the first of equally frequent ones.
 
     Raises:
         TypeError: `texts` is one text.
@@ -81,18 +95,14 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
 class WordLevelTokenizer(TextTokenizer):
     """A tokenizer whose tokens are words and punctuation.
 
-    The ids of the words come first, in their order, then the special tokens: `<|unk|>` for words
-    that are not in the vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
+    Ids of words come first, in their order, then those of the special tokens: `<|unk|>` for words
+    outside the vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
 
     Args:
         vocabulary: Words in the order of their ids, such as `create_vocabulary` returns.
 
     Attributes:
         vocabulary: These words.
-        eos_token: The end-of-document token.
-        bos_token: The begin-of-sequence token.
-        pattern: How text is split: "word-level".
-        unicode_version: The version of Unicode that defines white space.
 
     Raises:
         VocabularyError: A word appears twice, or `split` never returns it.
@@ -109,18 +119,15 @@ class WordLevelTokenizer(TextTokenizer):
                     f"{word!r} in the vocabulary is no word: expected text that split() leaves as"
                     " it is, without white space, and punctuation only by itself"
                 )
-            if word in SPECIAL_TOKENS or not _is_unicode(word):
-                raise VocabularyError(
-                    f"{word!r} in the vocabulary is no word but"
-                    f" {'a special token' if _is_unicode(word) else 'not valid Unicode'}:"
-                    " leave it out"
-                )
+            if word in SPECIAL_TOKENS or re.search("[\ud800-\udfff]", word):
+                kind = "a special token" if word in SPECIAL_TOKENS else "not valid Unicode"
+                raise VocabularyError(f"{word!r} in the vocabulary is no word but {kind}: drop it")
             if word in self._ids:
                 raise VocabularyError(f"{word!r} is in the vocabulary twice: expected it once")
             self._ids[word] = len(self._ids)
-        self._texts = dict(enumerate([*self.vocabulary, *SPECIAL_TOKENS]))
-        first = len(self.vocabulary)
-        self._special_tokens = {text: i for i, text in enumerate(SPECIAL_TOKENS, first)}
+        self._text_of_id = dict(enumerate([*self.vocabulary, *SPECIAL_TOKENS]))
+        self._known_ids = range(len(self._text_of_id))
+        self._special_ids = {text: i for i, text in enumerate(SPECIAL_TOKENS, len(self.vocabulary))}
 
     eos_token = END_OF_TEXT
     bos_token = BEGIN
@@ -128,6 +135,7 @@ class WordLevelTokenizer(TextTokenizer):
     unicode_version = UNICODE_VERSION
     split = staticmethod(split)
     create_vocabulary = staticmethod(create_vocabulary)
+    _config = json_file.layout(_CONFIG) + "\n"
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> WordLevelTokenizer:
@@ -176,54 +184,19 @@ class WordLevelTokenizer(TextTokenizer):
                 )
         return tokenizer
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and, in the same directory, tokenizer_config.json.
-
-        Hugging Face's `tokenizers` and `transformers` load them with the same ids; their `decode`
-        puts a space between all words. The same tokenizer gives the same bytes.
-
-        Raises:
-            OSError: A file cannot be written.
-        """
-        path = Path(path)
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": BEGIN,
-            "eos_token": END_OF_TEXT,  # `<|eos|>` is for sequences inside a document
-            "unk_token": UNKNOWN,
-            "pad_token": PAD,
-            "extra_special_tokens": [END],
-            "clean_up_tokenization_spaces": False,
-        }
-        config_text = json_file.layout(config) + "\n"
-        write_atomically(json_file.config_path(path), config_text.encode())
-        write_atomically(path, self._text.encode())
-
     def _top_level(self) -> dict[str, Any]:
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Only the unknown token is in the model as well: where special tokens are not
-            # recognised, text that spells another one is an unknown word.
+            # Only the unknown token is in the model, too: where special tokens are not recognised,
+            # text that spells another one is an unknown word.
             "added_tokens": [
-                {"id": token_id, "content": text, **flags, "special": True}
-                for text, token_id in self._special_tokens.items()
+                {"id": token_id, "content": text, **_FLAGS, "special": True}
+                for text, token_id in self._special_ids.items()
             ],
             "normalizer": None,
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [
-                    {
-                        "type": "Split",
-                        "pattern": {"Regex": _PUNCTUATION},
-                        "behavior": "Isolated",
-                        "invert": False,
-                    },
-                    {"type": "WhitespaceSplit"},
-                ],
-            },
+            "pre_tokenizer": _PRE_TOKENIZER,
             "post_processor": None,
             "decoder": None,
         }
@@ -234,20 +207,14 @@ class WordLevelTokenizer(TextTokenizer):
             "unk_token": UNKNOWN,
             "unicode_version": UNICODE_VERSION,
             "pattern": PATTERN,
-            "vocab": self._ids | {UNKNOWN: self._special_tokens[UNKNOWN]},
+            "vocab": self._ids | {UNKNOWN: self._special_ids[UNKNOWN]},
         }
 
-    @functools.cached_property
-    def _text(self) -> str:
+    def _json(self) -> str:
         top, model = self._top_level(), self._model()
         top["added_tokens"] = json_file.Lines(top["added_tokens"])
         model["vocab"] = json_file.Lines(model["vocab"])
         return json_file.layout({**top, "model": model}) + "\n"
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
-        return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, WordLevelTokenizer):
@@ -263,12 +230,12 @@ class WordLevelTokenizer(TextTokenizer):
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        return [self._encode(text, allowed_special) for text in texts]
-
-    def _encode(self, text: str, allowed_special: frozenset[str] | None) -> list[int]:
-        special = self._special_tokens
+        special = self._special_ids
         if allowed_special is not None:
             special = {token: special[token] for token in allowed_special}
+        return [self._encode(text, special) for text in texts]
+
+    def _encode(self, text: str, special: Mapping[str, int]) -> list[int]:
         ids: list[int] = []
         ordinary = ""
         for piece in _MATCHER.split(text) if special else [text]:
@@ -280,7 +247,7 @@ class WordLevelTokenizer(TextTokenizer):
         return ids + self._ids_of_words(ordinary)
 
     def _ids_of_words(self, text: str) -> list[int]:
-        unknown = self._special_tokens[UNKNOWN]
+        unknown = self._special_ids[UNKNOWN]
         return [self._ids.get(word, unknown) for word in split(text)]
 
     def _decode(self, ids: list[int]) -> str:
@@ -291,18 +258,10 @@ class WordLevelTokenizer(TextTokenizer):
         parts: list[str] = []
         after_word = False
         for token_id in ids:
-            word = self._texts[token_id]
+            word = self._text_of_id[int(token_id)]
             is_mark = word in _MARKS
             if parts and not (is_mark and after_word):
                 parts.append(" ")
             parts.append(word)
             after_word = token_id < len(self.vocabulary) and not is_mark and word != "--"
         return "".join(parts)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
