@@ -30,43 +30,37 @@ Array = Callable[[int], Bytes]
 
 
 class WorkUnit(Protocol):
-    """Part of a source that is worked on by itself; a source's units follow without gaps."""
+    """Part of a source that is worked on by itself; a source's units follow without gaps.
+
+    All methods raise CorpusError if the source changed since it was found.
+
+    Attributes:
+        n_bytes: Bytes of the source in the unit; those of all units add up to the source.
+        where: Description of the text of the unit, for messages.
+        after: The place after the unit, where a later run may begin; None after a source's last.
+    """
 
     @property
-    def n_bytes(self) -> int:
-        """Bytes of the source that the unit stands for; those of all units add up to the source."""
+    def n_bytes(self) -> int: ...
 
     @property
-    def where(self) -> str:
-        """Which text the unit stands for, for messages."""
+    def where(self) -> str: ...
 
     @property
-    def after(self) -> Place | None:
-        """The place after the unit, where a later run may begin; None after a source's last."""
+    def after(self) -> Place | None: ...
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        """Read the documents of the unit, on any thread.
-
-        The batch may carry the bytes of the source that were read, as `DocumentBatch.content`.
+        """Read the documents of the unit, on any thread; `DocumentBatch.content` is optional.
 
         Raises:
-            CorpusError: The text is not UTF-8 and the user wants that to be an error, or the source
-                changed.
+            CorpusError: The text is not UTF-8, and `Reading.on_invalid_utf8` is "error".
         """
 
     def content(self, array: Array = new_array) -> Bytes:
-        """Read the bytes of the source that the unit stands for: uint8[n_bytes].
-
-        Raises:
-            CorpusError: The source changed.
-        """
+        """Read the bytes of the source in the unit: uint8[n_bytes]."""
 
     def check_unchanged(self) -> None:
-        """Refuse a source that changed since it was found, so what was read may be damaged.
-
-        Raises:
-            CorpusError: The source changed.
-        """
+        """Check that the source has not changed, so that what was read is not damaged."""
 
 
 class Source(Protocol):
@@ -75,10 +69,9 @@ class Source(Protocol):
     Attributes:
         name: Goes into the manifest: says nothing of the machine.
         n_bytes: Size of the source.
-        separator: What stands between its documents and so cannot stand inside one; b"" if nothing
-            does.
-        stamp: Changes if the content does, as far as that can be told without reading it all.
-        location: Tells apart sources that are alike in all of these; "" if there can be no others.
+        separator: Bytes between documents, which no document contains; b"" if there are none.
+        stamp: Changes if the content does, as far as that is known without reading it all.
+        location: Distinguishes sources with equal attributes; "" if there can be no others.
     """
 
     name: str
@@ -88,11 +81,10 @@ class Source(Protocol):
     location: str
 
     def units(self, after: Place | None = None) -> Iterator[WorkUnit]:
-        """Cut the source into work units, lazily; may be called again, for another pass.
+        """Cut the source into work units, lazily, from a place on (None: the start).
 
-        Args:
-            after: The place where they begin; None: the start. A source that cannot begin anywhere
-                reads on from its start and leaves out what lies before the place.
+        May be called again, for another pass. A source that cannot begin anywhere reads from its
+        start and leaves out what lies before the place.
         """
 
     def content(self, before: Place | None = None) -> Iterator[Bytes]:
@@ -113,14 +105,7 @@ def digest_of(source: Source, before: Place | None = None) -> xxhash.xxh3_128:
 
 @dataclass(frozen=True)
 class FileUnit:
-    """Bytes [start, stop) of a file. A format derives from it and adds `read`.
-
-    Attributes:
-        file: The file.
-        reading: How its documents are read.
-        start: The first byte.
-        stop: The end.
-    """
+    """Bytes [start, stop) of a file. A format derives from it and adds `read`."""
 
     file: TextFile
     reading: Reading
@@ -129,41 +114,31 @@ class FileUnit:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the file that the unit stands for."""
         return self.stop - self.start
 
     @property
     def where(self) -> str:
-        """The file and the bytes."""
         return f"{self.file.path}, bytes {self.start:,} to {self.stop:,}"
 
     @property
     def after(self) -> Place | None:
-        """Where the next unit starts."""
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
 
     def content(self, array: Array = new_array) -> Bytes:
-        """Read the bytes: uint8[n_bytes]."""
         return self.file.read(self.start, self.stop, array)
 
     def check_unchanged(self) -> None:
-        """Refuse a file that changed since it was found."""
         self.file.check_unchanged()
 
     def byte(self, position: int) -> str:
-        """Where byte `position` of the unit is, for messages."""
+        """Describe where byte `position` of the unit is, for messages."""
         return f"{self.file.path}: byte {self.start + position:,}"
 
 
 class FileSource:
-    """One file as a source. A format derives from it and adds `units`.
+    """One file as a source, called `name` in manifests. A format derives from it and adds `units`.
 
     A place in the file is a list that begins with the number of bytes before it.
-
-    Args:
-        path: The file.
-        name: What the manifest calls it.
-        reading: How it is read.
 
     Raises:
         CorpusError: There is no such file, or it cannot be read.
@@ -192,7 +167,6 @@ class FileSource:
         return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
 
     def content(self, before: Place | None = None) -> Iterator[Bytes]:
-        """Read the bytes of the file, piece by piece: those before a place, or all."""
         stop = self.n_bytes if before is None else before[0]
         # One piece after the other: none is kept by those that take a digest.
         for start in range(0, stop, _STRIDE_BYTES):

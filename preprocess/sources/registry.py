@@ -79,21 +79,14 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> l
                     f"{path}: no text file in this directory or below it (names that begin with a"
                     " dot do not count); give text files or a directory that has some"
                 )
-            sources += [
-                open_source(file, file.relative_to(path).as_posix(), reading) for file in files
-            ]
+            sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
         else:
             sources.append(open_source(path, path.name, reading))
     return sources
 
 
 def open_source(path: Path, name: str, reading: Reading) -> Source:
-    """Make a source of one file, of the format that its suffix names or that it begins like.
-
-    Args:
-        path: The file.
-        name: What the manifest calls it.
-        reading: How it is read.
+    """Make a source of one file, called `name` in manifests, of the format of its suffix or magic.
 
     Raises:
         CorpusError: There is no such file, it cannot be read, or nothing here reads its format.
@@ -102,9 +95,8 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
         name.encode()
     except UnicodeEncodeError:
         # The manifest is UTF-8 and names its sources.
-        raise CorpusError(
-            f"{os.fsencode(path)!r}: the name of this file is not UTF-8; rename it"
-        ) from None
+        shown = repr(os.fsencode(path))
+        raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
     suffix = path.suffix.lower()
     form = next((form for form in FORMATS if suffix in form.suffixes), None)
     if form in (None, TEXT) or not path.exists():
@@ -120,8 +112,8 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
     how = suffix if suffix in form.suffixes else "by their content"
     readable = " and ".join(form.name for form in FORMATS if form.open)
     raise CorpusError(
-        f"{path}: {form.name} files ({how}) cannot be read, only"
-        f" {readable}; convert it to a text file with the separator (--separator) between documents"
+        f"{path}: {form.name} files ({how}) cannot be read, only {readable}; convert it to a text"
+        " file with the separator (--separator) between documents"
     )
 
 

@@ -76,37 +76,29 @@ class StandardLibraryUnit:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its documents."""
         return len(self.content())
 
     @property
     def where(self) -> str:
-        """The documents."""
         return f"{_name()}, documents {self.first:,} to {self.last:,}"
 
     @property
     def after(self) -> Place | None:
-        """The first document after it."""
         return None if self.last == len(_corpus()[1]) - 1 else [self.last]
 
     def content(self, array: Array = new_array) -> Bytes:
-        """The bytes of its documents; shared, not copied."""
         buffer, offsets = _corpus()
         return buffer[offsets[self.first] : offsets[self.last]]
 
     def check_unchanged(self) -> None:
-        """Nothing: the corpus was read once."""
+        pass  # the corpus was read once
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        """Its documents."""
         offsets = _corpus()[1][self.first : self.last + 1]
         bounds = np.repeat(offsets - offsets[0], 2)[1:-1]
         content = self.content()
-        return prepare(
-            DocumentBatch(content, bounds, content=content),
-            self.reading,
-            lambda position: f"{_name()}: byte {position:,} of document {self.first:,} and on",
-        )
+        # Its documents were decoded, so all of them are UTF-8.
+        return prepare(DocumentBatch(content, bounds, content=content), self.reading, str)
 
 
 class StandardLibrary:
@@ -122,19 +114,16 @@ class StandardLibrary:
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
     def content(self, before: Place | None = None) -> Iterator[Bytes]:
-        """The bytes of the documents before a place, or of all."""
         buffer, offsets = _corpus()
         yield buffer[: offsets[before[0] if before else -1]]
 
     def units(self, after: Place | None = None) -> Iterator[StandardLibraryUnit]:
-        """Runs of whole documents."""
         _, offsets = _corpus()
         reading = structs.replace(self.reading, safe_cut=None, uncut=())
         first, n_documents = after[0] if after else 0, len(offsets) - 1
         while first < n_documents:
-            wanted = offsets[first] + reading.unit_size
-            last = int(np.searchsorted(offsets, wanted, side="right")) - 1
-            last = min(max(last, first + 1), n_documents)
+            fits = np.searchsorted(offsets, offsets[first] + reading.unit_size, side="right") - 1
+            last = max(int(fits), first + 1)
             yield StandardLibraryUnit(reading, first, last)
             first = last
 

@@ -31,15 +31,10 @@ from preprocess.sources.base import Array, FileSource, FileUnit, Place
 
 @dataclass(frozen=True)
 class TextUnit(FileUnit):
-    """Bytes [start, stop) of a text file.
+    """Bytes [start, stop) of a text file, from after a separator or from inside a document.
 
-    It starts at the start of the file, after a separator or inside a document.
-
-    Attributes:
-        begins_inside: Whether it starts inside a document.
-        ends: Where it ends.
-        in_validation: For a part of a long document: whether the document belongs to validation.
-        skipped: For a part of a long document: whether the document is left out.
+    `in_validation` (the document belongs to validation) and `skipped` (it is left out) are decided
+    for parts of a long document.
     """
 
     begins_inside: bool
@@ -49,7 +44,6 @@ class TextUnit(FileUnit):
 
     @property
     def after(self) -> Place | None:
-        """Where the next unit starts; where that is inside a document, what is decided about it."""
         if self.ends is Ends.FILE:
             return None
         inside = self.ends is Ends.INSIDE
@@ -57,7 +51,6 @@ class TextUnit(FileUnit):
         return [int(self.stop), inside, *decided]
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        """Read its documents, or parts of documents."""
         from bpe.separated import between
 
         content = self.content(array)
@@ -87,21 +80,21 @@ class TextSource(FileSource):
         self.separator = reading.separator
 
     def units(self, after: Place | None = None) -> Iterator[TextUnit]:
-        """Cut the file into units; a file of zero bytes is one unit of zero bytes."""
-        start, *decided = after or [0, False, None, False]
+        # A file of zero bytes is one unit of zero bytes.
+        start, begins_inside, *decided = after or [0, False]
+        cutter = Cutter(self.file, self.separator, self.reading.uncut, self.reading.safe_cut)
         if self.reading.decides_by_document:
-            return self._units_of_whole_documents(start, *decided)
-        return self._units_anywhere(start, decided[0])
-
-    def _cutter(self) -> Cutter:
-        return Cutter(self.file, self.separator, self.reading.uncut, self.reading.safe_cut)
+            inside = (decided[0], decided[1]) if begins_inside else None
+            return self._units_of_whole_documents(cutter, start, inside)
+        return self._units_anywhere(cutter, start, begins_inside)
 
     def _unit(self, start: int, stop: int, begins_inside: bool, ends: Ends) -> TextUnit:
         return TextUnit(self.file, self.reading_of_units, start, stop, begins_inside, ends)
 
-    def _units_anywhere(self, start: int, begins_inside: bool) -> Iterator[TextUnit]:
-        """Units that may end inside documents: little is read but the places to cut at."""
-        cutter = self._cutter()
+    def _units_anywhere(
+        self, cutter: Cutter, start: int, begins_inside: bool
+    ) -> Iterator[TextUnit]:
+        """Yield units that may end inside documents; little is read but the places to cut at."""
         while True:
             stop, ends = cutter.cut(start + self.reading.unit_size)
             yield self._unit(start, stop, begins_inside, ends)
@@ -110,30 +103,25 @@ class TextSource(FileSource):
             start, begins_inside = stop, ends is Ends.INSIDE
 
     def _units_of_whole_documents(
-        self, start: int, begins_inside: bool, in_validation: bool | None, skipped: bool
+        self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
     ) -> Iterator[TextUnit]:
-        """Units of whole documents, and parts of those that are longer than a unit."""
-        cutter = self._cutter()
+        """Yield units of whole documents, and parts of those that are longer than a unit."""
         unit_size, n = self.reading.unit_size, self.n_bytes
-        if begins_inside:
-            start = yield from self._parts(cutter, start, (in_validation, skipped))
-            if start == n:
-                return
-        while start + unit_size < n:
-            stop = cutter.last_between(start, start + unit_size)
+        while decided or start + unit_size < n:
+            stop = start if decided else cutter.last_between(start, start + unit_size)
             if stop > start:
                 yield self._unit(start, stop, False, Ends.BETWEEN)
             else:
-                stop = yield from self._parts(cutter, start)
+                stop = yield from self._parts(cutter, start, decided)
                 if stop == n:
                     return
-            start = stop
+            start, decided = stop, None
         yield self._unit(start, n, False, Ends.FILE)
 
     def _parts(
-        self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None = None
+        self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
     ) -> Generator[TextUnit, None, int]:
-        """The parts of a long document from `start` on; returns where the next document starts.
+        """Yield the parts of a long document, and return where the next document starts.
 
         `start` is where the document starts, or where an earlier run cut it; then it is `decided`.
         """
@@ -142,18 +130,16 @@ class TextSource(FileSource):
         while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
             cuts.append(cut)
         of_document = decided or self._decide([*cuts, end])
-        for place, (part_start, part_stop) in enumerate(pairwise([*cuts, stop])):
-            if part_stop < end:
-                ends = Ends.INSIDE
-            else:
-                ends = Ends.FILE if stop == self.n_bytes else Ends.BETWEEN
-            begins_inside = place > 0 or decided is not None
+        last = Ends.FILE if stop == self.n_bytes else Ends.BETWEEN
+        for part_start, part_stop in pairwise([*cuts, stop]):
+            begins_inside = part_start > start or decided is not None
+            ends = Ends.INSIDE if part_stop < end else last
             part = self._unit(part_start, part_stop, begins_inside, ends)
             yield replace(part, in_validation=of_document[0], skipped=of_document[1])
         return stop
 
     def _decide(self, cuts: list[int]) -> tuple[bool | None, bool]:
-        """(in_validation, skipped) of a document, of which one part is looked at at a time."""
+        """Decide (in_validation, skipped) of a document, reading one part at a time."""
         from bpe.pretokenize import is_utf8
 
         reading = self.reading
