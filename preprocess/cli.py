@@ -28,9 +28,11 @@ from bpe.errors import TokenbinError
 from preprocess.stopping import Stopped, stopping
 
 if TYPE_CHECKING:
+    from preprocess.doctor import Check
     from preprocess.progress import Progress, Show
     from preprocess.settings.options import Option
     from preprocess.settings.schema import ConsoleSettings
+    from preprocess.verify import Finding
 
 
 # --- commands ---
@@ -93,19 +95,16 @@ def _compare(options: _Options, console: _Console) -> bool:
 
 
 def _verify(options: _Options, console: _Console) -> bool:
-    from preprocess.verify import as_json, verify
+    from preprocess.verify import verify
 
     findings = verify(progress=console.progress, **options)
-    console.show(as_json(findings), [finding.line() for finding in findings])
-    return all(finding.sound for finding in findings)
+    return console.show_checks(findings, "findings", ok="sound", problem="DAMAGED")
 
 
 def _doctor(options: _Options, console: _Console) -> bool:
-    from preprocess.doctor import as_json, run_doctor
+    from preprocess.doctor import run_doctor
 
-    checks = run_doctor(**options)
-    console.show(as_json(checks), [check.line() for check in checks])
-    return all(check.fit for check in checks)
+    return console.show_checks(run_doctor(**options), "checks", ok="fit", problem="PROBLEM")
 
 
 class Command(NamedTuple):
@@ -292,10 +291,18 @@ class _Console(NamedTuple):
         if self.settings.json:
             import json
 
-            lines = [json.dumps(value, ensure_ascii=False, indent=2)]
+            lines = [json.dumps(value, ensure_ascii=False, indent=2, default=str)]
         for line in lines:
             print(line)
         return True
+
+    def show_checks(
+        self, checks: Sequence[Check | Finding], name: str, ok: str, problem: str
+    ) -> bool:
+        """Print checks, each of which begins with (subject, is ok, text); True if all are ok."""
+        lines = [f"{'ok     ' if each[1] else problem}  {each[0]}: {each[2]}" for each in checks]
+        all_ok = all(each[1] for each in checks)
+        return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
 
     def report(self, lines: Sequence[str]) -> bool:
         """Print the closing lines, and put them in the log file; return True."""

@@ -6,18 +6,18 @@ fails is a line with its remedy, and the other checks go on.
 
 from __future__ import annotations
 
-import mmap
 import os
 import platform
 import resource
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from bpe.errors import TokenbinError
 from bpe.parallel import available_workers
@@ -42,30 +42,18 @@ class NotFitError(TokenbinError):
     """Something that a job needs is missing."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """Result of one check.
-
-    Attributes:
-        name: What was checked.
-        fit: Whether it is as a job needs it.
-        text: What was found, and what to do.
-    """
+class Check(NamedTuple):
+    """What was checked, whether it is fit for a job, and what was found and is to be done."""
 
     name: str
     fit: bool
     text: str
 
-    def line(self) -> str:
-        """Format it in a line."""
-        return f"{'ok     ' if self.fit else 'PROBLEM'}  {self.name}: {self.text}"
-
 
 def run_doctor(path: StrPath = "data") -> list[Check]:
     """Check the machine, and the directory where outputs would be written.
 
-    Args:
-        path: That directory; it need not exist. Its tokenizer.json is tried, if it has one.
+    The directory need not exist. Its tokenizer.json is tried, if it has one.
     """
     directory = Path(convert({"path": path}, DoctorSettings).path)
     checks: list[tuple[str, Callable[[], str]]] = [
@@ -84,11 +72,6 @@ def run_doctor(path: StrPath = "data") -> list[Check]:
         except (TokenbinError, OSError, ImportError) as error:
             found.append(Check(name, False, str(error)))
     return found
-
-
-def as_json(checks: list[Check]) -> dict[str, Any]:
-    """Convert checks for JSON."""
-    return {"fit": all(check.fit for check in checks), "checks": [asdict(c) for c in checks]}
 
 
 def _versions() -> str:
@@ -180,8 +163,8 @@ def _directory(path: Path) -> str:
     storage = open_storage(path, "doctor")
     storage.check_writable()
     if path.is_dir():
-        with storage:  # locks the directory, or names another process at work there
-            pass
+        with storage:
+            pass  # locks the directory, or names another process at work there
     _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
@@ -207,11 +190,7 @@ def _write_as_a_build_does(place: Path) -> None:
         storage.put("trial.json", content)
         storage.publish(["trial.bin"], ["trial.json"])
         storage.clear()
-        with (
-            open(Path(trial, "trial.bin"), "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        ):
-            found = mapped[:]
+        found = np.memmap(Path(trial, "trial.bin")).tobytes()
     if found != content:
         raise OutputError(
             f"{place}: what was written is not what is read from a mapped file; choose a directory"
@@ -238,12 +217,9 @@ def _disk(path: Path) -> str:
     text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:
         raise OutputError(f"{text}; make space or choose another directory")
-    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if largest != resource.RLIM_INFINITY:
-        raise OutputError(
-            f"{text}, but no file may be larger than {largest:,} bytes; raise that limit (ulimit"
-            " -f unlimited)"
-        )
+    if (largest := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+        limit = f"no file may be larger than {largest:,} bytes"
+        raise OutputError(f"{text}, but {limit}; raise that limit (ulimit -f unlimited)")
     return text
 
 
@@ -251,29 +227,26 @@ def _tokenizer(path: Path) -> str:
     """Try a round trip with a tokenizer trained for it, and with the one that exists."""
     from bpe import Tokenizer, load_tokenizer, train_bpe
 
-    back, size = _round_trip(train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1), _TEXT)
-    if back != _TEXT:
+    tokenizer: AnyTokenizer = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
+    ids = tokenizer.encode_ordinary(_TEXT)
+    if tokenizer.decode(ids) != _TEXT:
         raise NotFitError(
             "one just trained does not give the text back that it encoded: the installation is"
             " damaged; install tokenbin, numba and llvmlite again"
         )
-    there = path / TOKENIZER_FILE
-    if not there.exists():
-        return f"one just trained gives every byte back {size}"
-    tokenizer = load_tokenizer(there)
-    back, size = _round_trip(tokenizer, _TEXT)
-    if back == _TEXT:
-        return f"{there} gives every byte back {size}"
+    there, which = path / TOKENIZER_FILE, "one just trained"
+    if there.exists():
+        tokenizer, which = load_tokenizer(there), str(there)
+        ids = tokenizer.encode_ordinary(_TEXT)
+    size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
+    if (back := tokenizer.decode(ids)) == _TEXT:
+        return f"{which} gives every byte back {size}"
     # Normal forms and a space in front change a text once; what they have made they leave alone.
-    if isinstance(tokenizer, Tokenizer) and (not back or _round_trip(tokenizer, back)[0] != back):
+    if isinstance(tokenizer, Tokenizer) and (
+        not back or tokenizer.decode(tokenizer.encode_ordinary(back)) != back
+    ):
         raise NotFitError(
             f"{there}: does not give back what it encoded, not even its own text; save it again"
             " from where it came from, or train one"
         )
-    return f"{there} changes text before it encodes it {size}"
-
-
-def _round_trip(tokenizer: AnyTokenizer, text: str) -> tuple[str, str]:
-    """Encode and decode a text; return what it became, and its size in words."""
-    ids = tokenizer.encode_ordinary(text)
-    return tokenizer.decode(ids), f"({len(text.encode()):,} bytes, {len(ids):,} tokens)"
+    return f"{which} changes text before it encodes it {size}"

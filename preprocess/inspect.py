@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _TOKENS_AT_A_TIME = 1 << 20
-# Statistics of a token file, hashes of its documents, and what is the same of comparable files.
-_Judged = tuple[dict[str, Any], NDArray[np.uint64], tuple[object, ...]]
 _OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
@@ -105,8 +103,11 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
         return _of_directory(place)
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if place.suffix == ".bin" or _is_manifest(place):
-        return _of_token_file(open_tokens(place))[0]
+    files = open_storage(place.parent).finished
+    is_manifest = place.suffix == ".json" and object_in(files, place.name, FORMAT)
+    if place.suffix == ".bin" or is_manifest:
+        file = open_tokens(place)
+        return _of_token_file(file, quality.document_hashes(file))
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
         raise TokenFileError(
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
@@ -129,11 +130,6 @@ def lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _is_manifest(path: Path) -> bool:
-    files = open_storage(path.parent).finished
-    return path.suffix == ".json" and object_in(files, path.name, FORMAT) is not None
-
-
 def manifests_in(directory: Path) -> list[Path]:
     """List the files of a directory that call themselves manifests, sorted by name."""
     files = open_storage(directory).finished
@@ -146,19 +142,20 @@ def _of_directory(directory: Path) -> dict[str, Any]:
 
     path = directory / TOKENIZER_FILE
     tokenizer = inspect_tokenizer.facts(path, load_tokenizer(path)) if path.exists() else None
-    judged = {path.stem: _of_token_file(open_tokens(path)) for path in manifests_in(directory)}
+    files = {path.stem: open_tokens(path) for path in manifests_in(directory)}
+    hashes = {name: quality.document_hashes(file) for name, file in files.items()}
     storage = open_storage(directory)
     there = [name for name in storage.finished.names() if name.endswith("stats.json")]
-    runs = {name: stats_in(storage.finished, name) for name in there}
+    runs = {name: stats_in(storage.finished, name) or {} for name in there}
     found: dict[str, Any] = {
         "path": str(directory),
         "tokenizer": tokenizer,
-        "token_files": [of_file for of_file, _, _ in judged.values()],
-        "val_in_train": list(_shared(judged)),
+        "token_files": [_of_token_file(file, hashes[name]) for name, file in files.items()],
+        "val_in_train": list(_shared(files, hashes)),
         "runs": [
             {"path": str(directory / name)} | {key: stats.get(key) for key in _OF_A_RUN}
             for name, stats in runs.items()
-            if stats is not None and "look_alikes" in stats
+            if "look_alikes" in stats
         ],
         "unfinished": [how_far(directory, run) for run in storage.runs()],
     }
@@ -167,41 +164,36 @@ def _of_directory(directory: Path) -> dict[str, Any]:
     return found
 
 
-def _of_token_file(file: TokenFile) -> _Judged:
-    manifest = file.manifest
-    alike = (manifest.tokenizer_fingerprint, manifest.end_of_text_id, manifest.begin_of_text_id)
+def _of_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[str, Any]:
+    tokenizer, more = None, {}
     try:
         tokenizer = tokenizer_of(file.path, None)
         open_tokens(file.path, tokenizer=tokenizer)
     except TokenbinError as error:
-        found = quality.facts(file, None) | {"no_tokenizer": str(error)}
-    else:
-        found = quality.facts(file, tokenizer)
-    hashes = quality.document_hashes(file)
-    return found | {"copies": quality.copies(hashes)}, hashes, alike
+        tokenizer, more = None, {"no_tokenizer": str(error)}
+    return {**quality.facts(file, tokenizer), **more, "copies": quality.copies(hashes)}
 
 
-def _shared(judged: dict[str, _Judged]) -> Iterator[dict[str, Any]]:
+def _shared(
+    files: dict[str, TokenFile], hashes: dict[str, NDArray[np.uint64]]
+) -> Iterator[dict[str, Any]]:
     """Count the documents of each NAMEval that are in NAMEtrain beside it."""
-    for name, (of_val, hashes, alike) in judged.items():
+    for name in files:
         train = f"{name.removesuffix('val')}train"
-        if not name.endswith("val") or train not in judged:
+        if not name.endswith("val") or train not in files:
             continue
-        _, of_train, alike_train = judged[train]
-        found = {"val": name, "train": train, "documents": of_val["documents"]}
-        if alike == alike_train:
-            yield found | {"in_train": quality.shared(hashes, of_train)}
+        found = {"val": name, "train": train, "documents": files[name].n_documents}
+        manifests = (files[name].manifest, files[train].manifest)
+        ids = [(m.tokenizer_fingerprint, m.end_of_text_id, m.begin_of_text_id) for m in manifests]
+        if ids[0] == ids[1]:
+            yield found | {"in_train": quality.shared(hashes[name], hashes[train])}
         else:
             why = "they were built with different tokenizers or special tokens"
             yield found | {"not_compared": why}
 
 
 def how_far(location: Path, run: str) -> dict[str, Any]:
-    """Describe an unfinished run by its journal, ready for JSON.
-
-    Args:
-        location: Where its outputs would be.
-        run: Its name.
+    """Describe an unfinished run, whose outputs would be at `location`, by its journal.
 
     Returns:
         "path" and "text", a line for people. If a stage was begun also "stage", "share" of its

@@ -7,7 +7,7 @@ Nothing is estimated. A token is only reported as one that no text gives where t
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,18 +67,15 @@ def _gaps(ids: Iterable[int]) -> dict[str, Any]:
 def _strange(tokens: Iterable[bytes]) -> dict[str, Any]:
     """Find surprising tokens of more than one byte: by kind, their number and the longest."""
     longer = [token for token in tokens if len(token) > 1]
-    kinds = {
-        "control characters": [token for token in longer if _has_controls(token)],
-        "runs of white space": [
-            token for token in longer if not token.decode("utf-8", "replace").strip()
-        ],
-        "parts of characters": [token for token in longer if not _is_text(token)],
-        "letters of several scripts": [token for token in longer if len(_scripts(token)) > 1],
-        "the same again and again": [t for t in longer if len(t) >= 16 and len(set(t)) == 1],
+    kinds: dict[str, Callable[[bytes], bool]] = {
+        "control characters": _has_controls,
+        "runs of white space": lambda token: not token.decode("utf-8", "replace").strip(),
+        "parts of characters": lambda token: not _is_text(token),
+        "letters of several scripts": lambda token: len(_scripts(token)) > 1,
+        "the same again and again": lambda token: len(token) >= 16 and len(set(token)) == 1,
     }
-    return {
-        name: {"count": len(found), "longest": _longest(found, 3)} for name, found in kinds.items()
-    }
+    found = {name: list(filter(is_kind, longer)) for name, is_kind in kinds.items()}
+    return {name: {"count": len(of), "longest": _longest(of, 3)} for name, of in found.items()}
 
 
 # By the first word of a letter's name: good enough to find what is odd. Japanese mixes several
@@ -101,7 +98,6 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
 
     vocabulary = tokenizer.vocabulary
     tokens = vocabulary.tokens
-    reach = zip(("never", "cut_by_the_pattern"), out_of_reach(tokenizer), strict=True)
     return {
         "kind": "byte-level BPE",
         "pattern_text": PATTERNS.get(tokenizer.pattern, tokenizer.pattern),
@@ -115,7 +111,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
         },
         "out_of_reach": {
             name: {"count": len(ids), "first": {str(i): shown(tokens[i]) for i in ids[:_LISTED]}}
-            for name, ids in reach
+            for name, ids in zip(_OUT_OF_REACH, out_of_reach(tokenizer), strict=True)
         },
     }
 
@@ -125,18 +121,12 @@ def _longest(tokens: Iterable[bytes], count: int) -> list[str]:
 
 
 def _is_text(token: bytes) -> bool:
-    try:
-        token.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return token.decode("utf-8", "ignore").encode() == token
 
 
 def _has_controls(token: bytes) -> bool:
-    return any(
-        unicodedata.category(character) == "Cc" and not character.isspace()
-        for character in token.decode("utf-8", "ignore")
-    )
+    text = token.decode("utf-8", "ignore")
+    return any(unicodedata.category(x) == "Cc" and not x.isspace() for x in text)
 
 
 def shown(token: bytes) -> str:
@@ -195,11 +185,10 @@ def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
         elif not is_whole:
             (never if certain and texts[token_id] not in made else cut).append(token_id)
     # Parts of characters are never a pre-token, so that only merges can make them.
-    rank = (
-        rank_by_bytes({token: token_id for token_id, token in vocabulary.tokens.items()})
-        if vocabulary.ranked_by_bytes
-        else rank_by_merges(vocabulary.merges)
-    )
+    if vocabulary.ranked_by_bytes:
+        rank = rank_by_bytes({token: i for i, token in vocabulary.tokens.items()})
+    else:
+        rank = rank_by_merges(vocabulary.merges)
     for token_id in vocabulary.tokens.keys() - texts.keys():
         token = vocabulary.tokens[token_id]
         # The definition takes quadratic time; nobody has such a token but to spite.
@@ -231,10 +220,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     gaps = found["gaps"]
     runs = [str(a) if a == b else f"{a} to {b}" for a, b in gaps["first"]]
     runs += ["..."] * (len(runs) == _LISTED)
+    end, begin = (found[key] or "not known" for key in ("eos_token", "bos_token"))
     result += [
         f"  special tokens: {listed(with_ids, 20) or 'none'}",
-        f"  end of text {found['eos_token'] or 'not known'}, begin of text"
-        f" {found['bos_token'] or 'not known'}",
+        f"  end of text {end}, begin of text {begin}",
         f"  {found['ordinary_tokens']:,} ordinary tokens; ids without a token: {gaps['count']:,}"
         + (f" ({', '.join(runs)})" if runs else ""),
     ]

@@ -46,16 +46,9 @@ class RebuildError(TokenbinError):
 
 @dataclass(frozen=True)
 class Origin:
-    """What a token file was built from.
+    """What a token file was built from: its manifest, and the same sources in the same order.
 
-    Attributes:
-        manifest: That of the token file.
-        sources: In order, with the sizes that the manifest states.
-        part: Position of the token file among the outputs that the sources fill.
-        n_outputs: Number of those outputs.
-        tokenizer: The tokenizer.
-        ids: Special ids around each document.
-        workers: Number of threads.
+    The file is output number `part` of `n_outputs` that the sources fill.
     """
 
     manifest: Manifest
@@ -69,10 +62,8 @@ class Origin:
     def encode(self, indices: range) -> Iterator[Part]:
         """Encode some of the sources once more, unit by unit."""
         for source in self.sources[indices.start : indices.stop]:
-            for parts in encoded_again(
-                source, self.tokenizer, self.ids, self.workers, self.n_outputs
-            ):
-                yield parts[self.part]
+            how = (self.tokenizer, self.ids, self.workers, self.n_outputs)
+            yield from (parts[self.part] for parts in encoded_again(source, *how))
 
 
 def starts_of(manifest: Manifest, per: str) -> list[int]:
@@ -102,10 +93,8 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
     found = [(source.name, source.n_bytes) for source in sources]
     for before, now in zip(known, found, strict=False):
         if before != now:
-            raise RebuildError(
-                f"its source {before[0]} had {before[1]} bytes, and {now[0]} with {now[1]} is there"
-                " now"
-            )
+            was = f"its source {before[0]} had {before[1]} bytes"
+            raise RebuildError(f"{was}, and {now[0]} with {now[1]} is there now")
     if len(known) != len(found):
         raise RebuildError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
     ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
@@ -114,7 +103,7 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
 
 
 def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
-    """The settings of the run that made a token file, and its stats.json.
+    """Find the settings of the run that made a token file, and its stats.json.
 
     Where a command wrote over the file of another, both list it: the digest of the manifest decides
     which is right.
@@ -151,9 +140,8 @@ def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         digest = xxhash.xxh3_128_hexdigest(files.get(name) or b"")
         runs = [run for run in runs if run[1].manifests.get(name) == digest]
     if not runs:
-        raise RebuildError(
-            f"{' and '.join(found)} both tell how it was made, and which came last is not known"
-        )
+        both = " and ".join(found)
+        raise RebuildError(f"{both} both tell how it was made, and which came last is not known")
     return runs[0]
 
 
@@ -170,22 +158,17 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
             read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
-            raise RebuildError(
-                "the sources and the tokenizer give another one now than stats.json tells of"
-            )
+            now = "the sources and the tokenizer give another one now"
+            raise RebuildError(f"{now} than stats.json tells of")
         storage.publish([], [name])
 
 
 def rebuild_tokenizer(
     bin_path: Path, fingerprint: str, found: AnyTokenizer | None, progress: Progress
 ) -> None:
-    """Replace tokenizer.json: by its own content, rewritten, or as the build made it.
+    """Replace tokenizer.json: by the one that was `found` there, or as the build made it.
 
-    Args:
-        bin_path: The .bin.
-        fingerprint: That in the manifest.
-        found: The tokenizer in tokenizer.json, if it can be read.
-        progress: Shows what is done.
+    `fingerprint` is that in the manifest.
     """
     with _working(bin_path) as storage:
         tokenizer = found
@@ -194,10 +177,8 @@ def rebuild_tokenizer(
             if isinstance(settings, EncodeSettings):
                 raise RebuildError(f"it was not made here, but given ({settings.tokenizer})")
             tokenizer = tokenizer_again(settings, storage, progress)
-        if tokenizer.fingerprint != fingerprint:
-            raise RebuildError(
-                f"what it was made from gives another one now ({tokenizer.fingerprint[:16]}...)"
-            )
+        if (now := tokenizer.fingerprint) != fingerprint:
+            raise RebuildError(f"what it was made from gives another one now ({now[:16]}...)")
         put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
         storage.publish(names_of_tokenizer(TOKENIZER_FILE))
 
@@ -221,51 +202,41 @@ def _working(bin_path: Path) -> Iterator[Storage]:
             storage.clear()
 
 
-def first_difference(origin: Origin, file: TokenFile) -> tuple[int, str] | None:
+def first_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
     """Find where the sources, encoded again, differ from a token file.
 
     Returns:
-        (index of a source, what differs), or None if everything is the same.
+        (name of a source, what differs), or None if everything is the same.
     """
-    done = {"token": 0, "document": 0}
+    done, name = {"token": 0, "document": 0}, ""
     columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
     for index, source in enumerate(origin.sources):
+        name = source.name
         if digest_of(source).hexdigest() != origin.manifest.sources[index].get("digest"):
-            return index, "its text is not what it was when the file was built"
+            return name, "its text is not what it was when the file was built"
         for piece in origin.encode(range(index, index + 1)):
             values_of = piece.values()
             for column, stored in columns:
                 if column.name not in values_of:
-                    return index, f"it has the column {column.name}, and none is computed now"
-                wanted = column.stored(
-                    values_of[column.name], origin.manifest.vocab_size, done["token"]
-                )
-                start = done[column.per]
+                    return name, f"it has the column {column.name}, and none is computed now"
+                values, start = values_of[column.name], done[column.per]
+                wanted = column.stored(values, origin.manifest.vocab_size, done["token"])
                 found = stored[start : start + len(wanted)]
-                if np.array_equal(found, wanted):
-                    continue
-                n = min(len(found), len(wanted))
-                differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
-                return index, f"{column.noun} of {column.per} {start + differs[0]:,} differs"
+                if not np.array_equal(found, wanted):
+                    n = min(len(found), len(wanted))
+                    differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
+                    return name, f"{column.noun} of {column.per} {start + differs[0]:,} differs"
             done["token"] += len(piece.ids)
             done["document"] += len(piece.document_ends)
     if tuple(done.values()) != (len(file), file.n_documents):
-        text = f"it gives {done['token']:,} tokens and {done['document']:,} documents"
-        return len(origin.sources) - 1, text
+        return name, f"it gives {done['token']:,} tokens and {done['document']:,} documents"
     return None
 
 
 def mend(origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]) -> int:
-    """Rebuild damaged blocks, and write those that have the digest in the manifest.
+    """Rebuild damaged blocks of a token file, write those that are proven, and count them.
 
-    Args:
-        origin: What the files were built from.
-        name: NAME of the token file.
-        storage: Holds the files, and their lock.
-        damaged: A file -> the numbers of damaged blocks, ascending.
-
-    Returns:
-        How many blocks were mended.
+    `damaged` is name of a file -> numbers of damaged blocks, ascending.
     """
     n_mended = 0
     for file in origin.manifest.files(name):
@@ -293,15 +264,14 @@ def _rebuilt(origin: Origin, file: DataFile, number: int) -> bytes:
     indices = sources_at(manifest, file, number)
     place = starts_of(manifest, column.per)[indices.start]
     token = starts_of(manifest, "token")[indices.start]
-    pieces = []
+    content = bytearray()
     for piece in origin.encode(indices):
-        if column.name not in piece.values():
+        if (found := piece.values().get(column.name)) is None:
             raise RebuildError(f"the column {column.name} is not one that is computed now")
-        found = piece.values()[column.name]
         wanted = found[max(start - place, 0) : max(stop - place, 0)]
-        pieces.append(column.stored(wanted, manifest.vocab_size, token - before.n_tokens))
+        content += column.stored(wanted, manifest.vocab_size, token - before.n_tokens).tobytes()
         token += len(piece.ids)
         place += len(found)
         if place >= stop:
             break
-    return b"".join(values.tobytes() for values in pieces)
+    return bytes(content)

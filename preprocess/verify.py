@@ -11,9 +11,8 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
@@ -27,6 +26,7 @@ from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.inspect import manifests_in, tokenizer_of
 from preprocess.outputs import TOKENIZER_FILE, read_stats
 from preprocess.progress import Progress, Stage
+from preprocess.report import listed
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import OutputError, open_storage
@@ -42,35 +42,14 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        path: The file.
-        sound: Whether it is as it should be.
-        text: What was found.
-        blocks: Numbers of the damaged blocks.
-        sources: Names of the sources that gave them.
-    """
+class Finding(NamedTuple):
+    """Result of one check of a file; `blocks` are damaged, and `sources` are those they hold."""
 
     path: Path
     sound: bool
     text: str
     blocks: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
-
-    def line(self) -> str:
-        """The finding as a line of text."""
-        return f"{'ok     ' if self.sound else 'DAMAGED'}  {self.path}: {self.text}"
-
-
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Findings as a JSON object."""
-    return {
-        "sound": all(finding.sound for finding in findings),
-        "findings": [asdict(finding) | {"path": str(finding.path)} for finding in findings],
-    }
 
 
 def verify(
@@ -150,13 +129,10 @@ def _check_token_file(
         return [*rebuilt, Finding(path, False, str(error).removeprefix(f"{path}: "))]
     if found := _no_files([path.with_name(file.name) for file in manifest.files(path.stem)]):
         return [*rebuilt, *found]
-    is_as_written = manifest_is_as_written(content)
-    text = "the manifest is as it was written"
-    if not is_as_written:
-        text = (
-            "the manifest is not as it was written: its text does not have its own digest; make it"
-            " again (verify --repair)"
-        )
+    if is_as_written := manifest_is_as_written(content):
+        text = "the manifest is as it was written"
+    else:
+        text = "the manifest is not as it was written: rebuild it (verify --repair)"
     findings = [*rebuilt, Finding(manifest_path, is_as_written, text)]
     findings += _check_data(bin_path, manifest, progress)
     try:
@@ -203,10 +179,10 @@ def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
     content = path.read_bytes()
     if content == ours:
         return Finding(path, True, "the tokenizer is the very text that the manifest tells of")
-    if len(content) == len(ours) or content.startswith(ours) or ours.startswith(content):
-        text = "the tokenizer still reads the same, but bytes of its file were changed"
-        return Finding(path, False, text)
-    return Finding(path, True, "the tokenizer is the same, in the layout of another program")
+    if len(content) != len(ours) and not (content.startswith(ours) or ours.startswith(content)):
+        return Finding(path, True, "the tokenizer is the same, in the layout of another program")
+    text = "the tokenizer still reads the same, but bytes of its file were changed"
+    return Finding(path, False, text)
 
 
 def _check_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[Finding]:
@@ -236,7 +212,7 @@ class _Scan:
     The file is read, not mapped: a place that the disk cannot read is damage, and no signal.
 
     Attributes:
-        size: Size of the file; None if it is missing.
+        wrong_size: What is wrong with the size; "" if nothing is.
         damaged: Numbers of the damaged blocks.
         first_wrong: (position, value) of the first value that is not below its limit.
         n_ends: Number of values that are the end-of-text id.
@@ -244,14 +220,17 @@ class _Scan:
 
     def __init__(self, path: Path, file: DataFile, manifest: Manifest, stage: Stage) -> None:
         self.path, self.file = path, file
-        self.size: int | None = None
+        self.wrong_size = "missing, though its manifest is there"
         self.damaged = list(range(len(file.digests)))
         self.first_wrong: tuple[int, int] | None = None
         self.n_ends = 0
         limit = file.column.limit_for(manifest.vocab_size)
         buffer = np.empty(BLOCK_BYTES, np.uint8)
         with suppress(FileNotFoundError), open(path, "rb", buffering=0) as opened:
-            self.size, self.damaged = os.fstat(opened.fileno()).st_size, []
+            size, self.wrong_size, self.damaged = os.fstat(opened.fileno()).st_size, "", []
+            if size != file.n_bytes:
+                text = f"{file.n_bytes:,} bytes are expected and {size:,} were found"
+                self.wrong_size = f"{text}; it was damaged or replaced"
             for number, digest in enumerate(file.digests):
                 n_bytes, filled = len(file.block(number)) * file.dtype.itemsize, 0
                 with suppress(OSError):
@@ -269,47 +248,29 @@ class _Scan:
                     self.n_ends += int(np.count_nonzero(values == manifest.end_of_text_id))
                 stage.advance(filled)
 
-    @property
-    def wrong_size(self) -> str:
-        """What is wrong with the size; "" if nothing is."""
-        if self.size is None:
-            return "missing, though its manifest is there"
-        if self.size == self.file.n_bytes:
-            return ""
-        return (
-            f"{self.file.n_bytes:,} bytes are expected and {self.size:,} were found; it was damaged"
-            " or replaced"
-        )
-
 
 def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
     """Check sizes, blocks and values of one shard."""
     ids, docs = scans[:2]
     findings = [Finding(scan.path, False, scan.wrong_size) for scan in scans if scan.wrong_size]
     if not findings:
-        text = (
-            f"sizes agree with the manifest: {ids.file.count:,} tokens ({ids.file.dtype.name}),"
-            f" {docs.file.count:,} documents"
-        )
-        findings.append(Finding(ids.path, True, text))
+        counts = f"{ids.file.count:,} tokens ({ids.file.dtype.name}), {docs.file.count:,} documents"
+        findings.append(Finding(ids.path, True, f"sizes agree with the manifest: {counts}"))
     # A manifest that states more documents than there are can still have all their digests.
     has_ends = docs.file.count and not docs.damaged and not docs.wrong_size
     ends = np.memmap(docs.path, docs.file.dtype, "r") if has_ends else None
     findings += [_check_blocks(scan, manifest, ends) for scan in scans]
     for scan in scans:
-        column = scan.file.column
-        limit = column.limit_for(manifest.vocab_size)
-        if limit is None:
+        column, wrong = scan.file.column, ""
+        if (limit := column.limit_for(manifest.vocab_size)) is None:
             continue
-        wrong, rule = "", f"every {column.noun} is below {limit:,}"
+        rule = f"every {column.noun} is below {limit:,}"
         if scan.first_wrong is not None:
             place, value = scan.first_wrong
             wrong = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
         elif column == IDS and scan.n_ends != docs.file.count:
-            wrong = (
-                f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id}) for"
-                f" {docs.file.count:,} documents: as many are expected"
-            )
+            found = f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id})"
+            wrong = f"{found} for {docs.file.count:,} documents: as many are expected"
         findings.append(Finding(scan.path, not wrong, wrong or rule))
     return findings
 
@@ -321,6 +282,7 @@ def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | No
         return Finding(scan.path, True, f"all {n_blocks:,} blocks have their digests")
     places: list[str] = []
     names: dict[str, None] = {}
+    per_token, n = file.column.per == "token", file.before.n_documents
     for number in scan.damaged:
         named: list[str] = []
         with suppress(rebuild.RebuildError):
@@ -328,20 +290,15 @@ def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | No
             sources = manifest.sources[indices.start : indices.stop]
             named = [str(source.get("name")) for source in sources]
         names |= dict.fromkeys(named)
-        if len(places) == _SHOWN:
-            continue
         place = f"{number} (from byte {number * BLOCK_BYTES:,}"
-        first, last = file.block(number).start, file.block(number).stop - 1
-        per_token, n = file.column.per == "token", file.before.n_documents
+        bounds = [file.block(number).start, file.block(number).stop - 1]
         if per_token and ends is not None:
             # The type is that of the ends, or all of them would be copied to float64.
-            bounds = np.array([first, last], ends.dtype)
-            first, last = np.searchsorted(ends, bounds, "right").tolist()
+            bounds = np.searchsorted(ends, np.array(bounds, ends.dtype), "right").tolist()
         if not per_token or ends is not None:
-            place += f", documents {n + first:,} to {n + last:,}"
+            place += f", documents {n + bounds[0]:,} to {n + bounds[1]:,}"
         places.append(f"{place}{', of ' + ', '.join(named[:_SHOWN]) if named else ''})")
-    more = f" and {len(scan.damaged) - _SHOWN:,} more" if len(scan.damaged) > _SHOWN else ""
-    text = f"{len(scan.damaged):,} of {n_blocks:,} blocks are damaged: {', '.join(places)}{more}"
+    text = f"{len(places):,} of {n_blocks:,} blocks are damaged: {listed(places, _SHOWN)}"
     return Finding(scan.path, False, text, tuple(scan.damaged), tuple(names))
 
 
@@ -358,20 +315,20 @@ def _wrong_end(file: TokenFile) -> str:
     for start in range(0, n, _DOCUMENTS_AT_A_TIME):
         ends = file.document_ends[start : start + _DOCUMENTS_AT_A_TIME]
         starts = np.append(np.uint64(before), ends[:-1])
-        wrong = np.flatnonzero((ends <= starts) | (ends > len(file)))
-        if len(wrong):
-            place = int(wrong[0])
+        wrong = (ends <= starts) | (ends > len(file))
+        if wrong.any():
+            place = int(wrong.argmax())
             what = "not past its start" if ends[place] <= starts[place] else "past the last token"
             return f"document {start + place:,} ends at {ends[place]:,}, which is {what}"
-        wrong = np.flatnonzero(file.tokens[ends.astype(np.int64) - 1] != end_id)
-        if len(wrong):
-            place = int(wrong[0])
+        wrong = file.tokens[ends.astype(np.int64) - 1] != end_id
+        if wrong.any():
+            place = int(wrong.argmax())
             where = f"document {start + place:,} ends at {ends[place]:,}"
             return f"{where} without the end-of-text id {end_id}"
         if begin_id is not None:
-            wrong = np.flatnonzero(file.tokens[starts.astype(np.int64)] != begin_id)
-            if len(wrong):
-                where = f"document {start + int(wrong[0]):,}"
+            wrong = file.tokens[starts.astype(np.int64)] != begin_id
+            if wrong.any():
+                where = f"document {start + int(wrong.argmax()):,}"
                 return f"{where} does not begin with the begin-of-text id {begin_id}"
         before = int(ends[-1])
     return ""
@@ -395,11 +352,10 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         n_tokens += len(ids)
         if n_tokens > _SAMPLE_TOKENS:
             break
-        wrong = ""
         try:
             decoded = tokenizer.decode_bytes(ids).decode()
-            if exact and tokenizer.encode_ordinary(decoded) != ids.tolist():
-                wrong = "does not encode to its own ids again"
+            is_same = not exact or tokenizer.encode_ordinary(decoded) == ids.tolist()
+            wrong = "" if is_same else "does not encode to its own ids again"
         except UnicodeDecodeError as error:
             wrong = f"is not UTF-8: {error.reason}"
         except EncodingError as error:
@@ -408,9 +364,8 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
             return Finding(file.path, False, f"document {document:,} {wrong}")
         n_documents += 1
     again = "but not always to the very text, so they were not encoded again"
-    if exact:
-        again = "and encode to the same ids again"
-    return Finding(file.path, True, f"{n_documents:,} documents decode, {again}")
+    text = f"{n_documents:,} documents decode, "
+    return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
 
 
 def _check_sources(file: TokenFile, origin: rebuild.Origin | TokenbinError, deep: bool) -> Finding:
@@ -421,11 +376,9 @@ def _check_sources(file: TokenFile, origin: rebuild.Origin | TokenbinError, deep
     n = len(origin.sources)
     if not deep:
         return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
-    different = rebuild.first_difference(origin, file)
-    if different is None:
+    if (different := rebuild.first_difference(origin, file)) is None:
         return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
-    index, text = different
-    name = origin.sources[index].name
+    name, text = different
     return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
 
 

@@ -52,7 +52,7 @@ def data(built: Path, tmp_path: Path) -> Path:
 
 
 def damages(findings: list[Finding]) -> list[str]:
-    return [finding.line() for finding in findings if not finding.sound]
+    return [f"DAMAGED  {each.path}: {each.text}" for each in findings if not each.sound]
 
 
 def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
@@ -409,7 +409,7 @@ def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> 
     flip(data / "train.bin", 40)
     findings = verify(data, repair=True)
     assert not damages(findings)
-    lines = [finding.line() for finding in findings]
+    lines = [f"{each.path}: {each.text}" for each in findings]
     assert any("train.json: was made again, and has the digest in stats.json" in x for x in lines)
     assert any("1 of 1 damaged blocks were made again" in line for line in lines)
     for name in ("train.json", "train.bin"):
@@ -494,7 +494,7 @@ def test_a_damaged_tokenizer_is_made_again(
     assert damages(verify(data))
     findings = verify(data, repair=True)
     assert not damages(findings)
-    (line,) = [finding.line() for finding in findings if "was made again" in finding.text]
+    (line,) = [f"{x.path}: {x.text}" for x in findings if "was made again" in x.text]
     assert line.endswith("tokenizer.json: was made again, and has the fingerprint in the manifest")
     assert contents(data) == before
 
