@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Real
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -43,8 +43,8 @@ class Kind(NamedTuple):
     """What may be given for values of one type.
 
     Attributes:
-        read: Convert a given value to the stored type. A value that cannot be converted is returned
-            unchanged or raises TypeError; a ValueError says what the value should be.
+        read: Converts a given value to the stored type. A value that cannot be converted is
+            returned unchanged or raises TypeError; a ValueError says what the value should be.
         expected: What the value should be, otherwise.
         accepts: Type of the parameter in signatures.
         metavar: Name of the value in usage.
@@ -91,11 +91,11 @@ def size_in_bytes(value: Any) -> int:
 
 
 def _read_text(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
+    try:
+        if isinstance(value, str):
             value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("should be valid Unicode") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("should be valid Unicode") from error
     return value
 
 
@@ -107,9 +107,8 @@ def _read_token(value: Any) -> Any:
 
 def _read_tokens(value: Any) -> Any:
     tokens = tuple(map(_read_token, _elements(value)))
-    for token, n in Counter(tokens).items():
-        if n > 1:
-            raise ValueError(f"should name each token once, and {token!r} is there more than once")
+    if twice := [token for token, n in Counter(tokens).items() if n > 1]:
+        raise ValueError(f"should name each token once, and {twice[0]!r} is there more than once")
     return tokens
 
 
@@ -141,10 +140,8 @@ def _read_bin_file(value: Any) -> str:
     if suffix != ".bin" or stem.startswith("."):
         raise ValueError("should be the name of a .bin file")
     if stem in ("tokenizer", "tokenizer_config", "stats") or stem.endswith("_stats"):
-        raise ValueError(
-            f"should have another name, for its manifest would be {stem}.json, which is the name"
-            " of another output"
-        )
+        manifest = f"its manifest would be {stem}.json, which is the name of another output"
+        raise ValueError(f"should have another name, for {manifest}")
     return location
 
 
@@ -167,9 +164,7 @@ _PLAIN = {
     float: Kind(_read_number, "a number", float, "X"),
     str: Kind(_read_text, "text", str, "TEXT"),
 }
-_SOME_PATHS = Kind(
-    _read_locations, "a path or a list of paths", StrPath | Iterable[StrPath], "PATH"
-)
+_PATHS = Kind(_read_locations, "a path or a list of paths", StrPath | Iterable[StrPath], "PATH")
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -180,7 +175,7 @@ Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
-Locations = Annotated[tuple[str, ...], _SOME_PATHS]
+Locations = Annotated[tuple[str, ...], _PATHS]
 
 
 # --- options ---
@@ -194,11 +189,16 @@ class Option:
         name: Name of the field and of the keyword argument.
         type: Type of the field, with its constraints.
         default: The default in signatures: None if it is computed, `REQUIRED` if there is none.
-        help: What it is, for the command line and the documentation.
+        help: Description for the command line and the documentation.
         default_text: The default in words, where the value does not tell.
         changes_result: Whether outputs depend on it.
         positional: Whether it has no name on the command line.
         flags: Its names on the command line, if not only the obvious one.
+        kind: What may be given.
+        is_required: Whether it has no default.
+        is_switch: Whether it is true or false.
+        is_list: Whether it has several values.
+        is_location: Whether it says where something is, which is not what is there.
     """
 
     name: str
@@ -210,20 +210,18 @@ class Option:
     positional: bool = False
     flags: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        base, *metadata = _parts(self.type)
+        kinds = [each for each in metadata if isinstance(each, Kind)]
+        self.kind = kinds[0] if kinds else _PLAIN.get(base) or _one_of(base)
+        self.is_required, self.is_list = self.default is REQUIRED, get_origin(base) is tuple
+        self.is_switch = self.kind.accepts is bool
+        self.is_location = self.kind.read in (_read_location, _read_locations, _read_bin_file)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names for argparse's `add_argument`."""
         return self.flags or (self.name if self.positional else f"--{self.name.replace('_', '-')}",)
-
-    @property
-    def kind(self) -> Kind:
-        """What may be given."""
-        base, *metadata = _parts(self.type)
-        if get_origin(base) is Literal:
-            *others, last = map(repr, get_args(base))
-            metavar = "|".join(get_args(base))
-            return Kind(_read_text, f"{', '.join(others)} or {last}", base, metavar)
-        return next((each for each in metadata if isinstance(each, Kind)), None) or _PLAIN[base]
 
     @property
     def accepts(self) -> Any:
@@ -234,26 +232,6 @@ class Option:
     def metavar(self) -> str:
         """Name of the value in usage."""
         return self.name.upper() if self.positional and not self.is_list else self.kind.metavar
-
-    @property
-    def is_required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is REQUIRED
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether it is true or false."""
-        return self.kind.accepts is bool
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it has several values."""
-        return get_origin(_parts(self.type)[0]) is tuple
-
-    @property
-    def is_location(self) -> bool:
-        """Whether it says where something is, which is not what is there."""
-        return self.kind.read in (_read_location, _read_locations, _read_bin_file)
 
     @property
     def shown_default(self) -> str:
@@ -282,13 +260,10 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """Declare a field of a dataclass as an option.
+    """Declare a field of a dataclass as an option, with further attributes of `Option`.
 
-    Args:
-        default: The default, `REQUIRED`, or a function that computes the default, which is None in
-            signatures then.
-        help: What it is, for the command line and the documentation.
-        **about: Further attributes of `Option`.
+    `default` is the default, `REQUIRED`, or a function that computes it; then it is None in
+    signatures.
     """
     kind = "default_factory" if callable(default) else "default"
     return field(**{kind: default}, metadata={"help": help, **about})
@@ -313,24 +288,26 @@ def options_of(settings: type) -> dict[str, Option]:
     return found
 
 
+def _one_of(literal: Any) -> Kind:
+    *others, last = map(repr, get_args(literal))
+    expected, metavar = f"{', '.join(others)} or {last}", "|".join(get_args(literal))
+    return Kind(_read_text, expected, literal, metavar)
+
+
 def _parts(type_: Any) -> tuple[Any, ...]:
-    """A type without None, and what annotates it."""
+    """Return a type without None, and its annotations."""
     if type(None) in get_args(type_):
         type_, _ = get_args(type_)
     return get_args(type_) if get_origin(type_) is Annotated else (type_,)
 
 
-_WORDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+_WORDS = [("ge", "at least"), ("gt", "greater than"), ("le", "at most"), ("lt", "less than")]
 
 
 def _bounds(type_: Any) -> str:
-    """The constraints of a type, in words that follow what it is."""
-    texts = [
-        f"{words} {getattr(each, name)}"
-        for each in _parts(type_)[1:]
-        for name, words in _WORDS.items()
-        if getattr(each, name, None) is not None
-    ]
+    """Describe the constraints of a type, in words that follow its name."""
+    given = [(words, getattr(x, name, None)) for x in _parts(type_) for name, words in _WORDS]
+    texts = [f"{words} {limit}" for words, limit in given if limit is not None]
     return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
 
 
@@ -349,7 +326,7 @@ def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
             line), or contradict one another.
     """
     options, read = options_of(settings), {}
-    needed = [each.name for each in options.values() if each.is_required]
+    needed = (each.name for each in options.values() if each.is_required)
     wrong = [f"{name}: is required" for name in needed if name not in values]
     for name, value in values.items():
         try:
@@ -366,7 +343,7 @@ def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The nearest right spelling, to end a message; "" if none is near."""
+    """Suggest the nearest known spelling, to end a message; "" if none is near."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, 1)
