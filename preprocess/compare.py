@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,25 +23,28 @@ from preprocess.progress import Progress
 from preprocess.report import table
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import END_OF_TEXT, CompareSettings
-from preprocess.sources import Source, find_sources
+from preprocess.sources import find_sources
 from preprocess.sources.standard_library import StandardLibrary
 
 if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 # Units that are left out of the time where there are more.
 _WARMING_UP = 4
 
 
-@dataclass
 class _Side:
     """One of the two tokenizers, with its tokens so far and its MB/s in each unit."""
 
-    name: Path
-    tokenizer: AnyTokenizer
-    encoder: AnyEncoder
-    n_tokens: int = 0
-    rates: list[float] = field(default_factory=list)
+    def __init__(self, name: Path, pattern: str | None) -> None:
+        from bpe import load_tokenizer
+
+        pattern = pattern if name.suffix == ".tiktoken" else None
+        self.name, self.tokenizer = name, load_tokenizer(name, pattern=pattern)
+        self.n_tokens, self.rates = 0, list[float]()
+        self.encoder = self.tokenizer.new_encoder()
+        # Compile and set up whatever the first text does.
+        self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([0, 9], np.int64))
 
     def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         started = time.perf_counter()
@@ -56,13 +58,19 @@ class _Side:
         self.rates.append(batch.n_bytes / 1e6 / seconds)
         return ids, ends
 
-    def rate(self, sizes: Sequence[int]) -> float:
-        """Return the median of MB/s in units that are not small; `sizes` are those of all."""
-        rates = [
-            rate for rate, size in zip(self.rates, sizes, strict=True) if size >= max(sizes) / 2
-        ]
+    def facts(self, sizes: Sequence[int], n_documents: int) -> dict[str, Any]:
+        """Describe it; MB/s are the median of units that are not small, of `sizes` bytes."""
+        rates = [rate for rate, n in zip(self.rates, sizes, strict=True) if n >= max(sizes) / 2]
         warm = rates[_WARMING_UP:] if len(rates) > 2 * _WARMING_UP else rates
-        return float(np.median(warm)) if warm else 0.0
+        return {
+            "name": str(self.name),
+            "pattern": self.tokenizer.pattern,
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokens": self.n_tokens,
+            "bytes_per_token": sum(sizes) / max(self.n_tokens, 1),
+            "tokens_per_document": self.n_tokens / max(n_documents, 1),
+            "megabytes_per_second": float(np.median(warm)) if warm else 0.0,
+        }
 
 
 def compare(
@@ -95,7 +103,7 @@ def compare(
     options = {**locals()}
     progress = options.pop("progress") or Progress()
     settings = convert(options, CompareSettings)
-    sides = [_side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
+    sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
     ours, theirs = (side.tokenizer for side in sides)
     reading = Reading(
         separator=settings.separator.encode(),
@@ -104,9 +112,8 @@ def compare(
         safe_cut=_where_both_cut(ours, theirs),
         uncut=tuple(token.encode() for side in (ours, theirs) for token in side.uncut_tokens),
     )
-    sources: list[Source] = (
-        find_sources(settings.paths, reading) if settings.paths else [StandardLibrary(reading)]
-    )
+    paths = settings.paths
+    sources = find_sources(paths, reading) if paths else [StandardLibrary(reading)]
     same_vocabulary = ours.vocab == theirs.vocab
     n_documents = n_same = n_read = 0
     sizes: list[int] = []
@@ -118,10 +125,10 @@ def compare(
             n_read += unit.n_bytes
             stage.advance(unit.n_bytes)
             if len(batch):
-                turn = sides if len(sizes) % 2 == 0 else sides[::-1]
-                encoded = {id(side): side.encode(batch) for side in turn}
+                turn = 1 if len(sizes) % 2 == 0 else -1
+                encoded = [side.encode(batch) for side in sides[::turn]][::turn]
                 if same_vocabulary:
-                    equal = _equal(*(encoded[id(side)] for side in sides))
+                    equal = _equal(*encoded)
                     # A document that came in parts is the same if all of its parts are.
                     equal[0] &= is_same_so_far or not batch.starts_mid_document
                     n_same += int(equal[: batch.n_ended].sum())
@@ -130,38 +137,17 @@ def compare(
                 sizes.append(batch.n_bytes)
             if n_read >= settings.max_bytes:
                 break
-    n_bytes = sum(sizes)
     tokens = [set(side.tokenizer.vocab.values()) for side in sides]
     return {
-        "text": {"documents": n_documents, "bytes": n_bytes, "everything": n_read == n_all},
+        "text": {"documents": n_documents, "bytes": sum(sizes), "everything": n_read == n_all},
         "tokenizers": [
-            {
-                "name": str(side.name),
-                "pattern": side.tokenizer.pattern,
-                "vocab_size": side.tokenizer.vocab_size,
-                "tokens": side.n_tokens,
-                "bytes_per_token": n_bytes / max(side.n_tokens, 1),
-                "tokens_per_document": side.n_tokens / max(n_documents, 1),
-                "megabytes_per_second": side.rate(sizes),
-                "only_here": len(own - other),
-            }
+            side.facts(sizes, n_documents) | {"only_here": len(own - other)}
             for side, own, other in zip(sides, tokens, tokens[::-1], strict=True)
         ],
         "same_tokens": len(tokens[0] & tokens[1]),
         "same_vocabulary": same_vocabulary,
         "same_ids": n_same / max(n_documents, 1) if same_vocabulary else None,
     }
-
-
-def _side(name: Path, pattern: str | None) -> _Side:
-    from bpe import load_tokenizer
-
-    tokenizer = load_tokenizer(name, pattern=pattern if name.suffix == ".tiktoken" else None)
-    encoder = tokenizer.new_encoder()
-    # Compile and set up whatever the first text does.
-    data = np.frombuffer(b"some text", np.uint8)
-    encoder.encode(data, np.array([0, len(data)], np.int64))
-    return _Side(name, tokenizer, encoder)
 
 
 def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:

@@ -68,10 +68,8 @@ class Spans(Struct, frozen=True, eq=False):
     def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
         """Return the ranges of chosen documents, moved with them.
 
-        Args:
-            document: int64[n], as `document_of`.
-            chosen: bool[n_documents].
-            shift: int64[n_documents], by how many bytes each document has moved.
+        `document` is `document_of` the ranges, `chosen` bool[n_documents], and `shift`
+        int64[n_documents], by how many bytes each document has moved.
         """
         kept = chosen[document]
         bounds = self.bounds.reshape(-1, 2)[kept] + shift[document[kept], np.newaxis]
@@ -92,8 +90,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         n_empty: Documents of zero bytes that were dropped.
         n_skipped: Documents that were left out because they are not UTF-8.
         n_replaced: Sequences that were not UTF-8 and became U+FFFD.
-        content: The bytes of the source that were read for them. They stay in this process: in
-            another one, `WorkUnit.content` reads them again.
+        content: The bytes of the source that were read for them; not pickled.
         fields: Name -> array[n_documents, ...], a value for each document; a document that comes in
             parts has it in each of them.
         spans: Byte ranges of the documents; None: the source has none.
@@ -142,10 +139,9 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
-        spans = self.spans
-        if spans is not None:
-            document = spans.document_of(self.bounds)
-            spans = spans.moved(document, chosen, np.full(len(self), -first))
+        if (spans := self.spans) is not None:
+            shift = np.full(len(self), -first)
+            spans = spans.moved(spans.document_of(self.bounds), chosen, shift)
         return DocumentBatch(
             self.buffer[first:end], bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
@@ -162,7 +158,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
 
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
-    r"""Put U+FFFD in the place of every maximal sequence that is not UTF-8, and count them.
+    r"""Replace each maximal sequence that is not UTF-8 by U+FFFD, and count them.
 
     >>> replace_invalid(b"a\xffb\xe4\xb8")
     (b'a\xef\xbf\xbdb\xef\xbf\xbd', 2)
@@ -186,9 +182,8 @@ def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[
 
     from bpe.separated import places
 
-    limit = validation_limit(fraction)
-    decisions = (xxh3_64_intdigest(buffer[start:end].data) < limit for start, end in places(bounds))
-    return np.fromiter(decisions, np.bool_, len(bounds) // 2)
+    hashes = (xxh3_64_intdigest(buffer[start:end].data) for start, end in places(bounds))
+    return np.fromiter(hashes, np.uint64, len(bounds) // 2) < validation_limit(fraction)
 
 
 def prepare(
@@ -217,15 +212,13 @@ def prepare(
                 f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
                 " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
             )
-        prepared, n_skipped, n_replaced = _without_invalid(
-            prepared, reading.on_invalid_utf8 == "skip"
-        )
+        skip = reading.on_invalid_utf8 == "skip"
+        prepared, n_skipped, n_replaced = _without_invalid(prepared, skip)
     decided = None
     if fraction := reading.validation_fraction:
+        decided = np.full(len(prepared), bool(in_validation))
         if in_validation is None:
             decided = validation_mask(prepared.buffer, prepared.bounds, fraction)
-        else:
-            decided = np.full(len(prepared), in_validation)
     return replace(
         prepared, in_validation=decided, content=batch.content,
         n_empty=n_empty, n_skipped=n_skipped, n_replaced=n_replaced,
@@ -233,20 +226,14 @@ def prepare(
 
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """(batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow is fine."""
+    """Return (batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow."""
     from bpe.separated import places
 
-    text, starts, n_replaced = bytearray(), [], 0
-    chosen = np.ones(len(batch), np.bool_)
-    for number, (start, end) in enumerate(places(batch.bounds)):
-        document = batch.buffer[start:end].tobytes()
-        replaced, n_in_document = replace_invalid(document)
-        starts.append(len(text))
-        if n_in_document and skip:
-            chosen[number] = False
-        else:
-            n_replaced += n_in_document
-            text += replaced
+    bounds = places(batch.bounds)
+    replaced = [replace_invalid(batch.buffer[start:end].tobytes()) for start, end in bounds]
+    chosen = np.array([not (n and skip) for _, n in replaced], np.bool_)
+    texts = [text if keep else b"" for (text, _), keep in zip(replaced, chosen, strict=True)]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     kept, spans = batch.select(chosen), batch.spans
     if spans is not None:
         document_of = spans.document_of(batch.bounds)
@@ -255,30 +242,26 @@ def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, i
             len(replace_invalid(batch.buffer[begin:place].tobytes())[0])
             for begin, place in zip(begins, spans.bounds, strict=True)
         ]
-        shift = np.array(starts, np.int64) - batch.bounds[::2]
+        shift = offsets[:-1] - batch.bounds[::2]
         spans = replace(spans, bounds=begins + sizes).moved(document_of, chosen, shift)
-    offsets = np.append(np.array(starts, np.int64)[chosen], len(text))
-    buffer = np.frombuffer(text, np.uint8)
-    buffer.flags.writeable = False
-    bounds = np.repeat(offsets, 2)[1:-1]
-    n_skipped = len(batch) - len(kept)
-    return replace(kept, buffer=buffer, bounds=bounds, spans=spans), n_skipped, n_replaced
+    buffer = np.frombuffer(b"".join(texts), np.uint8)
+    new_bounds = np.stack([offsets[:-1], offsets[1:]], axis=1)[chosen].ravel()
+    n_replaced = 0 if skip else sum(n for _, n in replaced)
+    kept = replace(kept, buffer=buffer, bounds=new_bounds, spans=spans)
+    return kept, len(batch) - len(kept), n_replaced
 
 
 class LookAlikes:
     """Counter of ordinary text inside documents that spells a special token.
 
-    Args:
-        special_tokens: The special tokens of the tokenizer.
-        separator: Special tokens that contain it cannot occur inside a document of a text file.
+    Special tokens that contain the separator cannot occur inside a document, and are left out.
     """
 
     def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
         from bpe.special_tokens import SpecialTokenMatcher
 
-        encoded = [(token, token.encode()) for token in special_tokens]
-        wanted = [pair for pair in encoded if not separator or separator not in pair[1]]
-        self.tokens = tuple(token for token, _ in wanted)
+        tokens = special_tokens
+        self.tokens = tuple(x for x in tokens if not separator or separator not in x.encode())
         self._matcher = SpecialTokenMatcher({token: i for i, token in enumerate(self.tokens)})
 
     def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
@@ -299,6 +282,5 @@ def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64])
     if (found + len(needle) <= batch.bounds[bound]).all():
         return int((bound & 1).sum())
     # An occurrence that runs over an end may hide one that lies inside.
-    return sum(
-        len(find_all(batch.buffer[start:end], needle)) for start, end in places(batch.bounds)
-    )
+    documents = (batch.buffer[start:end] for start, end in places(batch.bounds))
+    return sum(len(find_all(document, needle)) for document in documents)

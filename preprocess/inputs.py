@@ -62,11 +62,8 @@ def made_from(
     tokenizer: AnyTokenizer | None,
 ) -> Record:
     """Make the `Record` of a run from all of its settings, its sources and the given tokenizer."""
-    leave_out = {
-        name
-        for name, option in options_of(type(settings)).items()
-        if option.is_location or not option.changes_result
-    }
+    options = options_of(type(settings)).values()
+    leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
         leave_out |= options_of(VocabularySettings).keys()
     effective = settings.as_json(leave_out)
@@ -96,7 +93,11 @@ def differences(before: Record, now: Record) -> list[str]:
     if before.command != now.command:
         found.append(f"the command was {before.command} and is {now.command}")
     if before.tokenizer != now.tokenizer:
-        found.append(f"{_tokenizer(before.tokenizer)} and {_tokenizer(now.tokenizer)} now")
+        texts = [
+            f"the tokenizer {own[:16]}..." if own else "a tokenizer to be trained"
+            for own in (before.tokenizer, now.tokenizer)
+        ]
+        found.append(f"{' and '.join(texts)} now")
     else:
         old, new = before.settings, now.settings
         found += [
@@ -120,10 +121,6 @@ def of_content_alone(record: Record) -> Record:
     return replace(record, sources=sources)
 
 
-def _tokenizer(fingerprint: str | None) -> str:
-    return f"the tokenizer {fingerprint[:16]}..." if fingerprint else "a tokenizer to be trained"
-
-
 def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str]:
     old_names, new_names = [each.name for each in before], [each.name for each in now]
     if old_names != new_names:
@@ -136,10 +133,8 @@ def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str
             change = "grew" if new.n_bytes > old.n_bytes else "shrank"
             texts.append(f"{new.name} {change} from {old.n_bytes:,} to {new.n_bytes:,} bytes")
         elif new.stamp != old.stamp:
-            texts.append(
-                f"{new.name} was written to or touched (as many bytes, but {old.stamp} became"
-                f" {new.stamp})"
-            )
+            stamps = f"as many bytes, but {old.stamp} became {new.stamp}"
+            texts.append(f"{new.name} was written to or touched ({stamps})")
         elif new.location != old.location:
             texts.append(f"{new.name} was {old.location} and is {new.location}")
     return texts

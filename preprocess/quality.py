@@ -10,7 +10,7 @@ Statistics are dictionaries, ready for JSON; `lines` puts them into words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,6 @@ _TOKENS_AT_A_TIME = 1 << 20
 _SHARES = (0, 1, 10, 50, 90, 99, 100)
 _LISTED = 5
 _SAMPLE_TOKENS = 24
-_REPLACEMENT = "\ufffd".encode()
 # Stands for special tokens where text is searched; not in any UTF-8.
 _NO_TEXT = b"\xff"
 
@@ -37,11 +36,7 @@ Facts = dict[str, Any]
 
 
 def facts(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
-    """Describe a token file, except copies of documents.
-
-    Args:
-        file: The token file.
-        tokenizer: The one that it was built with; None leaves out what needs it.
+    """Describe a token file, except copies of documents; without its tokenizer, in less detail.
 
     Raises:
         TokenFileError: The file is damaged.
@@ -114,11 +109,9 @@ def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
         bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
         if bad.any():
             place = int(bad.argmax())
-            raise _damage(
-                file,
-                f"document {number + place:,} should end behind token {int(here[place]):,} and at"
-                f" most at {start + len(ids):,}, and ends at {int(ends[place]) + start:,}",
-            )
+            least, most, end = int(here[place]), start + len(ids), int(ends[place]) + start
+            expected = f"should end behind token {least:,} and at most at {most:,}"
+            raise _damage(file, f"document {number + place:,} {expected}, and ends at {end:,}")
         number += len(ends)
         start += len(ids)
     if bounds[-1] != file.n_tokens:
@@ -201,21 +194,19 @@ def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
     used, unused = ordinary[counts[ordinary] > 0], ordinary[counts[ordinary] == 0]
     n_single = sum(int(counts[i]) for i in used.tolist() if len(spelled[i]) == 1)
 
-    def named(ids: Iterable[int]) -> list[Facts]:
+    def first(ids: NDArray[np.int64]) -> list[Facts]:
         return [
             {"id": i, "token": spelled[i].decode("utf-8", "replace"), "count": int(counts[i])}
-            for i in ids
+            for i in ids[:_LISTED].tolist()
         ]
 
     # Among equals the smallest id comes first.
-    most = used[np.argsort(-counts[used], kind="stable")[:_LISTED]]
-    least = used[np.argsort(counts[used], kind="stable")[:_LISTED]]
     return {
-        "most_frequent": named(most.tolist()),
-        "rarest": named(least.tolist()),
+        "most_frequent": first(used[np.argsort(-counts[used], kind="stable")]),
+        "rarest": first(used[np.argsort(counts[used], kind="stable")]),
         "ordinary_tokens": len(ordinary),
         "unused": len(unused),
-        "unused_first": named(unused[:_LISTED].tolist()),
+        "unused_first": first(unused),
         "single_bytes": n_single,
         "single_bytes_share": n_single / max(int(counts.sum()), 1),
     }
@@ -231,12 +222,10 @@ def _spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
     if not isinstance(tokenizer, Tokenizer):
         return {"replacement_characters": None, "look_alikes": None}
     special = tokenizer.special_tokens
-    needles = [_REPLACEMENT, *(text.encode() for text in special)]
-    replacements, *look_alikes = count_texts(needles, file, counts, tokenizer)
-    return {
-        "replacement_characters": replacements,
-        "look_alikes": {text: n for text, n in zip(special, look_alikes, strict=True) if n},
-    }
+    needles = [text.encode() for text in ("\ufffd", *special)]
+    replacements, *found = count_texts(needles, file, counts, tokenizer)
+    look_alikes = {text: n for text, n in zip(special, found, strict=True) if n}
+    return {"replacement_characters": replacements, "look_alikes": look_alikes}
 
 
 def count_texts(
@@ -248,11 +237,9 @@ def count_texts(
     counted by the `occurrences` of that token. All others begin in a token that ends with a prefix
     of the text, before one that continues it; only there are tokens decoded.
     """
-    special = set(tokenizer.special_tokens.values())
-    tokens = [_NO_TEXT] * len(counts)
-    for token_id, token in tokenizer.vocab.items():
-        if token_id not in special and token_id < len(counts):
-            tokens[token_id] = token
+    special = dict.fromkeys(tokenizer.special_tokens.values(), _NO_TEXT)
+    vocab = tokenizer.vocab | special
+    tokens = [vocab.get(token_id, _NO_TEXT) for token_id in range(len(counts))]
     # A text ends at most so many tokens after the one in which it begins.
     reach = max(map(len, needles)) - 1
     prefixes = {needle[:n] for needle in needles for n in range(1, len(needle))}
@@ -292,20 +279,18 @@ def _beginnings(text: bytes, needle: bytes, places: range) -> int:
 def lines(found: Facts) -> list[str]:
     """Format `facts` as lines for people; "copies" and "no_tokenizer" are reported if present."""
     shards = f", {found['shards']:,} shards" if found["shards"] else ""
-    said = [
-        f"{found['path']}: {found['tokens']:,} tokens ({found['dtype']}), {found['documents']:,}"
-        f" documents{shards}",
-        f"  {found['bytes']:,} bytes of text, {found['bytes_per_token']:.2f} to the token",
-        f"  vocabulary {found['vocab_size']:,}, of which {found['ids_that_occur']:,} occur; end of"
-        f" text {found['end_of_text_id']}, begin of text {found['begin_of_text_id']}",
-        f"  sources: {listed(found['sources'])}",
-    ]
+    heading = (
+        "{path}: {tokens:,} tokens ({dtype}), {documents:,} documents" + shards,
+        "  {bytes:,} bytes of text, {bytes_per_token:.2f} to the token",
+        "  vocabulary {vocab_size:,}, of which {ids_that_occur:,} occur; end of text"
+        " {end_of_text_id}, begin of text {begin_of_text_id}",
+    )
+    said = [text.format_map(found) for text in heading]
+    said.append(f"  sources: {listed(found['sources'])}")
     if lengths := found["tokens_per_document"]:
         shares = (f"{share} % {value:,}" for share, value in lengths["percentiles"].items())
-        said += [
-            f"  tokens per document: {lengths['mean']:,.1f} on average",
-            f"  tokens per document, by share of documents: {', '.join(shares)}",
-        ]
+        said.append(f"  tokens per document: {lengths['mean']:,.1f} on average")
+        said.append(f"  tokens per document, by share of documents: {', '.join(shares)}")
     repeated = ""
     if "copies" in found:
         share = percent(found["copies"] / max(found["documents"], 1), 1)
@@ -349,12 +334,12 @@ def shared_line(found: Facts) -> str:
 def run_line(stats: Facts) -> str:
     """Report what stats.json says of text that did not become documents as it was."""
     found = {token: n for token, n in stats["look_alikes"].items() if n}
-    return (
-        f"dropped on encoding: {stats.get('empty_documents', 0):,} empty documents,"
-        f" {stats.get('skipped_documents', 0):,} that were not UTF-8;"
-        f" {stats.get('replaced_sequences', 0):,} sequences became U+FFFD; text that"
-        f" spelled special tokens: {_times(found)}"
+    text = (
+        "dropped on encoding: {empty_documents:,} empty documents, {skipped_documents:,} that were"
+        " not UTF-8; {replaced_sequences:,} sequences became U+FFFD; text that spelled special"
+        " tokens: "
     )
+    return text.format_map(stats) + _times(found)
 
 
 def _tokens(tokens: list[Facts]) -> str:

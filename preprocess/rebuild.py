@@ -11,12 +11,11 @@ Functions raise `RebuildError` if the origin is not known or the result not prov
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
@@ -44,26 +43,15 @@ class RebuildError(TokenbinError):
     """Token files cannot be rebuilt: what they were built from is not known or has changed."""
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a token file was built from: its manifest, and the same sources in the same order.
 
-    The file is output number `part` of `n_outputs` that the sources fill.
+    `encode` encodes sources [start, stop) once more, unit by unit.
     """
 
     manifest: Manifest
     sources: Sequence[Source]
-    part: int
-    n_outputs: int
-    tokenizer: AnyTokenizer
-    ids: SpecialIds
-    workers: int
-
-    def encode(self, indices: range) -> Iterator[Part]:
-        """Encode some of the sources once more, unit by unit."""
-        for source in self.sources[indices.start : indices.stop]:
-            how = (self.tokenizer, self.ids, self.workers, self.n_outputs)
-            yield from (parts[self.part] for parts in encoded_again(source, *how))
+    encode: Callable[[range], Iterator[Part]]
 
 
 def starts_of(manifest: Manifest, per: str) -> list[int]:
@@ -99,7 +87,13 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
         raise RebuildError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
     ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
     part = names.index(bin_path.stem)
-    return Origin(manifest, sources, part, len(names), tokenizer, ids, settings.workers)
+
+    def encode(indices: range) -> Iterator[Part]:
+        for source in sources[indices.start : indices.stop]:
+            for parts in encoded_again(source, tokenizer, ids, settings.workers, len(names)):
+                yield parts[part]
+
+    return Origin(manifest, sources, encode)
 
 
 def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:

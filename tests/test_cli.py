@@ -213,7 +213,7 @@ def test_doctor_looks_at_data_by_itself(
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("two", "argument --start: should be a whole number; got 'two'; see tokenbin decode"),
+        ("two", "argument --start: invalid int value: 'two'; see tokenbin decode"),
         ("-1", "start: should be a whole number of at least 0; got -1"),
     ],
 )

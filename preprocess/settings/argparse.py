@@ -7,7 +7,7 @@ functions, and are only named here.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from preprocess.settings.options import Option
@@ -22,10 +22,9 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 
 def _in_usage(option: Option) -> str:
     """Format a positional or required option for the first line of help; "" for others."""
-    value = option.metavar
     if not option.positional:
-        return f"{option.names[0]} {value}" if option.is_required else ""
-    shown = f"{value}..." if option.is_list else value
+        return f"{option.names[0]} {option.metavar}" if option.is_required else ""
+    shown = f"{option.metavar}{'...' * option.is_list}"
     return shown if option.is_required else f"[{shown}]"
 
 
@@ -37,7 +36,8 @@ def _how(option: Option) -> dict[str, Any]:
     how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
     if option.is_switch:
         return how | {"dest": option.name, "action": "store_true"}
-    how |= {"metavar": option.metavar, "type": _FROM_TEXT.get(option.kind.accepts)}
+    kind = option.kind.accepts
+    how |= {"metavar": option.metavar, "type": kind if kind in (int, float) else str}
     if option.positional:
         nargs = "+" if option.is_required else "*"
         return how | {"nargs": nargs if option.is_list else None if option.is_required else "?"}
@@ -45,19 +45,6 @@ def _how(option: Option) -> dict[str, Any]:
     if option.is_list:
         how |= {"action": "extend", "nargs": "+"} if option.is_location else {"action": "append"}
     return how
-
-
-def _parse_as(kind: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
-    def parsed(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"should be {expected}; got {text!r}") from None
-
-    return parsed
-
-
-_FROM_TEXT = {int: _parse_as(int, "a whole number"), float: _parse_as(float, "a number")}
 
 
 def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
