@@ -22,6 +22,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenbinError
@@ -64,11 +65,12 @@ def _count(options: _Options, console: _Console) -> bool:
     from preprocess.report import in_words, left_out_lines, table
 
     report = count(progress=console.progress, **options)
-    rows = [["tokens", "documents", "bytes", "file"]]
     counted = [(source.name, counts) for source, counts in report.sources]
-    for name, counts in [*counted, ("total", report.total())]:
-        rows.append([f"{counts.tokens:,}", f"{counts.documents:,}", f"{counts.bytes:,}", name])
-    console.show({}, table(rows))
+    rows = [
+        [f"{counts.tokens:,}", f"{counts.documents:,}", f"{counts.bytes:,}", name]
+        for name, counts in [*counted, ("total", report.total())]
+    ]
+    console.show({}, table([["tokens", "documents", "bytes", "file"], *rows]))
     return console.report([in_words(report.total()), *left_out_lines(report.left_out)])
 
 
@@ -108,13 +110,9 @@ def _doctor(options: _Options, console: _Console) -> bool:
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command, with the names of its class of settings and of its options of `ConsoleSettings`.
 
-    Attributes:
-        run: Function that runs it; False makes the exit code 1.
-        settings: Name of its class in `preprocess.settings.schema`, which is loaded when needed.
-        console: Names of the options of `ConsoleSettings` that it has.
-        summary: What it does, in one line.
+    `run` returns False for exit code 1. The module with the settings is loaded when needed.
     """
 
     run: Callable[[_Options, _Console], bool]
@@ -250,8 +248,7 @@ def _parsed_and_run(arguments: list[str]) -> int:
         parser = _Parser(prog=f"tokenbin {name}", description=command.summary, allow_abbrev=False)
         add_options(parser, options)
         given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
-    except SystemExit:
-        # --help.
+    except SystemExit:  # --help
         return 0
     of_console = {key: given.pop(key) for key in command.console.split() if key in given}
     with _console(of_console) as console:
@@ -332,16 +329,14 @@ def _console(given: _Options) -> Iterator[_Console]:
         except OSError as error:
             from preprocess.storage import OutputError
 
-            raise OutputError(
-                f"{log_file}: no log can be written there: {error.strerror}; choose another file"
-            ) from error
+            text = f"no log can be written there: {error.strerror}; choose another file"
+            raise OutputError(f"{log_file}: {text}") from error
         to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         handlers.append(to_file)
     loggers = [own, logging.getLogger("bpe")]
-    for logger in loggers:
+    for logger, handler in product(loggers, handlers):
         logger.setLevel(logging.INFO)
-        for handler in handlers:
-            logger.addHandler(handler)
+        logger.addHandler(handler)
     show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
     progress = Progress(show, verbose=settings.verbose)
     try:
@@ -351,10 +346,8 @@ def _console(given: _Options) -> Iterator[_Console]:
             own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
         raise
     finally:
-        for logger in loggers:
-            for handler in handlers:
-                logger.removeHandler(handler)
-        for handler in handlers:
+        for logger, handler in product(loggers, handlers):
+            logger.removeHandler(handler)
             handler.close()
 
 

@@ -128,11 +128,12 @@ def compare(
                 turn = 1 if len(sizes) % 2 == 0 else -1
                 encoded = [side.encode(batch) for side in sides[::turn]][::turn]
                 if same_vocabulary:
-                    equal = _equal(*encoded)
+                    documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
+                    equal = [np.array_equal(*pair) for pair in zip(*documents, strict=True)]
                     # A document that came in parts is the same if all of its parts are.
                     equal[0] &= is_same_so_far or not batch.starts_mid_document
-                    n_same += int(equal[: batch.n_ended].sum())
-                    is_same_so_far = bool(equal[-1])
+                    n_same += sum(equal[: batch.n_ended])
+                    is_same_so_far = equal[-1]
                 n_documents += batch.n_ended
                 sizes.append(batch.n_bytes)
             if n_read >= settings.max_bytes:
@@ -175,12 +176,6 @@ def _one_thread() -> Iterator[None]:
     finally:
         del os.environ[name]
         os.environ.update(before)
-
-
-def _equal(*encoded: tuple[NDArray[np.uint32], NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """Compare the ids of each document: bool[n_documents]."""
-    documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
-    return np.array([np.array_equal(*each) for each in zip(*documents, strict=True)], np.bool_)
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -144,7 +144,7 @@ def _accelerator() -> str:
     if not torch.cuda.is_available():
         return "none that PyTorch sees; building needs none"
     try:
-        name, memory = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
         done = int(torch.ones(1000, device="cuda").sum().item())
     except RuntimeError as error:
         raise NotFitError(
@@ -153,10 +153,8 @@ def _accelerator() -> str:
         ) from error
     if done != 1000:
         raise NotFitError(f"{name} adds a thousand ones up to {done}; take another one")
-    return (
-        f"{torch.cuda.device_count()} x {name}, {memory[1] / 1e9:,.1f} GB of memory,"
-        f" {memory[0] / 1e9:,.1f} GB of it free"
-    )
+    memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
+    return f"{torch.cuda.device_count()} x {name}, {memory}"
 
 
 def _directory(path: Path) -> str:

@@ -27,39 +27,27 @@ InvalidText = Literal["error", "replace", "skip"]
 class Reading(Struct, frozen=True):
     """How sources are read; the same for every source of a pass.
 
-    Attributes:
-        separator: Text between the documents of a text file; empty: each file is one document.
-        unit_size: Target size of a work unit in bytes, at least 1.
-        on_invalid_utf8: What happens to text that is not UTF-8.
-        validation_fraction: Share of the documents that belongs to validation, in [0, 1).
-        safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
-        uncut: Byte strings that no cut may run through: the special tokens.
+    Documents may be cut at `safe_cut`, as `Pretokenizer.safe_cut` (None: as gpt2 allows), and not
+    inside byte strings of `uncut`, the special tokens.
     """
 
-    separator: bytes = b"<|endoftext|>"
-    unit_size: int = 4 * 1024 * 1024
+    separator: bytes = b"<|endoftext|>"  # between documents; empty: each file is one document
+    unit_size: int = 4 * 1024 * 1024  # target size of a work unit in bytes, at least 1
     on_invalid_utf8: InvalidText = "error"
-    validation_fraction: float = 0.0
-    safe_cut: Callable[[NDArray[np.uint8], int, int], int] | None = None
+    validation_fraction: float = 0.0  # of the documents, in [0, 1)
+    safe_cut: Callable[[Bytes, int, int], int] | None = None
     uncut: tuple[bytes, ...] = ()
-
-    @property
-    def decides_by_document(self) -> bool:
-        """Whether something must be known of a whole document before any part of it can be used."""
-        return self.validation_fraction > 0 or self.on_invalid_utf8 == "skip"
 
 
 class Spans(Struct, frozen=True, eq=False):
     """Byte ranges of documents, each with a value, such as the bytes to train on.
 
-    Attributes:
-        bounds: int64[2 * n], ascending: range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a
-            batch; it is not empty and lies in one document.
-        values: array[n], the value of each.
+    Range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a batch; it is not empty and lies in
+    one document.
     """
 
-    bounds: Offsets
-    values: NDArray[Any]
+    bounds: Offsets  # int64[2 * n], ascending
+    values: NDArray[Any]  # [n]
 
     def document_of(self, bounds: Offsets) -> NDArray[np.intp]:
         """Return the index of the document of each range, int64[n]; `bounds` as in a batch."""
@@ -83,30 +71,21 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
-        starts_mid_document: Document 0 began in an earlier batch of the same source.
-        ends_mid_document: The last document goes on in the next batch of the same source.
-        in_validation: bool[n_documents], which documents belong to validation; None where nobody
-            asked.
-        n_empty: Documents of zero bytes that were dropped.
-        n_skipped: Documents that were left out because they are not UTF-8.
-        n_replaced: Sequences that were not UTF-8 and became U+FFFD.
-        content: The bytes of the source that were read for them; not pickled.
         fields: Name -> array[n_documents, ...], a value for each document; a document that comes in
             parts has it in each of them.
-        spans: Byte ranges of the documents; None: the source has none.
     """
 
     buffer: Bytes
     bounds: Offsets
-    starts_mid_document: bool = False
-    ends_mid_document: bool = False
-    in_validation: NDArray[np.bool_] | None = None
-    n_empty: int = 0
-    n_skipped: int = 0
-    n_replaced: int = 0
-    content: Bytes | None = None
+    starts_mid_document: bool = False  # document 0 began in an earlier batch of the source
+    ends_mid_document: bool = False  # the last document continues in the next batch
+    in_validation: NDArray[np.bool_] | None = None  # bool[n_documents]; None where nobody asked
+    n_empty: int = 0  # documents of zero bytes that were dropped
+    n_skipped: int = 0  # documents that were left out because they are not UTF-8
+    n_replaced: int = 0  # sequences that were not UTF-8 and became U+FFFD
+    content: Bytes | None = None  # of the source; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
-    spans: Spans | None = None
+    spans: Spans | None = None  # None: the source has none
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DocumentBatch, astuple(replace(self, content=None))
@@ -195,7 +174,7 @@ def prepare(
     Args:
         batch: The documents; some may be empty or not UTF-8. The gaps between them are UTF-8.
         reading: The user's choices.
-        where: Formats the place of position i of the buffer in the source, for error messages.
+        where: Formats position i of the buffer as a place in the source, for error messages.
         in_validation: The decision for all of these documents, if it was made before.
 
     Raises:

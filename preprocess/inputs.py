@@ -40,19 +40,12 @@ class SourceRecord(Struct, frozen=True, array_like=True):
 
 
 class Record(Struct, frozen=True):
-    """The inputs of a run.
+    """The inputs of a run."""
 
-    Attributes:
-        command: "build", "train" or "encode".
-        settings: The options that change the result, as they take effect.
-        sources: Name of a pass -> its sources, in order.
-        tokenizer: Fingerprint of the given tokenizer; None: one is trained.
-    """
-
-    command: str
-    settings: dict[str, Any]
-    sources: dict[str, list[SourceRecord]]
-    tokenizer: str | None
+    command: str  # "build", "train" or "encode"
+    settings: dict[str, Any]  # the options that change the result, as they take effect
+    sources: dict[str, list[SourceRecord]]  # name of a pass -> its sources, in order
+    tokenizer: str | None  # fingerprint of the given tokenizer; None: one is trained
 
 
 def made_from(
@@ -114,10 +107,8 @@ def differences(before: Record, now: Record) -> list[str]:
 
 def of_content_alone(record: Record) -> Record:
     """Return the record without modification times and locations."""
-    sources = {
-        name: [SourceRecord(each.name, each.n_bytes, "", "") for each in of]
-        for name, of in record.sources.items()
-    }
+    found = record.sources.items()
+    sources = {name: [replace(x, stamp="", location="") for x in of] for name, of in found}
     return replace(record, sources=sources)
 
 

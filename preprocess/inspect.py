@@ -5,7 +5,7 @@ Nothing is changed, and a file is only called what it was checked to be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,16 +71,14 @@ def decode_range(
             " start (--start)"
         )
     stop = len(file) if count is None else min(start + count, len(file))
-    if isinstance(used, Tokenizer):
-        bounds = [*range(start, stop, _TOKENS_AT_A_TIME), stop]
-    else:
+    cuts: Iterable[int] = range(start, stop, _TOKENS_AT_A_TIME)
+    if not isinstance(used, Tokenizer):
         # What is between words depends on them, so a document is decoded as a whole. With another
         # type than that of the ends, all of them would be copied to float64.
         places = np.array([start, stop], file.document_ends.dtype)
         first, last = np.searchsorted(file.document_ends, places, side="left")
-        ends = file.document_ends[first:last].astype(np.int64).tolist()
-        bounds = list(dict.fromkeys([start, *ends, stop]))
-    for first, end in pairwise(bounds):
+        cuts = file.document_ends[first:last].astype(np.int64).tolist()
+    for first, end in pairwise(dict.fromkeys([start, *cuts, stop])):
         yield used.decode_bytes(file[first:end])
 
 
@@ -217,29 +215,29 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
 def _last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal."""
-    sources = list(entries[0]["made_from"]["sources"].items()) if entries else []
-    for entry in reversed(entries):
-        if entry["kind"] == "finishing":
-            return {"stage": "finishing", "text": "complete, only final names are missing"}
-        if entry["kind"] not in ("counted", "encoded"):
-            continue
-        is_counting = entry["kind"] == "counted"
-        name, files = sources[0 if is_counting else entry["number"]]
-        title = "counting" if is_counting else f"encoding {name}"
-        n_bytes = sum(n_bytes for _, n_bytes, *_ in files)
-        stage = Stage(title, n_bytes, "B", entry["bytes"])
-        seconds = float(entry["seconds"])
-        rate = stage.done / seconds if seconds > 0 and stage.done else None
-        return {
-            "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(files):,} files done",
-            "stage": title,
-            "share": stage.done / n_bytes if n_bytes else 1.0,
-            "bytes": stage.done,
-            "bytes_total": n_bytes,
-            "files": entry["source"],
-            "files_total": len(files),
-            "seconds": seconds,
-            "bytes_per_second": rate,
-            "seconds_left": None if rate is None else (n_bytes - stage.done) / rate,
-        }
-    return {}
+    begun = [entry for entry in entries if entry["kind"] in ("counted", "encoded", "finishing")]
+    if not begun:
+        return {}
+    entry = begun[-1]
+    if entry["kind"] == "finishing":
+        return {"stage": "finishing", "text": "complete, only final names are missing"}
+    is_counting = entry["kind"] == "counted"
+    sources = list(entries[0]["made_from"]["sources"].items())
+    name, files = sources[0 if is_counting else entry["number"]]
+    title = "counting" if is_counting else f"encoding {name}"
+    n_bytes = sum(n_bytes for _, n_bytes, *_ in files)
+    stage = Stage(title, n_bytes, "B", entry["bytes"])
+    seconds = float(entry["seconds"])
+    rate = stage.done / seconds if seconds > 0 and stage.done else None
+    return {
+        "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(files):,} files done",
+        "stage": title,
+        "share": stage.done / n_bytes if n_bytes else 1.0,
+        "bytes": stage.done,
+        "bytes_total": n_bytes,
+        "files": entry["source"],
+        "files_total": len(files),
+        "seconds": seconds,
+        "bytes_per_second": rate,
+        "seconds_left": None if rate is None else (n_bytes - stage.done) / rate,
+    }

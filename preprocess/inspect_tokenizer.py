@@ -1,13 +1,10 @@
-"""Statistics of a tokenizer: sizes, pattern, special and strange tokens.
-
-Nothing is estimated. A token is only reported as one that no text gives where that is certain;
-`out_of_reach` explains why.
-"""
+"""Statistics of a tokenizer: sizes, pattern, special and strange tokens. Nothing is estimated."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,15 +24,13 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
     """Describe a tokenizer that is called `path`, ready for JSON."""
     from bpe import Tokenizer
 
-    special = tokenizer.special_tokens
+    special, vocab = tokenizer.special_tokens, tokenizer.vocab
     if isinstance(tokenizer, Tokenizer):
-        ids: Iterable[int] = tokenizer.vocabulary.bytes_of_id
         ordinary = list(tokenizer.vocabulary.tokens.values())
         more = _of_byte_level(tokenizer)
     else:
-        ids, special_ids = tokenizer.vocab, set(special.values())
-        ordinary = [token for i, token in tokenizer.vocab.items() if i not in special_ids]
-        more = {"kind": tokenizer.pattern}
+        special_ids, more = set(special.values()), {"kind": tokenizer.pattern}
+        ordinary = [token for i, token in vocab.items() if i not in special_ids]
     return {
         "path": str(path),
         "pattern": tokenizer.pattern,
@@ -46,7 +41,7 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
         "bos_token": tokenizer.bos_token,
         "fingerprint": tokenizer.fingerprint,
         "ordinary_tokens": len(ordinary),
-        "gaps": _gaps(ids),
+        "gaps": _gaps(vocab),
         "longest": _longest(ordinary, _LISTED),
         "strange": _strange(ordinary),
         **more,
@@ -54,13 +49,8 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
 
 
 def _gaps(ids: Iterable[int]) -> dict[str, Any]:
-    """Ids below the largest that have no token: how many, and the first runs of them."""
-    runs = []
-    expected = 0
-    for token_id in sorted(ids):
-        if token_id > expected:
-            runs.append([expected, token_id - 1])
-        expected = token_id + 1
+    """Count the ids below the largest that have no token, and list the first runs of them."""
+    runs = [[a + 1, b - 1] for a, b in pairwise([-1, *sorted(ids)]) if b > a + 1]
     return {"count": sum(b - a + 1 for a, b in runs), "first": runs[:_LISTED]}
 
 
@@ -97,7 +87,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     from bpe.patterns import PATTERNS
 
     vocabulary = tokenizer.vocabulary
-    tokens = vocabulary.tokens
+    tokens, added = vocabulary.tokens, vocabulary.added_tokens
     return {
         "kind": "byte-level BPE",
         "pattern_text": PATTERNS.get(tokenizer.pattern, tokenizer.pattern),
@@ -106,9 +96,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
         "whole_pretokens_first": vocabulary.whole_first,
         "tie_break": tokenizer.tie_break,
         "normal_forms": list(tokenizer.normal_forms),
-        "added_tokens_not_special": {
-            token.text: token.id for token in vocabulary.added_tokens if not token.special
-        },
+        "added_tokens_not_special": {each.text: each.id for each in added if not each.special},
         "out_of_reach": {
             name: {"count": len(ids), "first": {str(i): shown(tokens[i]) for i in ids[:_LISTED]}}
             for name, ids in zip(_OUT_OF_REACH, out_of_reach(tokenizer), strict=True)
@@ -175,8 +163,7 @@ def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
     whole = n_before[offsets[1:] - 1] == n_before[offsets[:-1]]
     ids, ends = Encoder(tables).encode(buffer, offsets)
     itself = (np.diff(ends) == 1) & (ids[ends[:-1]] == np.fromiter(texts, np.int64, len(texts)))
-    never: list[int] = []
-    cut: list[int] = []
+    never, cut = list[int](), list[int]()
     # What a scanner cuts alone is nowhere a whole pre-token; of another regex that is not known.
     certain = tokenizer.pattern in PATTERNS
     for token_id, is_whole, is_itself in zip(texts, whole.tolist(), itself.tolist(), strict=True):
@@ -229,7 +216,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     ]
     if "merges" in found:
         first = ", whole pre-tokens first" if found["whole_pretokens_first"] else ""
-        result.append(f"  {found['merges']:,} merges, ranked by {found['ranked_by']}{first}")
+        result.append(f"  {made}, ranked by {found['ranked_by']}{first}")
         if found["normal_forms"]:
             result.append(f"  text is normalized: {', '.join(found['normal_forms'])}")
         others = found["added_tokens_not_special"]

@@ -315,20 +315,16 @@ def lines(found: Facts) -> list[str]:
     else:
         said.append(f"  replacement characters U+FFFD: {found['replacement_characters']:,}")
         said.append(f"  text that spells special tokens: {_times(found['look_alikes'])}")
-    return said + [
-        f"  document {sample['document']:,} begins: {sample['begins']!r}"
-        for sample in found["samples"]
-    ]
+    samples = map("  document {document:,} begins: {begins!r}".format_map, found["samples"])
+    return [*said, *samples]
 
 
 def shared_line(found: Facts) -> str:
     """Report how many documents of a validation file are in its train file, or why not."""
     if "not_compared" in found:
         return f"{found['val']} in {found['train']}: not compared, for {found['not_compared']}"
-    return (
-        f"{found['val']} in {found['train']}: {found['in_train']:,} of {found['documents']:,}"
-        " validation documents are in train as well"
-    )
+    counts = f"{found['in_train']:,} of {found['documents']:,} validation documents"
+    return f"{found['val']} in {found['train']}: {counts} are in train as well"
 
 
 def run_line(stats: Facts) -> str:
@@ -343,7 +339,7 @@ def run_line(stats: Facts) -> str:
 
 
 def _tokens(tokens: list[Facts]) -> str:
-    return ", ".join(f"{each['token']!r} {each['count']:,}" for each in tokens) or "none"
+    return ", ".join(map("{token!r} {count:,}".format_map, tokens)) or "none"
 
 
 def _times(counts: dict[str, int]) -> str:

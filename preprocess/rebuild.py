@@ -74,7 +74,10 @@ def sources_at(manifest: Manifest, file: DataFile, number: int) -> range:
 def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
     """Find what a token file was built from, and check that the sources have the same sizes."""
     settings, _ = _run_of(bin_path)
-    read = pass_of(settings, tokenizer, bin_path.stem)
+    try:
+        read = pass_of(settings, tokenizer, bin_path.stem)
+    except TokenbinError as error:
+        raise RebuildError(str(error)) from error
     names, sources = list(read.names.values()), read.sources
     starts_of(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,33 +130,25 @@ def _check_token_file(
         return [*rebuilt, Finding(path, False, str(error).removeprefix(f"{path}: "))]
     if found := _no_files([path.with_name(file.name) for file in manifest.files(path.stem)]):
         return [*rebuilt, *found]
-    if is_as_written := manifest_is_as_written(content):
-        text = "the manifest is as it was written"
-    else:
-        text = "the manifest is not as it was written: rebuild it (verify --repair)"
-    findings = [*rebuilt, Finding(manifest_path, is_as_written, text)]
+    sound, damaged = "the manifest is as it was written", "the manifest is not as it was written"
+    is_sound = manifest_is_as_written(content)
+    text = sound if is_sound else f"{damaged}: its own digest differs; rebuild it (verify --repair)"
+    findings = [*rebuilt, Finding(manifest_path, is_sound, text)]
     findings += _check_data(bin_path, manifest, progress)
     try:
-        tokenizer = tokenizer_of(bin_path, tokenizer_path)
-        if tokenizer.fingerprint != manifest.tokenizer_fingerprint:
-            raise TokenFileError(
-                f"built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., and"
-                f" {tokenizer_path or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
-            )
+        tokenizer, wanted = tokenizer_of(bin_path, tokenizer_path), manifest.tokenizer_fingerprint
+        if tokenizer.fingerprint != wanted:
+            other = f"{tokenizer_path or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
+            raise TokenFileError(f"built with the tokenizer {wanted[:16]}..., and {other}")
     except TokenbinError as error:
         return [*findings, Finding(bin_path, False, str(error).removeprefix(f"{bin_path}: "))]
     findings.append(_check_tokenizer(Path(tokenizer_path or beside), tokenizer))
-    origin: rebuild.Origin | TokenbinError
-    try:
-        origin = rebuild.origin_of(manifest, bin_path, tokenizer)
-    except TokenbinError as error:
-        origin = error
     if all(finding.sound for finding in findings):
         file = open_tokens(bin_path)
-        return [*findings, _check_sample(file, tokenizer), _check_sources(file, origin, deep)]
+        return [*findings, _check_sample(file, tokenizer), _check_sources(file, tokenizer, deep)]
     if not repair:
         return findings
-    done = _repair_blocks(bin_path, origin, findings)
+    done = _repair_blocks(bin_path, manifest, tokenizer, findings)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
 
@@ -190,9 +183,8 @@ def _check_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[
     files, n = manifest.files(bin_path.stem), len(manifest.columns)
     with progress.stage(f"verifying {bin_path.stem}", sum(file.n_bytes for file in files)) as stage:
         scans = [_Scan(bin_path.with_name(file.name), file, manifest, stage) for file in files]
-    findings: list[Finding] = []
-    for start in range(0, len(scans), n):
-        findings += _check_part(scans[start : start + n], manifest)
+    parts = (_check_part(scans[i : i + n], manifest) for i in range(0, len(scans), n))
+    findings = list(chain.from_iterable(parts))
     if manifest.shards:
         text = f"sizes, blocks and ids of {len(manifest.shards):,} shards agree with the manifest"
         sound = Finding(bin_path.with_suffix(".json"), True, text)
@@ -210,20 +202,14 @@ class _Scan:
     """What one pass over a data file found.
 
     The file is read, not mapped: a place that the disk cannot read is damage, and no signal.
-
-    Attributes:
-        wrong_size: What is wrong with the size; "" if nothing is.
-        damaged: Numbers of the damaged blocks.
-        first_wrong: (position, value) of the first value that is not below its limit.
-        n_ends: Number of values that are the end-of-text id.
     """
 
     def __init__(self, path: Path, file: DataFile, manifest: Manifest, stage: Stage) -> None:
         self.path, self.file = path, file
-        self.wrong_size = "missing, though its manifest is there"
-        self.damaged = list(range(len(file.digests)))
-        self.first_wrong: tuple[int, int] | None = None
-        self.n_ends = 0
+        self.wrong_size = "missing, though its manifest is there"  # "": the size is right
+        self.damaged = list(range(len(file.digests)))  # numbers of blocks
+        self.first_wrong: tuple[int, int] | None = None  # (position, value that is too large)
+        self.n_ends = 0  # number of end-of-text ids
         limit = file.column.limit_for(manifest.vocab_size)
         buffer = np.empty(BLOCK_BYTES, np.uint8)
         with suppress(FileNotFoundError), open(path, "rb", buffering=0) as opened:
@@ -368,11 +354,13 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
 
 
-def _check_sources(file: TokenFile, origin: rebuild.Origin | TokenbinError, deep: bool) -> Finding:
+def _check_sources(file: TokenFile, tokenizer: AnyTokenizer, deep: bool) -> Finding:
     """Check that the sources are there; with `deep`, that they encode to what the file holds."""
-    if isinstance(origin, TokenbinError):
+    try:
+        origin = rebuild.origin_of(file.manifest, file.path, tokenizer)
+    except rebuild.RebuildError as error:
         # The token file may be sound all the same: sources are often thrown away.
-        return Finding(file.path, not deep, f"not compared with its sources: {origin}")
+        return Finding(file.path, not deep, f"not compared with its sources: {error}")
     n = len(origin.sources)
     if not deep:
         return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
@@ -431,7 +419,7 @@ def _as_written(path: Path) -> Manifest | None:
 
 
 def _repair_blocks(
-    bin_path: Path, origin: rebuild.Origin | TokenbinError, findings: Sequence[Finding]
+    bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding]
 ) -> Finding:
     """Mend the damaged blocks of findings, and report how many."""
     manifest_path = bin_path.with_suffix(".json")
@@ -439,9 +427,8 @@ def _repair_blocks(
         text = f"not repaired, for {manifest_path.name}, which says what is right, is damaged"
         return Finding(bin_path, False, text)
     damaged = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
-    if isinstance(origin, TokenbinError):
-        return Finding(bin_path, False, f"cannot be repaired: {origin}")
     try:
+        origin = rebuild.origin_of(manifest, bin_path, tokenizer)
         with open_storage(bin_path.parent, bin_path.stem) as storage:
             n_mended = rebuild.mend(origin, bin_path.stem, storage, damaged)
     except rebuild.RebuildError as error:

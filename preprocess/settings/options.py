@@ -42,31 +42,20 @@ class SettingsError(TokenbinError, ValueError):
 class Kind(NamedTuple):
     """What may be given for values of one type.
 
-    Attributes:
-        read: Converts a given value to the stored type. A value that cannot be converted is
-            returned unchanged or raises TypeError; a ValueError says what the value should be.
-        expected: What the value should be, otherwise.
-        accepts: Type of the parameter in signatures.
-        metavar: Name of the value in usage.
+    `read` converts a given value to the stored type. A value that cannot be converted is returned
+    unchanged or raises TypeError; a ValueError says what the value should be.
     """
 
     read: Callable[[Any], Any]
-    expected: str
-    accepts: Any
-    metavar: str = ""
-
-
-def _read_integer(value: Any) -> Any:
-    """Convert an integer of any library; a bool is none."""
-    return value if isinstance(value, bool) else operator.index(value)
+    expected: str  # what the value should be, where `read` does not say
+    accepts: Any  # type of the parameter in signatures
+    metavar: str = ""  # name of the value in usage
 
 
 def _read_number(value: Any) -> Any:
     """Convert a real number of any library; a bool is none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return value
     try:
-        return float(value)
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
     except OverflowError:
         raise ValueError("should be a number that is not as large") from None
 
@@ -160,7 +149,9 @@ def _elements(value: Any) -> Iterable[Any]:
 
 _PLAIN = {
     bool: Kind(lambda value: value, "true or false", bool),
-    int: Kind(_read_integer, "a whole number", int, "N"),
+    int: Kind(  # an integer of any library; a bool is none
+        lambda n: n if isinstance(n, bool) else operator.index(n), "a whole number", int, "N"
+    ),
     float: Kind(_read_number, "a number", float, "X"),
     str: Kind(_read_text, "text", str, "TEXT"),
 }
@@ -183,32 +174,16 @@ Locations = Annotated[tuple[str, ...], _PATHS]
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class Option:
-    """One option of a command.
+    """One option of a command."""
 
-    Attributes:
-        name: Name of the field and of the keyword argument.
-        type: Type of the field, with its constraints.
-        default: The default in signatures: None if it is computed, `REQUIRED` if there is none.
-        help: Description for the command line and the documentation.
-        default_text: The default in words, where the value does not tell.
-        changes_result: Whether outputs depend on it.
-        positional: Whether it has no name on the command line.
-        flags: Its names on the command line, if not only the obvious one.
-        kind: What may be given.
-        is_required: Whether it has no default.
-        is_switch: Whether it is true or false.
-        is_list: Whether it has several values.
-        is_location: Whether it says where something is, which is not what is there.
-    """
-
-    name: str
-    type: Any
-    default: Any
-    help: str
-    default_text: str = ""
-    changes_result: bool = True
-    positional: bool = False
-    flags: tuple[str, ...] = ()
+    name: str  # of the field and of the keyword argument
+    type: Any  # of the field, with its constraints
+    default: Any  # in signatures: None if it is computed, `REQUIRED` if there is none
+    help: str  # for the command line and the documentation
+    default_text: str = ""  # the default in words, where the value does not tell
+    changes_result: bool = True  # whether outputs depend on it
+    positional: bool = False  # whether it has no name on the command line
+    flags: tuple[str, ...] = ()  # names on the command line, if not only the obvious one
 
     def __post_init__(self) -> None:
         base, *metadata = _parts(self.type)
@@ -216,22 +191,17 @@ class Option:
         self.kind = kinds[0] if kinds else _PLAIN.get(base) or _one_of(base)
         self.is_required, self.is_list = self.default is REQUIRED, get_origin(base) is tuple
         self.is_switch = self.kind.accepts is bool
+        # Whether it says where something is, which is not what is there.
         self.is_location = self.kind.read in (_read_location, _read_locations, _read_bin_file)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names for argparse's `add_argument`."""
-        return self.flags or (self.name if self.positional else f"--{self.name.replace('_', '-')}",)
+        is_one = self.positional and not self.is_list
+        self.metavar = self.name.upper() if is_one else self.kind.metavar
+        own = self.name if self.positional else f"--{self.name.replace('_', '-')}"
+        self.names = self.flags or (own,)  # for argparse's `add_argument`
 
     @property
     def accepts(self) -> Any:
         """Type of the parameter in signatures."""
         return self.kind.accepts | None if self.default is None else self.kind.accepts
-
-    @property
-    def metavar(self) -> str:
-        """Name of the value in usage."""
-        return self.name.upper() if self.positional and not self.is_list else self.kind.metavar
 
     @property
     def shown_default(self) -> str:
@@ -315,11 +285,7 @@ Settings = TypeVar("Settings")
 
 
 def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
-    """Convert given values to settings.
-
-    Args:
-        values: Name of an option -> value. None means the default where that is computed.
-        settings: The class of settings.
+    """Convert given values, by name of option, to settings; None is a default that is computed.
 
     Raises:
         SettingsError: Options are missing, unknown or cannot be used (all of them are named, in one

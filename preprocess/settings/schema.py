@@ -62,9 +62,8 @@ class TextSettings(Settings):
         END_OF_TEXT, "Text between documents in text files; empty: every file is one document."
     )
     on_invalid_utf8: Literal["error", "replace", "skip"] = option(
-        "error",
-        "Documents that are not valid UTF-8: stop, replace invalid bytes by U+FFFD, or skip the"
-        " document.",
+        "error", "Documents that are not valid UTF-8: stop, replace invalid bytes by U+FFFD, or"
+        " skip the document.",
     )
     unit_size: Size = run_option(
         4 << 20, "Bytes of text in a unit of work, such as 64KiB; never changes the outputs."
@@ -80,6 +79,11 @@ class ReadSettings(TextSettings):
         default_text="one per available processor",
     )
 
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens that are added to a tokenizer: those that surround documents, if any."""
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunSettings(ReadSettings):
@@ -91,13 +95,12 @@ class RunSettings(ReadSettings):
     )
     begin_of_text: Token | None = option(None, "Special token before each document.")
     max_minutes: Annotated[float, Meta(gt=0)] | None = run_option(
-        None,
-        "Stop after so many minutes and report how long all of it takes; the same command resumes.",
+        None, "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes.",
     )
     memory_limit: Size | None = run_option(
-        None,
-        "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
-        " changes the outputs.",
+        None, "Memory that the run may take, such as 500MB: counts that do not fit go to files;"
+        " never changes the outputs.",
     )
     overwrite: bool = run_option(
         False, "Replace outputs that exist, and give up an unfinished run of something else."
@@ -118,20 +121,16 @@ class VocabularySettings(Settings):
         32_000, "Bytes, merges and special tokens together."
     )
     pattern: Pattern = option(
-        lambda: "gpt2",
-        "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular expression. A .tiktoken"
-        " file needs it.",
-        default_text="gpt2",
+        lambda: "gpt2", "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular"
+        " expression. A .tiktoken file needs it.", default_text="gpt2",
     )
     special_tokens: Tokens = option(
-        (),
-        "Further special tokens of a tokenizer that is trained; on the command line one at a time.",
-        flags=("--special-token",),
+        (), "Further special tokens of a tokenizer that is trained; on the command line one at a"
+        " time.", flags=("--special-token",),
     )
     tie_break: Literal["greatest-bytes", "huggingface"] = option(
-        "greatest-bytes",
-        "Which of equally frequent pairs is merged first: the one with the greatest bytes (Stanford"
-        " CS336), or the one that Hugging Face's trainer takes.",
+        "greatest-bytes", "Which of equally frequent pairs is merged first: the one with the"
+        " greatest bytes (Stanford CS336), or the one that Hugging Face's trainer takes.",
     )
     min_frequency: Index = option(2, "Pairs that occur less often are not merged.")
 
@@ -148,11 +147,10 @@ class TrainSettings(VocabularySettings, RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        n_special = len(self.all_special_tokens)
-        if self.vocab_size < 256 + n_special:
+        if self.vocab_size < (least := 256 + len(self.all_special_tokens)):
             raise SettingsError(
-                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {n_special} special"
-                f" tokens need at least {256 + n_special}"
+                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {least - 256} special"
+                f" tokens need at least {least}"
             )
 
 
@@ -161,14 +159,12 @@ class ShardSettings(Settings):
     """How token files are divided."""
 
     shard_tokens: Count | None = option(
-        None,
-        "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
+        None, "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
         default_text="one file",
     )
     split_documents: bool = option(
-        False,
-        "Let a document continue in the next shard, so that all shards but the last are full;"
-        " without it a larger document has a shard of its own.",
+        False, "Let a document continue in the next shard, so that all shards but the last are"
+        " full; without it a larger document has a shard of its own.",
     )
 
     def __post_init__(self) -> None:
@@ -212,9 +208,8 @@ class BuildSettings(TrainSettings, ShardSettings):
         default_text="documents of train", flags=("--val", "--val-file"),
     )
     val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
-        None,
-        "Share of the documents of train, chosen by a hash of each, that becomes validation where"
-        " no files are given for it; 0: no validation file.",
+        None, "Share of the documents of train, chosen by a hash of each, that becomes validation"
+        " where no files are given for it; 0: no validation file.",
         default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
     out: Location = option(
@@ -223,10 +218,8 @@ class BuildSettings(TrainSettings, ShardSettings):
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
     tokenizer: Location | None = option(
-        None,
-        "Tokenizer to use instead of training one: a tokenizer.json, a directory that has one, a"
-        " .tiktoken file, or a name (tiktoken, Hugging Face).",
-        flags=_TOKENIZER,
+        None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
+        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )
 
     @property
@@ -263,16 +256,9 @@ class CountSettings(RanksSettings, ReadSettings):
 
     paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
     tokenizer: Location = option(
-        REQUIRED,
-        "A tokenizer.json, a directory that has one, a .tiktoken file, or a name (tiktoken, Hugging"
-        " Face).",
-        flags=_TOKENIZER,
+        REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
+        " (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )
-
-    @property
-    def all_special_tokens(self) -> tuple[str, ...]:
-        """Special tokens that a .tiktoken file is given: none, for none surround documents."""
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -282,7 +268,6 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     out: BinFile = option(
         "train.bin", "The .bin file to write, with its .docs and .json beside it."
     )
-    all_special_tokens = RunSettings.all_special_tokens
 
     @property
     def name(self) -> str:

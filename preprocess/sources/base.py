@@ -64,21 +64,13 @@ class WorkUnit(Protocol):
 
 
 class Source(Protocol):
-    """Documents in a fixed order: a file, or the default corpus.
+    """Documents in a fixed order: a file, or the default corpus."""
 
-    Attributes:
-        name: Goes into the manifest: says nothing of the machine.
-        n_bytes: Size of the source.
-        separator: Bytes between documents, which no document contains; b"" if there are none.
-        stamp: Changes if the content does, as far as that is known without reading it all.
-        location: Distinguishes sources with equal attributes; "" if there can be no others.
-    """
-
-    name: str
+    name: str  # for the manifest: says nothing of the machine
     n_bytes: int
-    separator: bytes
-    stamp: str
-    location: str
+    separator: bytes  # between documents, which do not contain it; b"" if there is none
+    stamp: str  # changes if the content does, as far as that is known without reading it all
+    location: str  # distinguishes sources with equal attributes; "" if there can be no others
 
     def units(self, after: Place | None = None) -> Iterator[WorkUnit]:
         """Cut the source into work units, lazily, from a place on (None: the start).

@@ -1,10 +1,7 @@
 """Formats of files, and the sources that paths stand for.
 
-The order of documents is the order of the paths given, and inside a directory the order of names,
-level by level; it never depends on the file system. A file of a known format that cannot be read
-yet is refused, never read as text.
-
-A format is one module here and one line in `FORMATS`.
+A format is one module here and one line in `FORMATS`. A file of a known format that cannot be read
+yet is an error, and never read as text.
 """
 
 from __future__ import annotations
@@ -24,12 +21,8 @@ from preprocess.sources.text import TextSource
 class Format(NamedTuple):
     """A format of files.
 
-    Attributes:
-        name: For messages.
-        suffixes: Of file names, in lower case.
-        open: Makes a source of (path, name in the manifest, reading); None: cannot be read yet.
-        magic: First bytes of such a file, which no text has; b"": none. They decide for a file of
-            plain text or of an unknown suffix.
+    `open` makes a source of (path, name in the manifest, reading); None: it cannot be read yet.
+    Files that begin with `magic`, which no text does, have the format if their suffix names none.
     """
 
     name: str
@@ -62,7 +55,8 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> l
     """Find the sources that paths stand for, in order.
 
     A file is one source. A directory stands for the files in it and below it: at each level sorted
-    by name (files and directories together), names that begin with a dot left out, links followed.
+    by name (files and directories together, whatever the file system), names that begin with a dot
+    left out, links followed.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or is of a format that cannot be read; a
@@ -98,15 +92,14 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
         shown = repr(os.fsencode(path))
         raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
     suffix = path.suffix.lower()
-    form = next((form for form in FORMATS if suffix in form.suffixes), None)
-    if form in (None, TEXT) or not path.exists():
+    form = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
+    if form is TEXT or not path.exists():
         text = TextSource(path, name, reading)  # or the error that there is no such file
         begins = text.file.read(0, min(_MAGIC_BYTES, text.n_bytes)).tobytes()
         by_content = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
         form = next(by_content, TEXT)
         if form is TEXT:
             return text
-    assert form is not None
     if form.open is not None:
         return form.open(path, name, reading)
     how = suffix if suffix in form.suffixes else "by their content"
@@ -118,7 +111,7 @@ def open_source(path: Path, name: str, reading: Reading) -> Source:
 
 
 def _files_below(directory: Path, seen: tuple[Path, ...]) -> Iterator[Path]:
-    """The files in and below a directory; `seen` are those above it, so that links cannot loop."""
+    """Yield files in and below a directory; `seen` are those above it, for links that loop."""
     try:
         entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:

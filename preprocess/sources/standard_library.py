@@ -27,6 +27,7 @@ from bpe.text_file import new_array
 from preprocess.documents import Bytes, DocumentBatch, Offsets, Reading, prepare
 from preprocess.sources.base import Array, Place
 
+_NAME = f"standard library of Python {platform.python_version()}"
 # Directories of tests, of what was installed later, and of what is already here as topics.
 _LEFT_OUT = {"test", "tests", "idle_test", "pydoc_data", "__pycache__"}
 _LEFT_OUT |= {"site-packages", "dist-packages"}
@@ -80,7 +81,7 @@ class StandardLibraryUnit:
 
     @property
     def where(self) -> str:
-        return f"{_name()}, documents {self.first:,} to {self.last:,}"
+        return f"{_NAME}, documents {self.first:,} to {self.last:,}"
 
     @property
     def after(self) -> Place | None:
@@ -108,7 +109,7 @@ class StandardLibrary:
 
     def __init__(self, reading: Reading) -> None:
         buffer, _ = _corpus()
-        self.name = _name()
+        self.name = _NAME
         self.reading = reading
         self.n_bytes = len(buffer)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
@@ -126,7 +127,3 @@ class StandardLibrary:
             last = max(int(fits), first + 1)
             yield StandardLibraryUnit(reading, first, last)
             first = last
-
-
-def _name() -> str:
-    return f"standard library of Python {platform.python_version()}"

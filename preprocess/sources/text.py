@@ -83,24 +83,18 @@ class TextSource(FileSource):
         # A file of zero bytes is one unit of zero bytes.
         start, begins_inside, *decided = after or [0, False]
         cutter = Cutter(self.file, self.separator, self.reading.uncut, self.reading.safe_cut)
-        if self.reading.decides_by_document:
+        if self.reading.validation_fraction or self.reading.on_invalid_utf8 == "skip":
             inside = (decided[0], decided[1]) if begins_inside else None
-            return self._units_of_whole_documents(cutter, start, inside)
-        return self._units_anywhere(cutter, start, begins_inside)
+            yield from self._units_of_whole_documents(cutter, start, inside)
+            return
+        ends = Ends.BETWEEN
+        while ends is not Ends.FILE:
+            stop, ends = cutter.cut(start + self.reading.unit_size)
+            yield self._unit(start, stop, begins_inside, ends)
+            start, begins_inside = stop, ends is Ends.INSIDE
 
     def _unit(self, start: int, stop: int, begins_inside: bool, ends: Ends) -> TextUnit:
         return TextUnit(self.file, self.reading_of_units, start, stop, begins_inside, ends)
-
-    def _units_anywhere(
-        self, cutter: Cutter, start: int, begins_inside: bool
-    ) -> Iterator[TextUnit]:
-        """Yield units that may end inside documents; little is read but the places to cut at."""
-        while True:
-            stop, ends = cutter.cut(start + self.reading.unit_size)
-            yield self._unit(start, stop, begins_inside, ends)
-            if ends is Ends.FILE:
-                return
-            start, begins_inside = stop, ends is Ends.INSIDE
 
     def _units_of_whole_documents(
         self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
