@@ -1,11 +1,10 @@
 """The user's cache, for example of kernels: it saves time in later processes and can be lost.
 
-What is read was written completely, and for just this use. Each state of the sources that decide
-the content has a directory of its own, named by their digest. A file begins with the digest of its
-name and content, as a power cut may leave it cut off or full of zeros, and is renamed when it is
-complete. Damage is reported, and the file rebuilt. That is no defence against somebody who can
-write to the directory and so run code here: there is no fallback to a shared temporary directory.
-If the user's cache directory cannot be written, nothing is kept, and that is reported.
+Each state of the sources that decide the content has a directory of its own, named by their digest.
+A file is renamed when it is complete, and begins with the digest of its name and content, because
+a power cut may leave it cut off or full of zeros. Damage is reported, and the file rebuilt. That is
+no defence against somebody who can write to the directory and so run code here: there is no
+fallback to a shared temporary directory. Without a writable directory nothing is kept, as reported.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _said: set[str] = set()
 
 
 def warn_once(message: str, *details: object) -> None:
-    """Warn, once per process for each message: after a power cut all files may be damaged."""
+    """Warn once per process for each message: all files may be damaged."""
     if message not in _said:
         _said.add(message)
         _logger.warning(message, *details)

@@ -1,9 +1,8 @@
-"""Counts of pre-tokens: what training knows of a corpus.
+"""Count pre-tokens for training.
 
-Every pre-token of every document is counted once, in 64 bits; the result does not depend on how the
-corpus was cut into batches, nor on the number of counting threads. Memory is proportional to the
-bytes of the *unique* pre-tokens. Text that spells a special token is cut out first: it is never
-learnt from, and nothing is merged across it.
+Every pre-token of every document is counted once, in 64 bits; the result does not depend on batches
+or threads. Memory is proportional to the bytes of the *unique* pre-tokens. Text that spells a
+special token is cut out first: it is never learnt from, and nothing is merged across it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from bpe.special_tokens import SpecialTokenMatcher
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
-# The kernel returns after so many groups, so that Ctrl-C is seen.
-_GROUPS_PER_CALL = 1024
+_GROUPS_PER_CALL = 1024  # then the kernel returns, so that Ctrl-C is seen
 
 
 class PretokenCounts:
@@ -70,19 +68,18 @@ class PretokenCounts:
 
         Args:
             buffer: uint8[n_bytes], well-formed UTF-8.
-            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. A document that is cut
-                where `Pretokenizer.safe_cut` allows it may come in several pieces, each a document
-                here.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. The pieces of a document
+                cut at `Pretokenizer.safe_cut` may be documents here.
         """
         spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
         if len(spans):
-            # Each occurrence becomes a document of its own, and its counts are subtracted again:
-            # that is cheaper than a copy of the text without it.
+            # Each occurrence becomes a document of its own, whose counts are subtracted again: that
+            # is cheaper than a copy of the text without it.
             offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
-        one_each = np.empty(0, np.int64)
-        self._count(buffer, self._pretokenizer.boundaries(buffer, offsets), one_each)
+        starts = self._pretokenizer.boundaries(buffer, offsets)
+        self._count(buffer, starts, np.empty(0, np.int64))
         if len(spans):
-            # Not NumPy's `unique`, whose texts lose the zeros at their ends.
+            # Texts of NumPy's `unique` would lose trailing zeros.
             found = Counter(bytes(buffer[begin:end]) for begin, end in places(spans.ravel()))
             for special, n in found.items():
                 text = np.frombuffer(special, np.uint8)
@@ -91,10 +88,10 @@ class PretokenCounts:
                 self._count(text, starts, np.full(n_pretokens, -n))
 
     def merge(self, other: PretokenCounts | FrozenCounts) -> None:
-        """Add the counts of another; it must have the same pattern and special tokens.
+        """Add the counts of another.
 
         Raises:
-            ValueError: it has not.
+            ValueError: The pattern or the special tokens differ.
         """
         _check_alike(self, other)
         buffer, offsets, counts = other.arrays()
@@ -128,23 +125,19 @@ class PretokenCounts:
             self._table = table._replace(arena=arena)
             return
         is_long = status == kernels.GROW_LONG
-        rows = table.long_rows if is_long else table.short_rows
+        kind, rows = ("long", table.long_rows) if is_long else ("short", table.short_rows)
         larger = zeros(2 * len(rows), np.uint64)
         kernels.move_rows(rows, larger, is_long)
-        counts = larger.view(np.int64)
-        if is_long:
-            self._table = table._replace(long_rows=larger, long_counts=counts)
-        else:
-            self._table = table._replace(short_rows=larger, short_counts=counts)
+        grown = {f"{kind}_rows": larger, f"{kind}_counts": larger.view(np.int64)}
+        self._table = table._replace(**grown)
 
     def arrays(self) -> Arrays:
         """Return all pre-tokens, ordered by their first letters alone.
 
-        Pre-tokens that share merges then lie close together, which makes merging 10 to 20 % faster.
+        Pre-tokens that share merges lie close together, which makes merging 10 to 20 % faster.
 
         Returns:
-            uint8[n_bytes], their bytes, concatenated; int64[n + 1], their offsets; int64[n], the
-            counts.
+            (bytes, offsets, counts): uint8[n_bytes], concatenated; int64[n + 1]; int64[n].
         """
         return _exported([self._table], map)
 
@@ -164,13 +157,12 @@ class PretokenCounts:
 
 @dataclass(frozen=True, eq=False)
 class FrozenCounts:
-    """Counts as arrays alone, which pickle, in half the memory.
+    """Counts as arrays of `PretokenCounts.arrays`, or several such, concatenated; they pickle.
 
-    The arrays are those of `PretokenCounts.arrays`, or several such, concatenated; training needs
-    each pre-token to be there once.
+    They take half the memory. Training needs each pre-token to be there once.
 
     Raises:
-        ValueError: the arrays contradict one another.
+        ValueError: The arrays contradict one another.
     """
 
     pattern: str
@@ -180,9 +172,9 @@ class FrozenCounts:
     counts: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        buffer, offsets, counts = self.arrays()
+        offsets, counts = self.offsets, self.counts
         is_whole = len(offsets) == len(counts) + 1 and offsets[0] == 0
-        is_whole = is_whole and offsets[-1] == len(buffer)
+        is_whole = is_whole and offsets[-1] == len(self.buffer)
         if not (is_whole and np.all(np.diff(offsets) > 0) and np.all(counts > 0)):
             raise ValueError("offsets and counts contradict one another")
 
@@ -200,7 +192,7 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
     """Sum several counts, at least one, on as many threads; the list is emptied to free memory.
 
     Raises:
-        ValueError: they have not the same pattern and special tokens.
+        ValueError: The patterns or the special tokens differ.
     """
     for other in of_threads:
         _check_alike(of_threads[0], other)
@@ -214,15 +206,13 @@ def added_up(of_threads: list[PretokenCounts]) -> FrozenCounts:
         kernels.merge_into(tables[giver], tables[taker], half)
 
     with ThreadPoolExecutor(n) as pool:
-        # Each table is merged into each one before it. Counts that are 0 by then are left out, so
-        # in the end no two tables have a pre-token in common. In a turn a table is in one pair at
-        # most: its number and the turn's determine the other one.
+        # Each table is merged into each one before it, and counts that are 0 by then are left out:
+        # in the end no two tables share a pre-token. In a turn each table is in one pair at most.
         for turn in range(n):
             pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
             list(pool.map(merge, product(pairs, range(2))))
         arrays = _exported(tables, pool.map)
-    # Before anything else needs memory.
-    tables.clear()
+    tables.clear()  # frees memory
     return FrozenCounts(pattern, special_tokens, *arrays)
 
 

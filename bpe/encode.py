@@ -331,9 +331,7 @@ class Encoder:
     """
 
     def __init__(
-        self,
-        tables: EncoderTables,
-        preparation: Preparation | None = None,
+        self, tables: EncoderTables, preparation: Preparation | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
         self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
@@ -353,16 +351,9 @@ class Encoder:
         self._encode_short: Callable[[bytes], list[int] | None] | None = None
 
     def encode(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
-        gaps: bool = False,
-        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *, prefix_id: int = -1,
+        suffix_id: int = -1, starts_mid_document: bool = False, ends_mid_document: bool = False,
+        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the ids of all documents, one after the other.
 
@@ -416,16 +407,9 @@ class Encoder:
         return cache, packed
 
     def encode_view(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
-        gaps: bool = False,
-        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *, prefix_id: int = -1,
+        suffix_id: int = -1, starts_mid_document: bool = False, ends_mid_document: bool = False,
+        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `encode`, without preparation; without `memory`, ids stay until the next call.
 

@@ -1,4 +1,4 @@
-"""Token ids of parts that are finished in any order, concatenated in the order of part numbers."""
+"""Concatenate the token ids of parts, finished in any order, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Gathered:
         place, end = self._n_ids, self._n_ids + len(ids)
         self._size_so_far += size
         if end > len(self._ids):
-            # Parts to come are taken to have as many ids for their size as those so far; memory
-            # that is not needed is never touched.
+            # Estimated from the ids per size so far; memory that is not needed is never touched.
             expected = int(end / self._size_so_far * self._size * 1.2)
             larger = np.empty(max(expected, end, 2 * len(self._ids)), np.uint32)
             larger[:place] = self._ids[:place]

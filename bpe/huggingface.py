@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -36,7 +35,6 @@ from bpe.json_file import config_path, parse_json, read_text
 from bpe.locations import local_path
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
-from bpe.word_level import WordLevelTokenizer
 
 _logger = logging.getLogger("bpe")
 
@@ -101,6 +99,8 @@ def _load_file(path: Path) -> AnyTokenizer:
         try:
             parse_tokenizer_json(read_text(path), path)
         except UnsupportedTokenizerError:
+            from bpe.word_level import WordLevelTokenizer
+
             try:
                 return WordLevelTokenizer.from_file(path)
             except UnsupportedTokenizerError:
@@ -246,7 +246,7 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         for added in top.get("added_tokens") or []
         if added.get("special") and added["content"] not in ordinary
     }
-    names = {text: f"{secrets.token_hex(16)} {index}" for index, text in enumerate(special)}
+    names = {text: f"{os.urandom(16).hex()} {index}" for index, text in enumerate(special)}
     if isinstance(vocab, dict):
         inside = special & vocab.keys()
         model["vocab"] = {names.get(text, text): token_id for text, token_id in vocab.items()}

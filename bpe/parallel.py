@@ -2,15 +2,14 @@
 
 - The first error in that order, of the work or of the iterator of units, is raised unchanged, after
   all results before it.
-- At most `2 * workers + 2` units are in flight or waiting to be taken, so memory does not grow with
-  the number of units.
+- At most `2 * workers + 2` units are in flight or waiting to be taken: memory is bounded.
 - When the consumer stops, by an error, an interrupt or `close()`, no further unit is started, and
-  the running ones are waited for: units are short.
-- The thread that takes the results is one of the workers. It works on a unit whenever the next
-  result is not ready: one more thread would compete for processors and need caches of its own.
+  the running ones, which are short, are waited for.
+- The consuming thread is one of the workers, and works whenever the next result is not ready: one
+  more thread would compete for processors and need caches of its own.
 
-Work is a callable that keeps what it needs (an encoder, counts) and is used by one thread at a
-time. Other executors (processes, a cluster) offer `run_in_order` with the same promises.
+Work is a callable that keeps its state (an encoder, counts) and is used by one thread at a time.
+Other executors (processes, a cluster) offer `run_in_order` with the same promises.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def run_in_order(
     remaining = iter(units)
     idle: deque[Callable[[Unit], Result]] = deque()
     pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenbin")
-    # A unit and its result. An error refers to the frames that it passed: a local name in one of
-    # them for what holds the error, or a unit, would keep all until a garbage collection.
+    # Units and results. An error refers to the frames it passed: a local name there for the future
+    # that holds the error, or for a unit, would keep all of them until a garbage collection.
     under_way: deque[tuple[Any, Future[Result]]] = deque()
 
     def work_on(unit: Unit) -> Result:

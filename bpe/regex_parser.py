@@ -48,8 +48,7 @@ def _in_a_row(parts: list[Node]) -> Node:
     lengths = [part.length for part in parts if part.length is not None]
     return Node(
         "".join(part.written for part in parts),
-        sum(lengths) if len(lengths) == len(parts) else None,
-        sum(part.size for part in parts),
+        sum(lengths) if len(lengths) == len(parts) else None, sum(part.size for part in parts),
         all(part.can_be_empty for part in parts),
         begins=frozenset().union(*(part.begins for part in _edge(parts))),
         ends=frozenset().union(*(part.ends for part in _edge(parts[::-1]))),
@@ -68,8 +67,7 @@ def _one_of(options: list[Node]) -> Node:
     lengths = {option.length for option in options}
     return Node(
         "|".join(option.written for option in options),
-        lengths.pop() if len(lengths) == 1 else None,
-        sum(option.size for option in options),
+        lengths.pop() if len(lengths) == 1 else None, sum(option.size for option in options),
         any(option.can_be_empty for option in options),
         begins=frozenset().union(*(option.begins for option in options)),
         ends=frozenset().union(*(option.ends for option in options)),

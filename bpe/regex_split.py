@@ -73,10 +73,7 @@ class RegexSplitter:
     """
 
     def __init__(
-        self,
-        regex: str,
-        dialect: str = "huggingface",
-        behavior: str = "Isolated",
+        self, regex: str, dialect: str = "huggingface", behavior: str = "Isolated",
         invert: bool = False,
     ) -> None:
         if dialect not in DIALECTS or behavior not in BEHAVIORS:

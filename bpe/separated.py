@@ -31,9 +31,7 @@ class SeparatedPart(NamedTuple):
 
 
 def separated_parts(
-    buffer: Bytes,
-    separator: bytes,
-    part_size: Callable[[int], int],
+    buffer: Bytes, separator: bytes, part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
     """Cut a buffer into parts that have the same ids when they are encoded one by one.

@@ -1,8 +1,8 @@
 """Cache of parsed tokenizer.json files: their vocabulary as arrays, and their fingerprint.
 
-The key of an entry is the digest of the texts of tokenizer.json and its configuration, and of this
-state of the package (`bpe.cache`). Files that are refused have no entry. To parse and check a
-vocabulary of 32,000 tokens takes 0.1 s, its fingerprint half of that: as long as to encode 100 MB.
+The key of an entry is the digest of both texts, in a directory for this state of the package
+(`bpe.cache`). Refused files have no entry. Parsing and checking a vocabulary of 32,000 tokens takes
+0.1 s, its fingerprint half of that: as long as encoding 100 MB.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bpe.vocabulary import AddedToken, FlatTokens, PairTable, Vocabulary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_LEAST = 1 << 16  # characters; shorter files are parsed as fast as an entry would be read
-_KEPT = 16
+_AT_LEAST = 1 << 16  # characters; shorter files are parsed as fast as an entry is read
+_KEPT = 16  # entries
 _CONVERTED = {"vocabulary", "normal_forms", "outside"}
 _PLAIN = {field.name for field in fields(TokenizerParts)} - _CONVERTED
 
@@ -38,9 +38,9 @@ def _cache() -> Cache:
 
 
 def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:
-    """Return True if files are worth a cache entry: long, and of a pattern that has a scanner.
+    """Return True if files are worth a cache entry: long, and with a pattern that has a scanner.
 
-    Whether the package `regex` can run another pattern is checked when the files are read.
+    The installed `regex` may refuse another pattern, so it is checked at each reading.
     """
     return len(files.text) >= _AT_LEAST and parts.pattern in PATTERNS
 
@@ -48,10 +48,8 @@ def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:
 def _name(files: TokenizerFiles) -> str:
     digest = hashlib.sha256()
     for text in (files.text, files.config):
-        # A file that is not there differs from an empty one.
-        content = b"-" if text is None else text.encode()
-        digest.update(f"{text is None} {len(content)} ".encode())
-        digest.update(content)
+        content = b"-" if text is None else text.encode()  # no file differs from an empty one
+        digest.update(f"{text is None} {len(content)} ".encode() + content)
     return digest.hexdigest()
 
 
@@ -78,8 +76,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
     vocabulary = Vocabulary.restored(
         FlatTokens(ids, offsets, next_array(int(offsets[-1]), np.uint8)),
         PairTable(*columns) if head["merges"] else None,
-        [AddedToken(**token) for token in head["added"]],
-        whole_first=head["whole_first"],
+        [AddedToken(**token) for token in head["added"]], whole_first=head["whole_first"],
         ranked_by_bytes=head["ranked_by_bytes"],
     )
     parts = TokenizerParts(

@@ -1,7 +1,4 @@
-"""Counts of pre-tokens -> tokenizer.
-
-The merges are those of `reference.train`, for both tie-breaks and any number of threads.
-"""
+"""Train a tokenizer: the merges of `reference.train`, for both tie-breaks and any threads."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from bpe.parallel import available_workers, run_in_order
 from bpe.patterns import pattern_name
 from bpe.pretokenize import Pretokenizer, invalid_utf8, is_utf8
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
+from bpe.special_tokens import utf8
 from bpe.text_file import Cutter, TextFile
 from bpe.tokenizer import Tokenizer
 from bpe.vocabulary import Vocabulary
@@ -34,46 +32,37 @@ from bpe.vocabulary import Vocabulary
 _logger = logging.getLogger("bpe")
 
 _PART_BYTES = 1 << 22  # size of a part of a file, which one thread counts
-# The kernel returns after so many places (some tens of milliseconds), so that Ctrl-C is seen.
-_PLACES_PER_CALL = 1 << 21
+_PLACES_PER_CALL = 1 << 21  # some tens of milliseconds; then the kernel returns, to see Ctrl-C
 _PAIRS = 2**17  # initial capacity
-# Positions are 32 bits; the first 256 are the bytes themselves.
-_MAX_POSITIONS = 2**31 - 1
+_MAX_POSITIONS = 2**31 - 1  # 32 bits; the first 256 are the bytes themselves
 # Least bytes of pre-tokens for a thread to lay out, and most threads.
 _PART_OF_ROWS, _MOST_PARTS = 2**20, 8
 _MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
 
 
 def train_from_counts(
-    counts: PretokenCounts | FrozenCounts,
-    vocab_size: int,
-    *,
-    special_tokens: Sequence[str] = (),
-    tie_break: str = "greatest-bytes",
-    min_frequency: int = 2,
-    max_token_length: int | None = None,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    counts: PretokenCounts | FrozenCounts, vocab_size: int, *, special_tokens: Sequence[str] = (),
+    tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
+    workers: int | None = None, progress: Callable[[int, int], None] | None = None,
 ) -> Tokenizer:
     """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
 
     Args:
-        counts: those of the corpus; not changed.
-        vocab_size: number of ids in all: 256 bytes, merges, special tokens.
+        counts: of the corpus; not changed.
+        vocab_size: number of ids: 256 bytes, merges, special tokens.
         special_tokens: get the last ids, in this order.
-        tie_break: which of several pairs of equal count: "greatest-bytes" or "huggingface".
+        tie_break: among pairs of equal count: "greatest-bytes" or "huggingface".
         min_frequency: pairs that occur less often are not merged.
         max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads that lay the pre-tokens out; None: one for each processor. The result does
-            not depend on it.
-        progress: called with (merges made, merges wanted) every now and then.
+        workers: threads that lay out the pre-tokens; None: one per processor. The result does not
+            depend on it.
+        progress: called with (merges made, merges wanted) now and then.
 
     Returns:
         The tokenizer. If training stopped early its vocabulary is smaller, which is logged.
 
     Raises:
-        TrainingError: arguments that make no sense together, no text, or too many unique
-            pre-tokens.
+        TrainingError: invalid arguments, no text, or too many unique pre-tokens.
     """
     special_tokens = list(special_tokens)
     _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
@@ -89,12 +78,11 @@ def train_from_counts(
     least = max(min_frequency, 1)
     merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
     if len(merge_ids) < n_wanted:
-        warning = (
+        _logger.warning(
             "training stopped early: no pair occurs %d times after %d merges, so the"
-            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size"
+            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
+            least, len(merge_ids), 256 + len(merge_ids) + len(special_tokens), vocab_size,
         )
-        n_tokens = 256 + len(merge_ids) + len(special_tokens)
-        _logger.warning(warning, least, len(merge_ids), n_tokens, vocab_size)
     vocabulary = Vocabulary.from_merge_ids(merge_ids, special_tokens)
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
@@ -109,19 +97,17 @@ def _check(
     vocab_size: int, special_tokens: Sequence[str], tie_break: str, min_frequency: int,
     max_token_length: int | None, workers: int | None,
 ) -> None:
-    """Raise TrainingError if arguments make no sense together."""
+    """Raise TrainingError if arguments are invalid."""
     if tie_break not in TIE_BREAKS:
         known = ", ".join(map(repr, TIE_BREAKS))
         raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
-    twice = sorted(token for token, n in Counter(special_tokens).items() if n > 1)
-    if twice:
+    if twice := sorted(token for token, n in Counter(special_tokens).items() if n > 1):
         raise TrainingError(f"special token {twice[0]!r} is given twice; give each one once")
     if "" in special_tokens:
         raise TrainingError("a special token is empty; it would be found everywhere: leave it out")
     if vocab_size > kernels.BEGINS:
         raise TrainingError(
-            f"vocab_size {vocab_size:,} is too large: at most {kernels.BEGINS:,} are possible;"
-            " choose a smaller one"
+            f"vocab_size {vocab_size:,} is too large: choose at most {kernels.BEGINS:,}"
         )
     least = 256 + len(special_tokens)
     if vocab_size < least:
@@ -235,9 +221,9 @@ def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
     """Return a count below which no pair is merged, because `n_wanted` others precede it; or 0.
 
     While a pre-token of count n, of two to `longest` bytes, is in pieces, all its pairs may be
-    merged and have a count of at least n. No merge makes two pre-tokens whole. So where `n_wanted`
-    pre-tokens have a count of at least n, one is still in pieces before each of the first
-    `n_wanted` merges, and the pair that is merged has the highest count, which is at least n.
+    merged and have a count of at least n. A merge makes at most one pre-token whole. So if
+    `n_wanted` pre-tokens have a count of at least n, one is still in pieces before each of the
+    first `n_wanted` merges, and the merged pair, which has the highest count, has at least n.
     """
     lengths = np.diff(words.offsets)
     counts = np.minimum(words.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
@@ -255,7 +241,7 @@ def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
         return order
     numbers = np.arange(n_symbols, dtype=np.uint64)
     numbers[:256] = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
-    # The least number comes first there, the greatest here.
+    # The least number precedes in Hugging Face's order, the greatest in the kernel's.
     return np.uint64(2**32) - numbers
 
 
@@ -275,32 +261,26 @@ def _grown(pairs: kernels.Pairs) -> kernels.Pairs:
 
 
 def train_bpe(
-    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]],
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
-    *,
-    pattern: str = "gpt2",
-    tie_break: str = "greatest-bytes",
-    min_frequency: int = 2,
-    max_token_length: int | None = None,
-    workers: int | None = None,
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], vocab_size: int,
+    special_tokens: Sequence[str] = (), *, pattern: str = "gpt2", tie_break: str = "greatest-bytes",
+    min_frequency: int = 2, max_token_length: int | None = None, workers: int | None = None,
 ) -> Tokenizer:
     """Train a tokenizer on files or on texts.
 
     Args:
         input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which
             special tokens separate documents. Or an iterable of str: the documents themselves.
-        vocab_size: number of ids in all: 256 bytes, merges, special tokens.
-        special_tokens: get the last ids; what they spell is not learnt from.
+        vocab_size: number of ids: 256 bytes, merges, special tokens.
+        special_tokens: get the last ids; their text is not learnt from.
         pattern: the split pattern, by name or exact text.
-        tie_break: see `train_from_counts`, as for the others.
+        tie_break: see `train_from_counts`.
         min_frequency: pairs that occur less often are not merged.
         max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads; None: one for each processor.
+        workers: threads; None: one per processor.
 
     Raises:
         OSError: a file cannot be opened.
-        CorpusError: a file changed, or could not be read any more, meanwhile; or it is a pipe.
+        CorpusError: a file changed or became unreadable meanwhile, or is a pipe.
         EncodingError: a file is not UTF-8, or a text holds lone surrogates.
         TrainingError: see `train_from_counts`; or the texts look like names of files.
         PatternError: the pattern is not known.
@@ -330,8 +310,7 @@ _Documents = Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
 def _parts(
-    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]],
-    pattern: str,
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], pattern: str,
     special_tokens: Sequence[str],
 ) -> Iterator[_Documents]:
     if isinstance(input, str | os.PathLike):
@@ -345,7 +324,6 @@ def _parts(
             continue
         n_texts += 1
         all_exist = all_exist and os.path.isfile(item)
-        name = item
         texts.append(item)
         size += len(item)
         if size >= _PART_BYTES:
@@ -353,7 +331,7 @@ def _parts(
             texts, size = [], 0
     if n_texts and all_exist:
         raise TrainingError(
-            f"every one of the {n_texts} texts is the name of an existing file, {name!r}"
+            f"every one of the {n_texts} texts is the name of an existing file, {item!r}"
             " for one; to train on files pass pathlib.Path objects, to train on these very texts"
             " add one that names no file"
         )
@@ -362,14 +340,7 @@ def _parts(
 
 
 def _joined(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    try:
-        encoded = [text.encode() for text in texts]
-    except UnicodeEncodeError as error:
-        raise EncodingError(
-            f"a text holds the lone surrogate U+{ord(error.object[error.start]):04X} at"
-            f" position {error.start}; it is not valid Unicode: remove it, or decode the text"
-            " with errors='replace'"
-        ) from error
+    encoded = list(map(utf8, texts))
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
@@ -386,7 +357,7 @@ def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> I
 
 
 def _read(file: TextFile, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Bytes [start, stop) of a file, as one document."""
+    """Read bytes [start, stop) of a file as one document."""
     part = file.read(start, stop)
     if not is_utf8(part):
         place, what = invalid_utf8(part)

@@ -30,19 +30,15 @@ MARK: Final = 8  # \p{M}
 UPPER: Final = 16  # \p{Lu} and \p{Lt}
 LOWER: Final = 32  # \p{Ll}
 
-_N_RUNS: Final = 3368  # lines of the table that is shipped
+_N_RUNS: Final = 3368  # lines of the shipped table
 
 # Flag -> what the General_Category of its code points begins with.
 _CATEGORIES: Final = {
-    LETTER: ("L",),
-    NUMBER: ("N",),
-    WHITE_SPACE: ("Z",),
-    MARK: ("M",),
-    UPPER: ("Lu", "Lt"),
+    LETTER: ("L",), NUMBER: ("N",), WHITE_SPACE: ("Z",), MARK: ("M",), UPPER: ("Lu", "Lt"),
     LOWER: ("Ll",),
-}
+}  # fmt: skip
 
-# White_Space beyond the separators (Zs, Zl, Zp): PropList.txt lists these six control characters.
+# White_Space beyond the separators (Zs, Zl, Zp): the six control characters of PropList.txt.
 _WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
 
 # The characters of class WHITE_SPACE, as the members of a set of a regex.
@@ -69,7 +65,7 @@ def category_runs() -> list[tuple[int, int, str]]:
 
 @functools.cache
 def runs_of(*categories: str) -> list[tuple[int, int]]:
-    """Return `(first, last)` of the runs whose General_Category begins with one of some letters."""
+    """Return `(first, last)` of the runs whose General_Category begins with one of `categories`."""
     return [(first, last) for first, last, name in category_runs() if name.startswith(categories)]
 
 
@@ -94,8 +90,8 @@ def class_table() -> NDArray[np.uint8]:
     table = np.zeros(0x110000, dtype=np.uint8)
     runs = category_runs()
     flags = {
-        category: sum(flag for flag, names in _CATEGORIES.items() if category.startswith(names))
-        for category in {run[2] for run in runs}
+        name: sum(flag for flag, starts in _CATEGORIES.items() if name.startswith(starts))
+        for name in {run[2] for run in runs}
     }
     bounds = np.array([(first, last + 1) for first, last, _ in runs])
     sizes = np.diff(bounds.ravel(), prepend=0)

@@ -40,7 +40,7 @@ class Sink(Protocol):
 
 
 class Sinks(Protocol):
-    """Opens sinks of one kind."""
+    """Opens sinks of one kind; raises OutputError, or DamagedStateError for a changed sink."""
 
     def open(self, name: str, states: Sequence[Any]) -> Sink:
         """Open the sink NAME, or resume it after all of its states, converted from JSON.
@@ -51,11 +51,7 @@ class Sinks(Protocol):
         """
 
     def finished(self, name: str) -> Any:
-        """Return what `Sink.finish` returned in an earlier run.
-
-        Raises:
-            DamagedStateError: The sink is not what it left.
-        """
+        """Return what `Sink.finish` returned in an earlier run."""
 
 
 class TokenFiles(Struct, frozen=True):

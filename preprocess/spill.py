@@ -27,10 +27,9 @@ N_PARTS = 32
 
 
 class Run(Struct, frozen=True):
-    """Record of a run in the journal."""
+    """Record of a run in the journal; of each part, pre-tokens, their bytes and its xxh3_128."""
 
     file: str
-    # for each part: number of pre-tokens, their bytes, the xxh3_128 of the part
     parts: tuple[tuple[int, int, str], ...]
 
 

@@ -303,7 +303,7 @@ def test_invalid_utf8_is_located(tmp_path: Path) -> None:
 
 
 def test_lone_surrogates_are_located() -> None:
-    with pytest.raises(EncodingError, match=r"U\+D800 at position 2"):
+    with pytest.raises(EncodingError, match=r"character 2 of the text is .*ud800.*, a lone surrogate"):
         train_bpe(["ab\ud800", "c"], 300)
 
 
@@ -353,7 +353,7 @@ def test_no_text(tmp_path: Path) -> None:
         ({"vocab_size": 256, "special_tokens": [END]}, "vocab_size 256 is too small.*at least 257"),
         (
             {"vocab_size": 2**30 + 1},
-            "vocab_size 1,073,741,825 is too large: at most 1,073,741,824 .*; choose",
+            "vocab_size 1,073,741,825 is too large: choose at most 1,073,741,824",
         ),
         ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
         ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),

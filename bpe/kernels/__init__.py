@@ -1,23 +1,21 @@
 """Every compiled function of the tokenizer, under the names they have in `bpe.reference`.
 
-Law: kernels see only flat arrays and integers. They allocate nothing and raise nothing (they return
-a status; the wrapper in `bpe` raises), hold no GIL, and give with compilation switched off
-(`NUMBA_DISABLE_JIT=1`) the same arrays as with it.
+Kernels take flat arrays and integers, allocate nothing, raise nothing (they return a status), hold
+no GIL, and give the same arrays without compilation (`NUMBA_DISABLE_JIT=1`).
 
     jit           how they are called, and compiled when they are needed
     machine_code  the cache on disk, and how machine code comes into the process
-    compiler      what numba and LLVM make of a kernel; `plain_numba`, where that way fails
-    machine       single instructions that Python has no word for
-    intrinsics    what the compiler makes of those
+    compiler      numba and LLVM for a kernel; `plain_numba`, where that way fails
+    machine       single instructions that Python has no word for; `intrinsics`: as LLVM code
+    vectors       eight words at a time; `vector_intrinsics`: as LLVM code
     split         bytes -> boundaries of pre-tokens, and `split_*`, of which scanners are made
     search        where a byte string occurs
     utf8          whether bytes are well-formed
     count         pre-tokens -> counts
     learn_merges  counts -> merges
     encode        pre-tokens -> token ids
-    apply_merges  one pre-token -> token ids, and `merge_tables`, what that looks things up in
-    words         what pre-tokens became, for all threads
+    apply_merges  one pre-token -> token ids, and `merge_tables`, its look-up tables
+    words         encoded pre-tokens, for all threads
 
-Only what compiles imports numba, which takes a fifth of a second and more; what a process runs is
-machine code that is there already.
+Numba is imported only to compile, which takes a fifth of a second and more.
 """

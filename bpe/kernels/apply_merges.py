@@ -1,11 +1,9 @@
-"""A pre-token -> token ids, by merging.
+"""Merge one pre-token to token ids, as `reference.encode` does: lowest rank first, then leftmost.
 
-The ids are those of `reference.encode`: the pair of the lowest rank first, of several such the
-leftmost. The way to find it depends on the length: up to MAX_SHORT symbols all ranks are compared;
-up to BLOCKED bytes the smallest of every 16; longer pre-tokens are merged in windows that begin and
-end where the whole pre-token has a boundary, too, each by blocks or, where many merges are to be
-expected, by a bucket for each rank. Where windows do not meet, the pre-token is merged as a whole,
-by a bucket for each rank or by a heap.
+The way depends on the length: up to MAX_SHORT symbols all ranks are compared; up to BLOCKED bytes
+the smallest of every 16; longer pre-tokens are merged in windows that begin and end where the whole
+pre-token has a boundary, too, each by blocks or, where many merges are expected, by a bucket for
+each rank. Where windows do not meet, the whole is merged by buckets or by a heap.
 
 Pairs that no merge around them can precede are merged at once (see `bpe.kernels.merge_tables`): a
 character of several bytes in text that is mostly made of those, elsewhere pairs of bytes.
@@ -236,12 +234,9 @@ def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
 
 @kernel
 def merge_symbols(tables, scratch, n, left, ids, n_ids):
-    """Merge the symbols at the places `left` of the first n, and append their ids.
+    """Merge the symbols at the places `left` of the first n; append ids and return their number.
 
     A merge puts its token at the place of its first symbol, and takes the other out of the bit set.
-
-    Returns:
-        The number of ids now.
     """
     always_inline()
     one = np.uint64(1)
@@ -300,10 +295,9 @@ def lay_out(tables, rows, buffer, start, n):
 
 @kernel
 def merge_at(tables, rows, n, at):
-    """Merge the pair that begins at position `at`.
+    """Merge the pair at position `at`.
 
-    Returns:
-        The position before it, and the ranks of the two new pairs: the one there, the one at `at`.
+    Returns the position before it, and the ranks of the new pairs: the one there, the one at `at`.
     """
     row = 4 * at
     right = np.int64(rows[row + _FOLLOWING])

@@ -87,12 +87,10 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 @kernel
 def compute_keys(source, source_start, first, last, scratch, rows):
-    """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
+    """Compute the keys of pre-tokens [first, last) in `scratch.keys`, and prefetch their slots.
 
-    Args:
-        source: uint8[n_bytes], of which the first is byte `source_start` of the text.
-        scratch: its keys are replaced: key, key, slot in `rows`, unused for each.
-        rows: see `CountTable.short_rows`.
+    Each is key, key, slot in `rows` (`CountTable.short_rows`), unused. `source` is uint8[n_bytes],
+    of which the first is byte `source_start` of the text.
     """
     always_inline()
     positions, keys = scratch.positions, scratch.keys

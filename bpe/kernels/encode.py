@@ -1,18 +1,14 @@
-"""Pre-tokens -> token ids: look-up of those that are known, and merging of the others.
+"""Pre-tokens -> token ids, as `reference.encode` gives them: looked up if known, else merged.
 
-The ids are those of `reference.encode` for every pre-token, whatever is in the caches.
-
-Most pre-tokens are one token of up to eight bytes. They are in a table that is shared by all
-threads and never changed (see `token_hash`), with 8 bytes for each token, so that it stays near the
-processor. The others, misses, are looked up in the thread cache: a small one of each thread, as the
-processor's table of pages reaches no further than a few megabytes, whose rows have up to four ids
-that need only be copied. Those that are not there are looked up in the cache of all threads
-(`bpe.kernels.words`), or merged.
+Most pre-tokens are one token of up to eight bytes. They are in a table that all threads share (see
+`token_hash`), with 8 bytes for each token. The others, misses, are looked up in a small cache of
+the thread, whose rows have up to four ids to be copied; then in the cache of all threads
+(`bpe.kernels.words`); else they are merged.
 
 Pre-tokens are handled in groups, in passes that hardly ever wait for memory or mispredict: the ids
-of tokens, and a list of the misses; their keys, with a prefetch of their rows in the thread cache;
-the ids of those that are there, and a prefetch of the buckets of the others; then all ids in order.
-A single pass waited for memory at every miss and was three times slower.
+of tokens, and a list of misses; their keys, with a prefetch of their rows in the thread cache; the
+ids of those found, and a prefetch of the buckets of the others; then all ids in order. A single
+pass waited for memory at every miss and was three times slower.
 """
 
 from __future__ import annotations
@@ -258,11 +254,7 @@ def emit_uncached(tables, scratch, buffer, row, ids, n_ids):
 
 @kernel
 def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
-    """Append the ids of a miss that is not in the thread cache, and put it there.
-
-    Returns:
-        The number of ids after it.
-    """
+    """Append the ids of a miss and add it to the thread cache; returns the number of ids now."""
     always_inline()
     low, high, found = scratch.keys[row], scratch.keys[HIGH + row], scratch.keys[PLACE + row]
     if found == _NONE:
@@ -372,12 +364,9 @@ def longest_pretoken(starts):
 
 @kernel
 def tokens_between(tokens, source, source_start, positions, first, stop, group, n_misses):
-    """Put the ids of the tokens among pre-tokens `first` to `stop` into `group`.
+    """Put the ids of tokens among pre-tokens `first` to `stop` into `group`, and list the misses.
 
-    The others are appended to the misses. `source[0]` is byte `source_start` of the text.
-
-    Returns:
-        The number of misses now.
+    `source[0]` is byte `source_start` of the text. Returns the number of misses now.
     """
     noinline()
     most = np.uint64(2**TOKEN_BITS - 1)
@@ -483,10 +472,9 @@ def keys_of_misses(group, positions, keys, source, source_start, first, stop, th
 
 @kernel
 def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
-    """Put the ids of the misses that are in `thread_cache` into `found`.
+    """Put the ids of misses that are in `thread_cache` into `found`; returns the number of others.
 
-    Returns:
-        The number of the others, which are listed in `unseen`.
+    The others are listed in `unseen`.
     """
     noinline()
     n, two = np.uint64(0), np.uint64(2)
@@ -576,11 +564,8 @@ def copy_ids(source, first, stop, ids, n_ids):
 def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
     """Append the ids of pre-tokens from `copied` on, up to a miss that is not in the thread cache.
 
-    Args:
-        first: The first miss that is not before `copied`.
-
-    Returns:
-        (number of that miss, or of all; the first pre-token without ids; the number of ids).
+    Miss `first` is the first one not before `copied`. Returns (number of the miss reached, or of
+    all; the first pre-token without ids; the number of ids).
     """
     noinline()
     number, n = np.uint64(first), np.uint64(n_misses)
@@ -603,10 +588,7 @@ def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
 def close_documents(documents, document, position, ids, n_ids, n_before):
     """Close every document that ends at or before `position`, and open the next.
 
-    `n_before` ids were written before those in `ids`.
-
-    Returns:
-        (the document that is open now, the number of ids).
+    `n_before` ids precede those in `ids`. Returns (the document that is open now, number of ids).
     """
     last = documents.offsets.size - 2
     before, after, ends_mid_document, gaps = documents.around
@@ -673,11 +655,7 @@ def emit_group(
     tables, thread_cache, cache, scratch, documents, document, buffer, n_pretokens, n_misses, ids,
     n_ids, n_before,
 ):
-    """Append the ids of a group, of which `take_group` and `look_up_misses` were called.
-
-    Returns:
-        As `close_documents`.
-    """
+    """Append the ids of a group, after `look_up_misses`; returns as `close_documents`."""
     always_inline()
     group, gaps = scratch.group, documents.around[3]
     number, copied = 0, 0

@@ -150,12 +150,7 @@ def row_bucket(low, high, rows):
 
 @kernel
 def find_row(rows, bucket, low, high):
-    """Find a key in `rows`.
-
-    Returns:
-        The place of its row; if it has none, -2 minus the place of the first free row for it, or
-        -1: no row is free.
-    """
+    """Return the place of a key in `rows`; else -2 minus the first free place, -1 if none is."""
     always_inline()
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 16, 4):
@@ -180,14 +175,11 @@ def still_free(rows, found):
 
 @kernel
 def claim_row(rows, width, bucket, found):
-    """Claim a free row of `width` words in `rows` or `long_rows`.
+    """Claim a free row of `width` words in `rows` or `long_rows`; return its place, -1 without one.
 
-    It is the free row that `find_row` found, unless another thread was faster: then the next one.
-    That thread may have added the same key, of which one row is never used: another search would
-    take as long as a merge.
-
-    Returns:
-        The place of the row; -1 if none is free.
+    It is the row that `find_row` found, unless another thread was faster: then the next free one.
+    That thread may have added the same key, of which one row is never used then: another search
+    would take as long as a merge.
     """
     always_inline()
     at = -2 - found
@@ -276,11 +268,7 @@ def move_long_rows(rows, larger):
 
 @kernel
 def remember(cache, ids, n, buffer, start, length):
-    """Copy `ids[:n]`, then `buffer[start : start + length]`, to the arena.
-
-    Returns:
-        Their place there; -1 if there is no room.
-    """
+    """Copy `ids[:n]`, then `buffer[start : start + length]`, to the arena; return where, or -1."""
     arena, own = cache.arena, cache.own
     n_words = (n + 1) // 2
     needed = n_words + (length + 7) // 8

@@ -58,20 +58,14 @@ class Shard(Struct, frozen=True):
 
 
 class DataFile(Struct, frozen=True):
-    """One data file of a dataset: a column of one shard.
-
-    Attributes:
-        count: Number of values.
-        before: The counts of all earlier shards together.
-        digests: As in `Shard`.
-    """
+    """One data file of a dataset: a column of one shard."""
 
     name: str
     column: Column
     dtype: np.dtype[Any]
-    count: int
-    before: Shard
-    digests: tuple[str, ...]
+    count: int  # of values
+    before: Shard  # the counts of all earlier shards together
+    digests: tuple[str, ...]  # as in `Shard`
 
     @property
     def n_bytes(self) -> int:

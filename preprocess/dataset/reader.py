@@ -80,10 +80,7 @@ class TokenFile:
 
     @cached_property
     def document_ends(self) -> npt.NDArray[np.uint64]:
-        """read-only uint64[n_documents]: the position just past each document.
-
-        Mapped; with shards, whose ends count from their own starts, computed on first use.
-        """
+        """read-only uint64[n_documents], the position just past each; with shards, computed."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
     @property

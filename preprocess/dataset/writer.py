@@ -31,31 +31,19 @@ _MOVED_BYTES = 16 * 1024 * 1024
 
 
 class StreamState(Struct, frozen=True, array_like=True):
-    """Progress of one file.
+    """Progress of one file."""
 
-    Attributes:
-        n_bytes: Its length.
-        blocks: Digests of the full blocks that earlier states do not have.
-        last: Digest of the block after them, which is not full.
-    """
-
-    n_bytes: int = 0
-    blocks: tuple[str, ...] = ()
-    last: str = xxhash.xxh3_128_hexdigest(b"")
+    n_bytes: int = 0  # its length
+    blocks: tuple[str, ...] = ()  # digests of the full blocks that earlier states do not have
+    last: str = xxhash.xxh3_128_hexdigest(b"")  # digest of the block after them, not full
 
 
 class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
-    """Progress of a writer since its previous state.
+    """Progress of a writer since its previous state."""
 
-    Attributes:
-        streams: Name of a file that grows -> its progress.
-        shards: Shards that were finished.
-        last_end: The end of the last document, in the shard that grows.
-    """
-
-    streams: dict[str, StreamState] = {}
-    shards: tuple[Shard, ...] = ()
-    last_end: int = 0
+    streams: dict[str, StreamState] = {}  # by name of a file that grows
+    shards: tuple[Shard, ...] = ()  # those that were finished
+    last_end: int = 0  # the end of the last document, in the shard that grows
 
 
 class _ColumnFile:
@@ -290,7 +278,7 @@ class TokenFileWriter:
                 )
 
     def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
-        """How many of `n` ids go into the growing shard; if 0, the next one is due."""
+        """Return how many of `n` ids go into the growing shard; if 0, the next one is due."""
         if self._shard_tokens is None:
             return n
         room = self._shard_tokens - self._files[0].count
@@ -344,8 +332,7 @@ class TokenFileWriter:
         The arguments are the fields of `Manifest` that the writer does not know itself.
 
         Raises:
-            TokenFileError: The last document has no end, or a special id is not below the
-                vocabulary size.
+            TokenFileError: The last document has no end, or a special id is not in the vocabulary.
             OutputError: A write failed.
         """
         name, n_here = self._files[0].name, self._files[0].count

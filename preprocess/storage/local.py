@@ -57,11 +57,7 @@ def _remove(path: Path) -> None:
 
 
 class LocalStream:
-    """A `Stream` at a path; bytes after the first `n_bytes` are cut off.
-
-    Raises:
-        DamagedStateError: The file is shorter than `n_bytes`.
-    """
+    """A `Stream` at a path, of which the first `n_bytes` are kept; see `Storage.stream`."""
 
     def __init__(self, path: Path, n_bytes: int) -> None:
         self.n_bytes = n_bytes
@@ -150,12 +146,7 @@ class LocalFiles:
 
 
 class LocalStorage(LocalFiles):
-    """A `Storage` in a directory.
-
-    Args:
-        location: The directory where outputs get their final names.
-        run: The name of the run.
-    """
+    """A `Storage` in the directory `location`, for the run of this name."""
 
     def __init__(self, location: str | os.PathLike[str], run: str) -> None:
         self._location = Path(location)
