@@ -303,7 +303,7 @@ def test_invalid_utf8_is_located(tmp_path: Path) -> None:
 
 
 def test_lone_surrogates_are_located() -> None:
-    with pytest.raises(EncodingError, match=r"character 2 of the text is .*ud800.*, a lone surrogate"):
+    with pytest.raises(EncodingError, match=r"character 2 of the text is .*ud800.* surrogate"):
         train_bpe(["ab\ud800", "c"], 300)
 
 
