@@ -78,21 +78,20 @@ class SharedPretokenCache:
     def _replace(self, number: int, cache: PretokenCache) -> None:
         self.current = number, cache, pack(cache)
 
-    def begin_anew(self) -> None:
-        """Replace the cache by a large one that is empty; its lock must be held."""
-        self._replace(self.current[0] + 1, _empty_cache(_ROWS, _LONG_ROWS, _ARENA))
+    def make_room(self, full: PretokenCache | None = None) -> bool:
+        """Replace a full cache, unless that has been done; None: any, by a large one that is empty.
 
-    def make_room(self, full: PretokenCache) -> bool:
-        """Replace a full cache, unless that has been done. False: another thread is doing it."""
+        False: another thread is replacing it.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         try:
             number, cache, _ = self.current
-            if cache is full:
-                if (larger := _enlarged(full)) is None:
-                    self.begin_anew()
-                else:
-                    self._replace(number, larger)
+            if full is None or cache is full:
+                larger = None if full is None else _enlarged(full)
+                if larger is None:
+                    number, larger = number + 1, _empty_cache(_ROWS, _LONG_ROWS, _ARENA)
+                self._replace(number, larger)
         finally:
             self._lock.release()
         return True
@@ -252,9 +251,12 @@ class EncoderTables:
         Until then its tokens are looked up as other pre-tokens.
         """
         if self._filled.acquire(blocking=False):
-            _fill_tokens(self, *self._flat)
-            with self.cache._lock:
-                self.cache.begin_anew()
+            try:
+                _fill_tokens(self, *self._flat)
+            except BaseException:
+                self._filled.release()  # an interrupt: a later call fills it
+                raise
+            self.cache.make_room()
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

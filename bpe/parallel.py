@@ -57,7 +57,9 @@ def run_in_order(
         Whatever `units`, `make_work` or the work raises, unchanged.
     """
     if workers == 1:
-        yield from map(make_work(), units)
+        work = make_work()
+        for unit in units:  # not `map`, which ends where the work raises StopIteration
+            yield work(unit)
         return
     remaining = iter(units)
     idle: deque[Callable[[Unit], Result]] = deque()

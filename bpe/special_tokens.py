@@ -54,13 +54,14 @@ def allowed_subset(
             f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
             f"special tokens, such as [{allowed_special!r}]"
         )
-    for text in allowed_special:
+    allowed = frozenset(allowed_special)
+    for text in allowed:
         if text not in special_tokens:
             raise VocabularyError(
                 f"allowed_special names {text!r}, which is not a special token of this "
                 f"tokenizer: expected some of {listed(special_tokens)}"
             )
-    return frozenset(allowed_special)
+    return allowed
 
 
 def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:

@@ -341,7 +341,7 @@ def numbered(
     for text in special_tokens:
         if text in ids:
             raise VocabularyError(f"special token {text!r} is named twice: name each one once")
-        ids[text] = (known or {}).get(text.encode("utf-8", "surrogatepass"), first)
+        ids[text] = known.get(text.encode("utf-8", "surrogatepass"), first) if known else first
         first = max(first, ids[text] + 1)
     return ids
 

@@ -794,6 +794,20 @@ def words_of_places(rows: list[int]) -> list[int]:
     return words
 
 
+def test_an_interrupted_table_of_tokens_is_filled_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
+    before = tables.tables.tokens.copy()
+    with monkeypatch.context() as patch:
+        patch.setattr(encode, "_fill_tokens", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tables.fill_tokens()
+    tables.fill_tokens()
+    assert (tables.tables.tokens != before).any()
+
+
 @pytest.mark.parametrize("whole_first", [False, True])
 def test_table_of_tokens_has_nothing_but_tokens(whole_first: bool) -> None:
     merges = reference.train(documents(), 256 + 300)

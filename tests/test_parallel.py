@@ -341,6 +341,14 @@ def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_work_that_finds_an_iterator_at_its_end_is_not_the_end_of_the_units(workers: int) -> None:
+    results = run_in_order(range(5), lambda: lambda unit: next(iter([unit] * (unit != 2))), workers)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(results)
+
+
 def test_workers_are_the_processors_that_this_process_may_use() -> None:
     usable = os.sched_getaffinity(0)
     assert available_workers() == len(usable)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,11 @@ def test_encode_ordinary_is_the_reference_without(text: str) -> None:
     assert ids == expected_ids(text, {})
     assert ids == TOKENIZER.encode(text, allowed_special=())
     assert TOKENIZER.decode(ids) == text
+
+
+def test_allowed_special_tokens_may_come_from_a_generator() -> None:
+    allowed: Any = (text for text in SPECIAL)
+    assert TOKENIZER.encode(SPECIAL[0], allowed) == [TOKENIZER.special_tokens[SPECIAL[0]]]
 
 
 @settings(max_examples=150)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,6 +235,9 @@ def test_missing_bytes_doubled_names_and_shared_ranks_are_refused() -> None:
         VocabularyError, match=r"2 of the 256 bytes have no token, the first is b'\\n'"
     ):
         Vocabulary({b: t for b, t in BYTES.items() if b not in (10, 13)}, [], {})
+    no_text: Any = [b"x"]
+    with pytest.raises(VocabularyError, match=r"special token b'x': expected text"):
+        Vocabulary.from_merges([], no_text)
     with pytest.raises(VocabularyError, match=r"special token '<x>' is named twice"):
         Vocabulary.from_merges([], ["<x>", "<x>"])
     with pytest.raises(VocabularyError, match=r"tokens b'b' and b'ab' share the rank 98"):

@@ -31,18 +31,18 @@ if hasattr(os, "register_at_fork"):
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
 
-_is_reported_elsewhere = False
+_n_reporting = 0  # callers that report compiling themselves
 
 
 @contextlib.contextmanager
 def reported_elsewhere() -> Iterator[None]:
     """Do not report compiling inside the `with`."""
-    global _is_reported_elsewhere
-    _is_reported_elsewhere = True
+    global _n_reporting
+    _n_reporting += 1
     try:
         yield
     finally:
-        _is_reported_elsewhere = False
+        _n_reporting -= 1
 
 
 class Kernel:
@@ -121,7 +121,7 @@ class Kernel:
         name = f"{self.name}-{digest}.o"
         if self.source and (found := machine_code.load(name, what)) is not None:
             return found
-        if not _is_reported_elsewhere:
+        if not _n_reporting:
             warn_once("compiling kernels for this machine; this happens once and takes 20 seconds")
         try:
             compiler = _checked_compiler()
