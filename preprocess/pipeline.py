@@ -74,30 +74,17 @@ class BuildResult:
 
 
 def build(
-    *,
-    train: StrPath | Iterable[StrPath] = (),
-    val: StrPath | Iterable[StrPath] = (),
-    val_fraction: float | None = None,
-    out: StrPath = "data",
-    name: str = "",
+    *, train: StrPath | Iterable[StrPath] = (), val: StrPath | Iterable[StrPath] = (),
+    val_fraction: float | None = None, out: StrPath = "data", name: str = "",
     tokenizer: StrPath | None = None,
-    vocab_size: int = 32_000,
-    pattern: str | None = None,
-    special_tokens: Iterable[str] = (),
+    vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
-    min_frequency: int = 2,
-    end_of_text: str | None = None,
-    begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024,
-    workers: int | None = None,
-    shard_tokens: int | None = None,
-    split_documents: bool = False,
-    max_minutes: float | None = None,
-    memory_limit: int | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    shard_tokens: int | None = None, split_documents: bool = False,
+    max_minutes: float | None = None, memory_limit: int | str | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
 ) -> BuildResult:
     """Train a tokenizer unless one is given, encode train and validation text, put all in place.
 
@@ -252,24 +239,14 @@ def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> 
 
 
 def train(
-    *,
-    paths: StrPath | Iterable[StrPath],
-    out: StrPath = "tokenizer.json",
-    vocab_size: int = 32_000,
-    pattern: str | None = None,
-    special_tokens: Iterable[str] = (),
+    *, paths: StrPath | Iterable[StrPath], out: StrPath = "tokenizer.json",
+    vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
-    min_frequency: int = 2,
-    end_of_text: str | None = None,
-    begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024,
-    workers: int | None = None,
-    max_minutes: float | None = None,
-    memory_limit: int | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    max_minutes: float | None = None, memory_limit: int | str | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
@@ -303,23 +280,13 @@ def train(
 
 
 def encode(
-    *,
-    paths: StrPath | Iterable[StrPath],
-    tokenizer: StrPath,
-    pattern: str | None = None,
-    out: StrPath = "train.bin",
-    end_of_text: str | None = None,
-    begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024,
-    workers: int | None = None,
-    shard_tokens: int | None = None,
-    split_documents: bool = False,
-    max_minutes: float | None = None,
-    memory_limit: int | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
+    out: StrPath = "train.bin", end_of_text: str | None = None, begin_of_text: str | None = None,
+    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    shard_tokens: int | None = None, split_documents: bool = False,
+    max_minutes: float | None = None, memory_limit: int | str | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
@@ -339,14 +306,9 @@ def encode(
 
 
 def count(
-    *,
-    paths: StrPath | Iterable[StrPath],
-    tokenizer: StrPath,
-    pattern: str | None = None,
-    separator: str = END_OF_TEXT,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024,
-    workers: int | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
+    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Count documents and tokens of text files without writing anything.
