@@ -35,23 +35,10 @@ if TYPE_CHECKING:
     from bpe.word_level import WordLevelTokenizer
 
 __all__ = [
-    "UNICODE_VERSION",
-    "AddedToken",
-    "EncodingError",
-    "HuggingFaceTokenizer",
-    "PatternError",
-    "PretokenCounts",
-    "TokenbinError",
-    "Tokenizer",
-    "TokenizerFileError",
-    "TrainingError",
-    "UnsupportedTokenizerError",
-    "Vocabulary",
-    "VocabularyError",
-    "WordLevelTokenizer",
-    "load_tokenizer",
-    "train_bpe",
-    "train_from_counts",
+    "UNICODE_VERSION", "AddedToken", "EncodingError", "HuggingFaceTokenizer", "PatternError",
+    "PretokenCounts", "TokenbinError", "Tokenizer", "TokenizerFileError", "TrainingError",
+    "UnsupportedTokenizerError", "Vocabulary", "VocabularyError", "WordLevelTokenizer",
+    "load_tokenizer", "train_bpe", "train_from_counts",
 ]
 
 _MODULE_OF = {

@@ -77,7 +77,6 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
         FlatTokens(ids, offsets, next_array(int(offsets[-1]), np.uint8)),
         PairTable(*columns) if head["merges"] else None,
         [AddedToken(**token) for token in head["added"]], whole_first=head["whole_first"],
-        ranked_by_bytes=head["ranked_by_bytes"],
     )
     parts = TokenizerParts(
         vocabulary=vocabulary,
@@ -98,7 +97,6 @@ def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None
         "outside": sorted(parts.outside),
         "added": [asdict(token) for token in vocabulary.added_tokens],
         "whole_first": vocabulary.whole_first,
-        "ranked_by_bytes": vocabulary.ranked_by_bytes,
         "merges": pairs is not None,
         "tokens": len(tokens.ids),
         "pairs": 0 if pairs is None else len(pairs.ranks),

@@ -82,7 +82,6 @@ class Vocabulary:
             (Hugging Face's `ignore_merges`).
 
     Attributes:
-        ranked_by_bytes: The ids are tiktoken's ranks.
         pairs: `pair_table()` of a list of merges; None for tiktoken's ranks.
 
     Raises:
@@ -97,7 +96,7 @@ class Vocabulary:
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
         self.tokens = dict(tokens)
-        self.whole_first, self.ranked_by_bytes = whole_first, False
+        self.whole_first = whole_first
         self._ids = _checked_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
@@ -107,12 +106,12 @@ class Vocabulary:
     @classmethod
     def restored(
         cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
-        whole_first: bool, ranked_by_bytes: bool,
+        whole_first: bool,
     ) -> Vocabulary:
         """Make a vocabulary from its attributes, unchecked; `tokens` is built when first used."""
         vocabulary = cls.__new__(cls)
         vocabulary.flat = tokens
-        vocabulary.whole_first, vocabulary.ranked_by_bytes = whole_first, ranked_by_bytes
+        vocabulary.whole_first = whole_first
         vocabulary.added_tokens = tuple(added_tokens)
         vocabulary._merges, vocabulary.pairs = None, pairs
         return vocabulary
@@ -167,9 +166,13 @@ class Vocabulary:
                 )
             tokens[rank] = token
         vocabulary = cls(tokens, (), special_tokens, whole_first=True)
-        vocabulary.ranked_by_bytes = True
         vocabulary._merges = vocabulary.pairs = None
         return vocabulary
+
+    @property
+    def ranked_by_bytes(self) -> bool:
+        """Whether the ids are tiktoken's ranks."""
+        return self.pairs is None
 
     @property
     def merges(self) -> list[Pair]:
