@@ -288,7 +288,7 @@ class _Console(NamedTuple):
         if self.settings.json:
             import json
 
-            lines = [json.dumps(value, ensure_ascii=False, indent=2, default=str)]
+            lines = [json.dumps(value, ensure_ascii=False, indent=2, default=os.fspath)]
         for line in lines:
             print(line)
         return True

@@ -46,7 +46,7 @@ def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
             f"{path}: there is no {TOKENIZER_FILE} beside it; name the tokenizer that it was built"
             " with (--tokenizer)"
         )
-    return load_tokenizer(given or beside)
+    return load_tokenizer(beside if given is None else given)
 
 
 def decode_range(

@@ -76,9 +76,9 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
     settings, _ = _run_of(bin_path)
     try:
         read = pass_of(settings, tokenizer, bin_path.stem)
+        names, sources = list(read.names.values()), read.sources
     except TokenbinError as error:
         raise RebuildError(str(error)) from error
-    names, sources = list(read.names.values()), read.sources
     starts_of(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
     found = [(source.name, source.n_bytes) for source in sources]

@@ -152,8 +152,10 @@ def _opened(path: str) -> TokenFile:
     seen = _identity(path)
     with _lock:
         identity, file = _files.pop(path, ((), None))
-        if file is None or not seen or identity != seen:
-            file = open_tokens(path)
+    # Without the lock, which no other thread, nor a process forked meanwhile, shall wait for.
+    if file is None or not seen or identity != seen:
+        file = open_tokens(path)
+    with _lock:
         _files[path] = seen, file
         if len(_files) > _FILES_KEPT:
             del _files[next(iter(_files))]

@@ -115,10 +115,11 @@ def _check_token_file(
     path: Path, tokenizer_path: StrPath | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
     manifest_path, bin_path = path.with_suffix(".json"), path.with_suffix(".bin")
-    beside = bin_path.parent / TOKENIZER_FILE
+    is_beside = tokenizer_path is None
+    chosen = bin_path.parent / TOKENIZER_FILE if tokenizer_path is None else Path(tokenizer_path)
     expected = [manifest_path, bin_path, bin_path.with_suffix(".docs")]
     # A tokenizer that is given may be a directory, or a name.
-    if found := _no_files(expected if tokenizer_path else [*expected, beside]):
+    if found := _no_files([*expected, chosen] if is_beside else expected):
         return found
     rebuilt = _rebuild_small_files(bin_path, tokenizer_path, progress) if repair else []
     try:
@@ -138,11 +139,12 @@ def _check_token_file(
     try:
         tokenizer, wanted = tokenizer_of(bin_path, tokenizer_path), manifest.tokenizer_fingerprint
         if tokenizer.fingerprint != wanted:
-            other = f"{tokenizer_path or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
+            name = TOKENIZER_FILE if is_beside else tokenizer_path
+            other = f"{name} is {tokenizer.fingerprint[:16]}..."
             raise TokenFileError(f"built with the tokenizer {wanted[:16]}..., and {other}")
     except TokenbinError as error:
         return [*findings, Finding(bin_path, False, str(error).removeprefix(f"{bin_path}: "))]
-    findings.append(_check_tokenizer(Path(tokenizer_path or beside), tokenizer))
+    findings.append(_check_tokenizer(chosen, tokenizer))
     if all(finding.sound for finding in findings):
         file = open_tokens(bin_path)
         return [*findings, _check_sample(file, tokenizer), _check_sources(file, tokenizer, deep)]

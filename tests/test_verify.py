@@ -360,6 +360,19 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     assert any("cannot be repaired: no stats.json beside it" in line for line in found)
 
 
+def test_a_source_that_is_gone_is_a_finding(built: Path, tmp_path: Path) -> None:
+    text, path = tmp_path / "text", tmp_path / "data" / "train.bin"
+    text.write_bytes((built.parent / "text").read_bytes())
+    build(train=text, val=text, out=tmp_path / "data", vocab_size=280)
+    text.unlink()
+    assert not damages(verify(path))
+    assert any("text: no such file" in finding.text for finding in verify(path))
+    assert any("text: no such file" in line for line in damages(verify(path, deep=True)))
+    flip(path, 100)
+    found = damages(verify(path, repair=True))
+    assert any("cannot be repaired" in line and "text: no such file" in line for line in found)
+
+
 @pytest.mark.parametrize("name", ["train.bin", "train.docs"])
 @pytest.mark.parametrize("how", ["cut", "remove", "extend"])
 def test_a_repair_that_fails_makes_nothing_up(

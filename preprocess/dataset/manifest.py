@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -213,7 +214,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
             manifest = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
             raise TokenFileError(
-                f"{path}: not a manifest: {error}; build the files again"
+                f"{path}: not a manifest: {error}{_found_at(error, data)}; build the files again"
             ) from error
         return manifest._with_digests(data, path)
 
@@ -234,8 +235,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 try:
                     found = msgspec.convert(content.get(key), tuple[str, ...])
                 except msgspec.ValidationError as error:
+                    what = f"is {str(content[key])[:80]!r}" if key in content else "is missing"
                     raise TokenFileError(
-                        f'{where}: "{key}" should be a list of digests: {error}; build the files'
+                        f'{where}: "{key}" should be a list of digests and {what}; build the files'
                         " again"
                     ) from error
                 n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
@@ -263,3 +265,11 @@ def manifest_is_as_written(content: bytes) -> bool:
     """Return True if no byte of a NAME.json was changed since it was written."""
     before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
+
+
+def _found_at(error: msgspec.ValidationError, data: Any) -> str:
+    """Describe the value at the place that an error names; "" where it names none."""
+    place = re.search(r"- at `\$(.*)`$", str(error))
+    for key in re.findall(r"\w+", place[1]) if place else ():
+        data = data[int(key) if isinstance(data, list) else key]
+    return f", found {str(data)[:80]!r}" if place else ""
