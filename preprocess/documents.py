@@ -205,14 +205,20 @@ def prepare(
 
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """Return (batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow."""
+    """(batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow is fine."""
     from bpe.separated import places
 
-    bounds = places(batch.bounds)
-    replaced = [replace_invalid(batch.buffer[start:end].tobytes()) for start, end in bounds]
-    chosen = np.array([not (n and skip) for _, n in replaced], np.bool_)
-    texts = [text if keep else b"" for (text, _), keep in zip(replaced, chosen, strict=True)]
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    text, starts, n_replaced = bytearray(), [], 0
+    chosen = np.ones(len(batch), np.bool_)
+    for number, (start, end) in enumerate(places(batch.bounds)):
+        document = batch.buffer[start:end].tobytes()
+        replaced, n_in_document = replace_invalid(document)
+        starts.append(len(text))
+        if n_in_document and skip:
+            chosen[number] = False
+        else:
+            n_replaced += n_in_document
+            text += replaced
     kept, spans = batch.select(chosen), batch.spans
     if spans is not None:
         document_of = spans.document_of(batch.bounds)
@@ -221,13 +227,14 @@ def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, i
             len(replace_invalid(batch.buffer[begin:place].tobytes())[0])
             for begin, place in zip(begins, spans.bounds, strict=True)
         ]
-        shift = offsets[:-1] - batch.bounds[::2]
+        shift = np.array(starts, np.int64) - batch.bounds[::2]
         spans = replace(spans, bounds=begins + sizes).moved(document_of, chosen, shift)
-    buffer = np.frombuffer(b"".join(texts), np.uint8)
-    new_bounds = np.stack([offsets[:-1], offsets[1:]], axis=1)[chosen].ravel()
-    n_replaced = 0 if skip else sum(n for _, n in replaced)
-    kept = replace(kept, buffer=buffer, bounds=new_bounds, spans=spans)
-    return kept, len(batch) - len(kept), n_replaced
+    offsets = np.append(np.array(starts, np.int64)[chosen], len(text))
+    buffer = np.frombuffer(text, np.uint8)
+    buffer.flags.writeable = False
+    bounds = np.repeat(offsets, 2)[1:-1]
+    n_skipped = len(batch) - len(kept)
+    return replace(kept, buffer=buffer, bounds=bounds, spans=spans), n_skipped, n_replaced
 
 
 class LookAlikes:
