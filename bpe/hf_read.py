@@ -307,7 +307,7 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
             refuse(path, found, f"expected {expected_id}, as Hugging Face would number it")
         next_id += text not in ids
         if text in added_tokens:
-            refuse(path, f"{name} {text!r} stands there twice", "expected each token once")
+            refuse(path, f"{name} {text!r} appears twice", "expected each token once")
         added_tokens[text] = AddedToken(text, expected_id, **flags)
     for late in (False, True):
         alike = [token for token in added_tokens.values() if token.normalized == late]

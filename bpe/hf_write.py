@@ -33,7 +33,7 @@ from bpe.vocabulary import AddedToken, Vocabulary
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """What a tokenizer file says.
+    """Contents of a tokenizer file.
 
     Attributes:
         vocabulary: Tokens, merges and special tokens.

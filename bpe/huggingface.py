@@ -255,6 +255,6 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
     else:
         return dict(top)
-    # The library would renumber those that the model no longer contains.
+    # The library would renumber added tokens that are missing from the model.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}

@@ -404,7 +404,7 @@ def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoRet
                     f"merge {rank} of {left!r} and {right!r}: {token!r} is not in the vocabulary"
                 )
         if pair in seen:
-            raise VocabularyError(f"merge {rank} of {left!r} and {right!r} stands there twice")
+            raise VocabularyError(f"merge {rank} of {left!r} and {right!r} appears twice")
         seen.add(pair)
     raise AssertionError("all merges fit")
 

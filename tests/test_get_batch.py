@@ -10,6 +10,7 @@ import written
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preprocess import sampling
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import windows_of
@@ -145,6 +146,22 @@ def test_path_is_opened_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(path.parent)
     get_batch("train.bin", 2, 3)
     assert opened == [str(path)]
+
+
+def test_no_other_thread_waits_while_a_file_is_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is forked meanwhile would inherit a lock that nobody releases."""
+    locked = []
+
+    def opened(name: str) -> TokenFile:
+        locked.append(sampling._lock.locked())
+        return open_tokens(name)
+
+    monkeypatch.setattr(sampling, "open_tokens", opened)
+    monkeypatch.setattr(sampling, "_files", {})
+    get_batch(path, 1, 3)
+    assert locked == [False]
 
 
 def test_relative_path_follows_the_working_directory(

@@ -345,7 +345,7 @@ def added(**changes: object) -> dict[str, object]:
         ),
         ({"added_tokens__0__special": 1}, r"added_tokens\[0\].special .* is 1: only false or true"),
         ({"added_tokens__0__id": 400}, r"has the id 400: expected 260, as Hugging Face would"),
-        ({"added_tokens": [added(), added()]}, r"added_tokens\[1\] '<\|end\|>' stands there twice"),
+        ({"added_tokens": [added(), added()]}, r"added_tokens\[1\] '<\|end\|>' appears twice"),
         ({"added_tokens": [added(content="<new>", id=262)]}, r"has the id 262: expected 261, as"),
     ],
 )

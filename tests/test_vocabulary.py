@@ -205,7 +205,7 @@ def test_a_vocabulary_that_is_not_ranks_says_so(
         ({256: b"a"}, [], {}, r"token b'a' has two ids, 97 and 256"),
         ({}, [(b"a", b"bc")], {}, r"merge 0 of b'a' and b'bc': b'bc' is not in the vocabulary"),
         ({}, [(b"a", b"b")], {}, r"merge 0 of b'a' and b'b': b'ab' is not in the vocabulary"),
-        ({256: b"ab"}, [(b"a", b"b")] * 2, {}, r"merge 1 of b'a' and b'b' stands there twice"),
+        ({256: b"ab"}, [(b"a", b"b")] * 2, {}, r"merge 1 of b'a' and b'b' appears twice"),
         ({}, [], {"": 256}, r"special token '': expected text of one character or more"),
         ({}, [], {"\ud800": 256}, r"is not valid Unicode: character 0 is a surrogate"),
         ({}, [], {"<x>": -5}, r"special token '<x>' has the id -5"),

@@ -208,7 +208,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
 
 @kernel
 def begins_beyond_ascii(buffer, start, stop):
-    """Whether the first character, or the one after a space, has several bytes."""
+    """Return True if the first character, or the one after a space, is not ASCII."""
     always_inline()
     at = np.uint64(start)
     if buffer[at] == 0x20 and start + 1 < stop:

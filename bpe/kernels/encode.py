@@ -154,12 +154,12 @@ KEY_PARTS = np.array(
     + [0, 0, 0, LONG],
     np.uint64,
 )
-"""At 4 * n, two masks of the key of a pre-token of n bytes, then two words that are set on top of
-it; at the end for those that are too long."""
+"""At 4 * n, two masks of the key of a pre-token of n bytes, then two words to set in it; at the end
+those for pre-tokens that are too long for a key."""
 
 PADDING = np.array([2**64 - (1 << 8 * n) for n in range(TOKEN_BYTES + 1)] + [2**64 - 1], np.uint64)
-"""What fills the 8 bytes of a token of n bytes: 0xFF, which is in no UTF-8. It replaces all bytes
-of longer ones."""
+"""uint64[TOKEN_BYTES + 2], at n the padding of a token of n bytes to 8: 0xFF, which is in no UTF-8.
+The last entry replaces all bytes, for longer tokens."""
 
 
 @kernel
@@ -227,7 +227,7 @@ def pack_ids(tables, ids, n):
 
 @kernel
 def span_of(scratch, row):
-    """Where the pre-token of a miss begins and ends."""
+    """Return the start and the end of the pre-token of a miss, in bytes."""
     always_inline()
     i = np.uint64(scratch.group[MISSES + row])
     return scratch.positions[i], scratch.positions[i + np.uint64(1)]
@@ -412,7 +412,7 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 
 @kernel
 def thread_hash(low, high):
-    """A hash of a key of 16 bytes, of which the highest bits are well mixed."""
+    """Return a hash of a 16-byte key; its highest bits are well mixed."""
     mixed = rotate(multiply(low, FACTOR), np.uint64(32)) ^ high
     return multiply(mixed, _OTHER_FACTOR)
 
