@@ -18,15 +18,18 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from bpe.bit_set import set_bits
 from bpe.errors import EncodingError, VocabularyError
 from bpe.huge_pages import zeros
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as kernels
-from bpe.kernels import merge_tables, split
-from bpe.kernels import words as word_kernels
+from bpe.kernels import group, merge_tables, split
 from bpe.kernels.jit import bind, pack
+from bpe.kernels.merge_short import MAX_SHORT
+from bpe.kernels.misses import FACTOR
 from bpe.kernels.words import PretokenCache
 from bpe.patterns import PATTERNS
+from bpe.pretoken_cache import SharedPretokenCache, empty_cache, is_full
 from bpe.pretokenize import Pretokenizer, read_only, splitting
 from bpe.separated import joined
 
@@ -36,24 +39,16 @@ if TYPE_CHECKING:
 
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
-# Numbers of 8 bytes in the tables. Hashing touches every page of a table, so all of it becomes
-# resident: tables are small for short texts, and later have room for 100 MB of English.
-_SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19
-_SHORT_ROWS, _ROWS, _MOST_ROWS = 2**15, 2**21, 2**23
-_SHORT_LONG_ROWS, _LONG_ROWS, _MOST_LONG_ROWS = 2**11, 2**17, 2**21
-_SHORT_ARENA, _ARENA = 2**16, 2**23
+_SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pretoken_cache`
 # Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; and while
 # another thread enlarges the cache.
-_GROUPS_PER_CALL, _GROUPS_MEANWHILE = 512, 64
-_NO_LIMIT = 2**62
-# Bytes of text that an encoder encodes before the table of tokens is filled: that takes as long as
-# the table saves in a few of these.
+_GROUPS_PER_CALL, _GROUPS_MEANWHILE, _NO_LIMIT = 512, 64, 2**62
+# Bytes that an encoder encodes before the table of tokens is filled, which takes milliseconds.
 _FILLED_AFTER = 2**20
 _NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
 _NOT_NARROW = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
-# Bytes of a text that is encoded by two kernel calls with arguments that were packed once. Their
-# scratch has room for one pre-token as long as that.
+# Bytes of a text that is encoded by two kernel calls with arguments that were packed once.
 _SHORT_TEXT = 2048
 assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
@@ -62,118 +57,36 @@ _BEGINNING = np.array([0, -1, 0, 1], np.int64).data
 _KEPT_IDS = 2**24
 
 
-class SharedPretokenCache:
-    """The cache of encoded pre-tokens of one tokenizer, for any number of threads at a time.
-
-    Attributes:
-        current: The number of the arena, with which pieces of it become invalid; the cache; the
-            cache, packed. Threads that hold one that was replaced may go on with it: what they add
-            to it is lost, and merged again.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._replace(0, _empty_cache(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA))
-
-    def _replace(self, number: int, cache: PretokenCache) -> None:
-        self.current = number, cache, pack(cache)
-
-    def make_room(self, full: PretokenCache | None = None) -> bool:
-        """Replace a full cache, unless that has been done; None: any, by a large one that is empty.
-
-        False: another thread is replacing it.
-        """
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            number, cache, _ = self.current
-            if full is None or cache is full:
-                larger = None if full is None else _enlarged(full)
-                if larger is None:
-                    number, larger = number + 1, _empty_cache(_ROWS, _LONG_ROWS, _ARENA)
-                self._replace(number, larger)
-        finally:
-            self._lock.release()
-        return True
-
-
-def _empty_cache(rows: int, long_rows: int, arena: int) -> PretokenCache:
-    """Return an empty cache with so many numbers in its tables."""
-    ids, used, own = zeros(arena, np.uint64), np.zeros(3, np.int64), np.zeros(0, np.int64)
-    tables = zeros(rows, np.uint64), zeros(long_rows, np.uint64), ids, ids.view(np.uint8)
-    return _with_limits(PretokenCache(*tables, used=used, limits=used, own=own))
-
-
-def _with_limits(cache: PretokenCache) -> PretokenCache:
-    """Three quarters of all rows may be taken; a row has four numbers, a long one two."""
-    sizes = len(cache.rows) // 4 * 3 // 4, len(cache.long_rows) // 2 * 3 // 4, len(cache.arena)
-    return cache._replace(limits=np.array(sizes, np.int64))
-
-
-def _is_full(cache: PretokenCache) -> NDArray[np.bool]:
-    """Return bool[3]: what is to be replaced: rows, long rows, or the arena and so everything.
-
-    It does what the kernel `is_full` does, of which loading the machine code takes milliseconds.
-    """
-    return cache.used > cache.limits
-
-
-def _enlarged(cache: PretokenCache) -> PretokenCache | None:
-    """Return the same rows in larger tables; None if these have grown as far as they may."""
-    rows, long_rows = cache.rows, cache.long_rows
-    rows_full, long_rows_full, arena_full = _is_full(cache)
-    if (
-        arena_full
-        or (rows_full and len(rows) >= _MOST_ROWS)
-        or (long_rows_full and len(long_rows) >= _MOST_LONG_ROWS)
-    ):
-        return None
-    larger = cache._replace(own=np.zeros(4, np.int64))  # rows that are moved are counted already
-    if rows_full:
-        larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
-        word_kernels.move_rows(rows, larger)
-    if long_rows_full:
-        n = min(4 * len(long_rows), _MOST_LONG_ROWS)
-        larger = larger._replace(long_rows=zeros(n, np.uint64))
-        word_kernels.move_long_rows(long_rows, larger)
-    return _with_limits(larger._replace(own=cache.own))
-
-
 def _power_of_two_above(n: int) -> int:
     return 1 << int(n).bit_length()
 
 
-def group_scratch() -> kernels.Scratch:
+def group_scratch() -> group.Scratch:
     """Return memory for one group of pre-tokens."""
     # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
     # written for that, and eight more than it has bits; eight are read at a time.
-    n = kernels.GROUP + 80
-    tail = np.empty(kernels.TAIL, np.uint8)
-    return kernels.Scratch(
-        positions=np.empty(n, np.int64),
-        group=np.empty(int(kernels.MISSES) + 2 * n, np.uint32),
-        keys=np.empty(4 * kernels.KEYS, np.uint64),
-        found=np.empty(2 * kernels.KEYS, np.uint64),
-        unseen=np.empty(kernels.KEYS, np.uint32),
-        new_ids=np.empty(kernels.LONGEST_CACHED + 1, np.uint32),
-        tail=tail,
-        tail_text=read_only(tail),
-        symbols=np.empty(merging.MAX_SHORT, np.uint32),
+    n = group.GROUP + 80
+    tail = np.empty(group.TAIL, np.uint8)
+    return group.Scratch(
+        positions=np.empty(n, np.int64), group=np.empty(int(group.MISSES) + 2 * n, np.uint32),
+        keys=np.empty(4 * group.KEYS, np.uint64), found=np.empty(2 * group.KEYS, np.uint64),
+        unseen=np.empty(group.KEYS, np.uint32),
+        new_ids=np.empty(group.LONGEST_CACHED + 1, np.uint32),
+        tail=tail, tail_text=read_only(tail), symbols=np.empty(MAX_SHORT, np.uint32),
         packed=np.empty(merging.BLOCKED, np.uint32),
         least=np.empty(merging.BLOCKED // 16, np.uint32),
-        begins=np.empty(merging.OVERLAP + 1, np.uint32),
-        **_rows(merging.SCRATCH_BYTES),
+        begins=np.empty(merging.OVERLAP + 1, np.uint32), **_rows(merging.SCRATCH_BYTES),
     )
 
 
 def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
     """Return the arrays of `Scratch` that grow with the longest pre-token."""
-    n_bucketed = longest if longest >= merging.MIN_BUCKETED else 0
+    is_bucketed = longest >= merging.MIN_BUCKETED
     return {
         "rows": np.empty(4 * longest, np.uint32),
         "heap": np.empty(2 * longest + 3, np.uint64),
-        "buckets": np.empty(2 * n_ranks if n_bucketed else 0, np.uint32),
-        "entries": np.empty(6 * n_bucketed, np.uint32),
+        "buckets": np.empty(2 * n_ranks if is_bucketed else 0, np.uint32),
+        "entries": np.empty(6 * longest if is_bucketed else 0, np.uint32),
     }
 
 
@@ -219,18 +132,13 @@ class EncoderTables:
         if n_whole:
             merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
         self.tables = merge_tables.Tables(
-            byte_ids=vocabulary.byte_ids,
-            byte_pairs=np.empty(65536, np.uint64),
+            byte_ids=vocabulary.byte_ids, byte_pairs=np.empty(65536, np.uint64),
             characters=np.empty(merge_tables.CHARACTERS, np.uint32),
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
-            tokens=_no_tokens(),
-            packing=packing,
-            whole=whole,
-            whole_bytes=whole_bytes,
-            whole_offsets=whole_offsets,
-            whole_ids=whole_ids,
+            tokens=_no_tokens(), packing=packing, whole=whole,
+            whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
         )
         token_bytes = read_only(token_bytes)
         first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
@@ -260,9 +168,8 @@ class EncoderTables:
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """As `kernels.token_hash`, of each."""
-    bits = kernels.TOKEN_BITS
-    mixed = words * kernels.FACTOR
+    """Return `kernels.token_hash` of each."""
+    bits, mixed = kernels.TOKEN_BITS, words * FACTOR
     return mixed << np.uint64(bits) | mixed >> np.uint64(64 - bits)
 
 
@@ -278,11 +185,8 @@ def _no_tokens() -> NDArray[np.uint64]:
 def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any]) -> None:
     """Put tokens of up to TOKEN_BYTES bytes that are encoded as one into `Tables.tokens`.
 
-    Args:
-        tables: Complete except for this table.
-        data: uint8[n_bytes], the tokens, one after the other. Of two with one place in the table
-            the first is kept, which mostly has the lower id.
-        offsets: int64[n_tokens + 1], where each begins and ends.
+    Token t is `data[offsets[t] : offsets[t + 1]]`, `uint8`. Of two with one place in the table the
+    first is kept, which mostly has the lower id.
     """
     lengths = np.diff(offsets)
     # The end of a token that ends with 0xFF could not be told from its padding.
@@ -296,14 +200,12 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     ends = np.cumsum(lengths)
     # Each is a pre-token and a document. They are merged with a cache of their own.
     room = 8 * _power_of_two_above(len(ends))
-    cache = pack(_empty_cache(room, 16, 2 * room))
+    cache = pack(empty_cache(room, 16, 2 * room))
     bounds, token_offsets = read_only(np.append(0, ends)), np.zeros(len(ends) + 1, np.int64)
     documents = kernels.Documents(bounds, token_offsets, _NOTHING_AROUND)
     starts = np.zeros(len(text) // 64 + 1, np.uint64)
-    bits = np.zeros(64 * len(starts), np.uint8)
-    bits[bounds] = 1
-    starts.view(np.uint8)[:] = np.packbits(bits, bitorder="little")
-    ids = np.empty(len(text) + kernels.COPIED, np.uint32)
+    set_bits(starts, bounds)
+    ids = np.empty(len(text) + group.COPIED, np.uint32)
     cursor, own = np.array([0, -1, 0, 0], np.int64), np.zeros(4, np.int64)
     thread_cache = np.zeros(8, np.uint64)
     kernels.encode_pretokens(
@@ -320,8 +222,7 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
 class Encoder:
     """Encodes documents; pre-tokens that it merges are cached for all encoders of the tables.
 
-    An encoder belongs to one thread at a time. Its methods hold the interpreter lock only between
-    kernels, so that several encoders on several threads run side by side.
+    An encoder belongs to one thread at a time; kernels run without the interpreter lock.
 
     Args:
         tables: Shared with any number of other encoders.
@@ -340,10 +241,8 @@ class Encoder:
         if self._dtype not in (np.uint16, np.uint32):
             raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
         self._check_fits((1 << int(tables.tables.packing[0])) - 1)
-        self._preparation = preparation
-        self._pretokenizer = tables.pretokenizer
-        self._tables = tables
-        self._shared = tables.cache
+        self._preparation, self._pretokenizer = preparation, tables.pretokenizer
+        self._tables, self._shared = tables, tables.cache
         self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
         self._scratch = group_scratch()
@@ -353,15 +252,15 @@ class Encoder:
         self._encode_short: Callable[[bytes], list[int] | None] | None = None
 
     def encode(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *, prefix_id: int = -1,
-        suffix_id: int = -1, starts_mid_document: bool = False, ends_mid_document: bool = False,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the ids of all documents, one after the other.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8. Bytes that are not have some ids, but no
-                particular ones, and some may have none.
+            buffer: uint8[n_bytes], well-formed UTF-8. The ids of other bytes are not defined.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
             prefix_id: Put before each document, -1 for nothing.
@@ -370,13 +269,11 @@ class Encoder:
             ends_mid_document: The last document continues in a later call: it gets no suffix.
             gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
                 all the same; bytes between two documents have no ids.
-            memory: Returns uint8[n], which nobody else has, for the number n of bytes that the ids
-                can take at most: they are put there. None, or a preparation: new memory, of which
-                no more is kept than there are ids.
+            memory: Returns uint8[n] for the ids, which take n bytes at most. Not called if there is
+                a preparation; None: new memory, of just their size.
 
         Returns:
-            dtype[n_tokens], the ids; int64[n_documents + 1], where each document's ids begin and
-            end.
+            dtype[n_tokens], the ids; int64[n_documents + 1], where those of each document begin.
 
         Raises:
             EncodingError: An id before or after documents does not fit into the encoder's type.
@@ -386,9 +283,10 @@ class Encoder:
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = joined(buffer, offsets)
             gaps = False
-        around: dict[str, Any] = {"prefix_id": prefix_id, "suffix_id": suffix_id}
-        around["starts_mid_document"] = starts_mid_document
-        around["ends_mid_document"] = ends_mid_document
+        around: dict[str, Any] = {
+            "prefix_id": prefix_id, "suffix_id": suffix_id,
+            "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
+        }
         view = self.encode_view
         if self._preparation is not None:
             return self._preparation.encode(view, buffer, offsets, frozenset(), **around)
@@ -409,8 +307,9 @@ class Encoder:
         return cache, packed
 
     def encode_view(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *, prefix_id: int = -1,
-        suffix_id: int = -1, starts_mid_document: bool = False, ends_mid_document: bool = False,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As `encode`, without preparation; without `memory`, ids stay until the next call.
@@ -423,7 +322,7 @@ class Encoder:
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
         n_documents = len(offsets) - 1
-        capacity = len(buffer) + 2 * n_documents + kernels.COPIED
+        capacity = len(buffer) + 2 * n_documents + group.COPIED
         if memory is not None:
             ids = memory(capacity * 4).view(np.uint32)
         elif capacity <= len(self._ids):
@@ -435,16 +334,13 @@ class Encoder:
         starts = self._pretokenizer.boundaries(buffer, offsets)
         narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NOT_NARROW
         written: NDArray[Any] = narrow if len(narrow) else ids
-        scratch = self._packed_scratch
+        scratch, source = self._packed_scratch, read_only(buffer)
         token_offsets = np.zeros(n_documents + 1, np.int64)
         around = np.array([prefix_id, suffix_id, ends_mid_document, gaps], np.int64)
         documents = kernels.Documents(read_only(offsets), token_offsets, around)
-        cursor = np.array([0, -1, 0, 0], np.int64)
-        n_ids = 0
+        cursor, n_ids = np.array([0, -1, 0, 0], np.int64), 0
         if n_documents and prefix_id >= 0 and not starts_mid_document:
-            written[0] = prefix_id
-            n_ids = 1
-        source = read_only(buffer)
+            written[0], n_ids = prefix_id, 1
         in_the_way = False  # another thread is enlarging the cache
         while cursor[0] < len(starts):
             cache, packed = self._cache()
@@ -460,8 +356,8 @@ class Encoder:
                 scratch = pack(self._scratch._replace(**larger))
                 in_the_way = False
             else:
-                is_full = cursor[0] < len(starts) and _is_full(cache).any()
-                in_the_way = bool(is_full) and not self._shared.make_room(cache)
+                needs_room = cursor[0] < len(starts) and bool(is_full(cache).any())
+                in_the_way = needs_room and not self._shared.make_room(cache)
         if gaps:
             # A gap ends where it begins.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
@@ -486,7 +382,7 @@ class Encoder:
         """
         text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
-        ids = np.empty(_SHORT_TEXT + 2 + kernels.COPIED, np.uint32)
+        ids = np.empty(_SHORT_TEXT + 2 + group.COPIED, np.uint32)
         offsets, cursor = np.zeros(2, np.int64), np.zeros(4, np.int64)
         documents = kernels.Documents(read_only(offsets), np.zeros(2, np.int64), _NOTHING_AROUND)
         text_bytes, text_end, place, found = text.data, offsets.data, cursor.data, ids.data

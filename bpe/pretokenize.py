@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.bit_set import bits_between, set_bits
 from bpe.kernels import search, split, split_cl100k, split_rows, utf8
 from bpe.kernels.jit import pack
 from bpe.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
@@ -28,8 +29,8 @@ Offsets = NDArray[np.int64]
 Starts = NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
-# Name of a pattern -> the flags with which `split_cl100k` is its scanner; gpt2 has one of its own.
-# A pattern of the same family needs a line here and one in `bpe.patterns` (docs/patterns.md).
+# Name of a pattern -> its flags for `split_cl100k`; gpt2 has a scanner of its own. A pattern of the
+# same family needs a line here and one in `bpe.patterns` (docs/patterns.md).
 _FLAGS = {
     "cl100k": split_rows.WHOLE_END,
     "o200k": split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES,
@@ -52,11 +53,8 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
     """
     if not needle:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
-    wanted = read_only(np.frombuffer(needle, np.uint8))
-    buffer = read_only(buffer)
-    pieces = [np.empty(0, np.int64)]
-    found = np.empty(4096, np.int64)
-    position = 0
+    wanted, buffer = read_only(np.frombuffer(needle, np.uint8)), read_only(buffer)
+    pieces, found, position = [np.empty(0, np.int64)], np.empty(4096, np.int64), 0
     while position < len(buffer):
         n_found, position = search.find_all(buffer, wanted, position, found)
         pieces.append(found[:n_found].copy())
@@ -104,24 +102,21 @@ class Pretokenizer:
             offsets: int64[n_documents + 1], where documents begin; from 0 to n_bytes.
 
         Returns:
-            uint64[n_bytes // 64 + 1]: bit i % 64 of word i // 64 is set where byte i begins a
-            pre-token, and for i = n_bytes.
+            uint64[n_bytes // 64 + 1], see `bpe.bit_set`: where pre-tokens begin, and n_bytes.
 
         Raises:
             EncodingError: The pattern was written for tiktoken, which would lose some of the text.
         """
         starts = np.empty(len(buffer) // 64 + 1, np.uint64)
-        is_marked = False
         # The pieces of one step are the documents of the next.
-        for refine in self._refine:
-            refine(buffer, offsets, is_marked, starts)
-            is_marked = True
+        for i, refine in enumerate(self._refine):
+            refine(buffer, offsets, i > 0, starts)
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
         """Return the pre-tokens of one document; joined they are the document."""
         starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
-        places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
+        places = bits_between(starts, 0, len(data) + 1)
         return [data[i:j] for i, j in pairwise(places)]
 
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
@@ -133,9 +128,9 @@ class Pretokenizer:
         if self.pattern not in PATTERNS:
             return stop
         # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
-        after_letters_only = self.pattern != "gpt2"
-        arguments = read_only(buffer), position, stop, class_table(), after_letters_only
-        return int(split.safe_cut(*arguments))
+        after_letters_only, classes = self.pattern != "gpt2", class_table()
+        cut = split.safe_cut(read_only(buffer), position, stop, classes, after_letters_only)
+        return int(cut)
 
 
 _Refine = Callable[[Bytes, Offsets, bool, Starts], None]
@@ -150,8 +145,7 @@ def _splitter(step: Step, dialect: str) -> _Refine:
     def marked(buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
         if not is_marked:
             starts[:] = 0
-            bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
-            np.bitwise_or.at(starts, offsets >> 6, bits)
+            set_bits(starts, offsets)
         refine(buffer, starts)
 
     return marked

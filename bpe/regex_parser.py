@@ -48,8 +48,8 @@ def _in_a_row(parts: list[Node]) -> Node:
     lengths = [part.length for part in parts if part.length is not None]
     return Node(
         "".join(part.written for part in parts),
-        sum(lengths) if len(lengths) == len(parts) else None, sum(part.size for part in parts),
-        all(part.can_be_empty for part in parts),
+        sum(lengths) if len(lengths) == len(parts) else None,
+        sum(part.size for part in parts), all(part.can_be_empty for part in parts),
         begins=frozenset().union(*(part.begins for part in _edge(parts))),
         ends=frozenset().union(*(part.ends for part in _edge(parts[::-1]))),
     )
@@ -67,8 +67,8 @@ def _one_of(options: list[Node]) -> Node:
     lengths = {option.length for option in options}
     return Node(
         "|".join(option.written for option in options),
-        lengths.pop() if len(lengths) == 1 else None, sum(option.size for option in options),
-        any(option.can_be_empty for option in options),
+        lengths.pop() if len(lengths) == 1 else None,
+        sum(option.size for option in options), any(option.can_be_empty for option in options),
         begins=frozenset().union(*(option.begins for option in options)),
         ends=frozenset().union(*(option.ends for option in options)),
     )
@@ -137,20 +137,21 @@ class Parser:
         return found
 
     def _set(self, members: Set) -> Node:
-        key = np.packbits(members).tobytes()
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sets)
+        number = self._numbers.setdefault(np.packbits(members).tobytes(), len(self.sets))
+        if number == len(self.sets):
             self.sets.append(members)
             if len(self.sets) > 500:
                 raise self.refuse("more than 500 sets of characters")
-        number = self._numbers[key]
         here = frozenset([number])
         return Node(chr(FIRST_SET + number), 1, can_be_empty=False, begins=here, ends=here)
 
-    def _choice(self) -> Node:
+    def _enter(self, what: str) -> None:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise self.refuse(f"more than {_DEEPEST} groups inside one another")
+            raise self.refuse(f"more than {_DEEPEST} {what} inside one another")
+
+    def _choice(self) -> Node:
+        self._enter("groups")
         options = [self._sequence()]
         while self._takes("|"):
             options.append(self._sequence())
@@ -326,27 +327,24 @@ class Parser:
 
     def _class(self) -> Set:
         """Return the set that stands in brackets; the place is behind the first."""
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise self.refuse(f"more than {_DEEPEST} sets inside one another")
+        self._enter("sets")
         at = self.place - 1
         negated = self._takes("^")
         members = np.zeros(N_CODE_POINTS, np.bool_)
-        sofar: Set | None = None
-        empty = True
+        sofar, empty = np.ones(N_CODE_POINTS, np.bool_), True
         while not self._takes("]"):
             if not self._next():
                 raise self.refuse("a '[' without its ']'", at)
             if self._takes("&&"):
-                sofar = members if sofar is None else sofar & members
+                sofar = sofar & members
                 members = np.zeros(N_CODE_POINTS, np.bool_)
                 continue
             two = self.text[self.place : self.place + 2]
             if self.dialect == "tiktoken" and two in ("--", "~~"):
                 raise self.refuse(f"{two!r} in a set")
-            empty = False
             if two == "[:":
                 raise self.refuse("a set of the form '[:name:]'")
+            empty = False
             if self._takes("["):
                 members = members | self._class()
                 continue
@@ -365,8 +363,7 @@ class Parser:
                 if isinstance(end, np.ndarray) or end < first:
                     raise self.refuse("a range that does not ascend")
                 last = end
-            if self.ignores_case:
-                # Letters one by one; a range of others is as it is.
+            if self.ignores_case:  # letters one by one; a range of others is as it is
                 if first != last and not last.isascii():
                     raise self.refuse("a range beyond ASCII where case is ignored")
                 for code_point in range(ord(first), ord(last) + 1):
@@ -375,9 +372,7 @@ class Parser:
         if empty:
             raise self.refuse("an empty set", at)
         self.depth -= 1
-        if sofar is not None:
-            members = sofar & members
-        return ~members if negated else members
+        return ~(sofar & members) if negated else sofar & members
 
     def _member(self) -> str | Set:
         if self._next() == "\\":

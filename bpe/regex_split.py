@@ -4,14 +4,12 @@ A regex splits as it does in the engine that it was written for, whatever Unicod
 `regex` package knows; or it is refused by name:
 
 - `bpe.regex_parser` takes only what is known to mean the same;
-- a regex tells code points apart by the sets that it names, and by nothing else. All sets are made
-  from our own table (Unicode 16.0); code points that no set tells apart become one letter of an
-  alphabet of a few dozen, and text and regex are translated into it. What then runs knows no
-  property of Unicode at all;
-- text is cut at documents only, for where else a cut is safe nobody knows.
+- a regex tells code points apart only by the sets that it names. All sets are made from our own
+  table (Unicode 16.0); code points that no set tells apart become one letter of an alphabet of a
+  few dozen, and text and regex are translated into it, so that what runs needs no Unicode property;
+- text is cut at documents only, because no other safe cut is known.
 
-It takes about 15 bytes of memory for each byte of a document, and a hundred times as long as a
-scanner.
+It takes about 15 bytes of memory per byte of a document, and a hundred times as long as a scanner.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import numpy as np
 import regex as engine
 from numpy.typing import NDArray
 
+from bpe.bit_set import bits_between, set_bits
 from bpe.errors import EncodingError, PatternError
 from bpe.regex_parser import FIRST_SET, LONGEST, N_CODE_POINTS, Parser, Set
 from bpe.unicode_classes import members_of, runs_of
@@ -36,10 +35,8 @@ BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
     "MergedWithPrevious": ((False, True),),
     "MergedWithNext": ((True, False),),
 }
-# Seconds after which a match is given up; what is honest takes a second for 100 MB.
-_PATIENCE = 10.0
-# Documents are translated together up to this many bytes.
-_BYTES_AT_A_TIME = 1 << 22
+_PATIENCE = 10.0  # seconds after which a match is given up; usual ones take a second for 100 MB
+_BYTES_AT_A_TIME = 1 << 22  # of documents that are translated together
 
 
 def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
@@ -117,11 +114,12 @@ class RegexSplitter:
             letters = self._letters[code_points]
             wide = letters.dtype != np.uint8
             text = letters.tobytes().decode("utf-16-le" if wide else "latin-1")
-            bounds = np.searchsorted(places, _set_bits(starts, first, first + n_bytes + 1) - first)
+            pieces = bits_between(starts, first, first + n_bytes + 1) - first
+            bounds = np.searchsorted(places, pieces)
             cuts: list[int] = []
             for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
                 cuts += self._cuts(text[begin:end], begin, first, places)
-            _set(starts, places[cuts] + first)
+            set_bits(starts, places[cuts] + first)
 
     def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
         """Yield the matches in one text; `place` is its first byte."""
@@ -140,11 +138,10 @@ class RegexSplitter:
         pieces: list[tuple[int, bool]] = []  # where each begins, whether it is a match
         place = 0
         for found in self._matches(text, first + int(places[begin])):
-            start, stop = found.span()
-            if place < start:
+            if place < found.start():
                 pieces.append((place, self._invert))
-            pieces.append((start, not self._invert))
-            place = stop
+            pieces.append((found.start(), not self._invert))
+            place = found.end()
         if place < len(text):
             pieces.append((place, self._invert))
         before: bool | None = None
@@ -184,7 +181,7 @@ class DigitsSplitter:
             is_number = _numbers()[code_points]
             begins = is_number.copy() if self._individual else np.zeros(len(is_number), np.bool_)
             begins[1:] |= is_number[1:] != is_number[:-1]
-            _set(starts, places[:-1][begins] + first)
+            set_bits(starts, places[:-1][begins] + first)
 
 
 def _texts(
@@ -194,15 +191,14 @@ def _texts(
 
     Yields:
         The first byte and the number of bytes, `uint32[n]` code points, and `int64[n + 1]`, where
-        each of them begins, counted from the first byte, and the end.
+        each begins, counted from the first byte, and the end.
     """
     first = 0
     while first < len(buffer):
         stop = len(buffer)
         if first + _BYTES_AT_A_TIME < stop:
-            # The end of the piece that stands there.
             at = first + _BYTES_AT_A_TIME
-            while not len(found := _set_bits(starts, at, min(at + 65536, stop + 1))):
+            while not len(found := bits_between(starts, at, min(at + 65536, stop + 1))):
                 at += 65536
             stop = int(found[0])
         part = buffer[first:stop]
@@ -210,15 +206,3 @@ def _texts(
         places = np.append(np.flatnonzero(part & 0xC0 != 0x80), stop - first)
         yield first, stop - first, code_points, places
         first = stop
-
-
-def _set_bits(starts: NDArray[np.uint64], first: int, stop: int) -> NDArray[np.int64]:
-    """Return the bits of [first, stop) that are set, ascending."""
-    low = first // 64
-    words = starts[low : -(-stop // 64)]
-    bits = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")) + low * 64
-    return bits[(bits >= first) & (bits < stop)]
-
-
-def _set(starts: NDArray[np.uint64], places: NDArray[np.int64]) -> None:
-    np.bitwise_or.at(starts, places >> 6, np.uint64(1) << (places & 63).astype(np.uint64))

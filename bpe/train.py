@@ -73,9 +73,8 @@ def train_from_counts(
         )
     n_wanted = vocab_size - 256 - len(special_tokens)
     longest = 2**31 - 1 if max_token_length is None else max_token_length
-    by_bytes = tie_break == "greatest-bytes"
+    by_bytes, least = tie_break == "greatest-bytes", max(min_frequency, 1)
     workers = workers or available_workers()
-    least = max(min_frequency, 1)
     merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
     if len(merge_ids) < n_wanted:
         _logger.warning(
@@ -115,12 +114,10 @@ def _check(
             f"vocab_size {vocab_size:,} is too small: 256 bytes and"
             f" {len(special_tokens)} special tokens need at least {least:,}"
         )
-    if min_frequency < 0:
-        raise TrainingError(f"min_frequency is {min_frequency}; expected 0 or more")
-    if max_token_length is not None and max_token_length < 1:
-        raise TrainingError(f"max_token_length is {max_token_length}; expected at least 1 byte")
-    if workers is not None and workers < 1:
-        raise TrainingError(f"workers is {workers}; expected at least 1")
+    limits = ("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)
+    for name, value, lowest in (*limits, ("workers", workers, 1)):
+        if value is not None and value < lowest:
+            raise TrainingError(f"{name} is {value}; expected at least {lowest}")
 
 
 def _learn(
@@ -146,15 +143,12 @@ def _learn(
     words = kernels.Words(text, offsets, word_counts, offsets[frequent], word_counts[frequent])
     del buffer, offsets
     least = max(least, _least_merged(words, n_wanted, longest))
+    places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
+    places[:256] = np.arange(256)
     symbols = kernels.Symbols(
-        lengths=np.ones(n_symbols, np.int32),
-        places=np.full(n_symbols, -1, np.int64),
-        order=_order(n_symbols, by_bytes),
-        pair_before=np.full(n_symbols, -1, np.int32),
-        pair_after=np.full(n_symbols, -1, np.int32),
-        merges=np.zeros(2 * (n_symbols - 256), np.int32),
+        lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
+        pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
-    symbols.places[:256] = np.arange(256)
     pairs, state = _laid_out(words, symbol_bits, least, longest, workers)
     kernels.queue_pairs(words, symbols, pairs, state, 0)
     while True:
@@ -192,8 +186,8 @@ def _laid_out(
         # The places of a pair are ordered by part.
         places = np.cumsum(np.append(0, occurrences[:, codes].T))
         next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
-        pairs = _pairs(max(_PAIRS, 2 * len(codes)))
         n = len(codes)
+        pairs = _pairs(max(_PAIRS, 2 * n))
         pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
         pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
         pairs.first_place[:n] = next_places[0]
@@ -201,10 +195,8 @@ def _laid_out(
         state = kernels.MergeState(
             # One more: the row after the last pair is prefetched.
             rows=zeros(2 * (n_positions + 1), np.int32),
-            symbol_bits=np.array([symbol_bits], np.int64),
-            places=zeros(3 * n_positions, np.int32),
-            new_pairs=zeros(most_places, np.int32),
-            new_places=zeros(most_places, np.int32),
+            symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
+            new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
             used=np.array([len(codes), 0, 0, places[-1]], np.int64),
         )
         pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)

@@ -189,8 +189,7 @@ class WordLevelTokenizer(TextTokenizer):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Only the unknown token is in the model, too: where special tokens are not recognised,
-            # text that spells another one is an unknown word.
+            # Of these the model has the unknown token alone: text of another is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **_FLAGS, "special": True}
                 for text, token_id in self._special_ids.items()

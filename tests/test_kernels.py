@@ -21,13 +21,13 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 from numba import config
 from numpy.typing import NDArray
 
-from bpe import encode, reference, train
+from bpe import encode, pretoken_cache, reference, train
 from bpe.count import FrozenCounts, PretokenCounts, added_up
 from bpe.encode import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
 from bpe.kernels import apply_merges as merging
 from bpe.kernels import encode as encode_kernels
-from bpe.kernels import machine, merge_tables, vectors
+from bpe.kernels import machine, merge_short, merge_tables, vectors
 from bpe.kernels import words as word_kernels
 from bpe.kernels.jit import kernel
 from bpe.kernels.split_classes import sure_letters
@@ -202,8 +202,8 @@ def test_long_pretokens_are_merged_alike_in_every_way(
                 merge(tables, scratch, buffer, 1, 1 + length)
                 n = merging.read_rows(scratch.rows, length, ids, 2)
                 assert ids[2:n].tolist() == expected
-            if length <= merging.MAX_SHORT:
-                n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            if length <= merge_short.MAX_SHORT:
+                n = merge_short.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
                 assert ids[2:n].tolist() == expected
             for window, bucketed in itertools.product((2, 9, 16, 40), (False, True)):
                 for overlap in (1, window // 2, window - 1):
@@ -249,10 +249,10 @@ def test_pairs_that_are_merged_before_all_others() -> None:
             text = bytes(chosen.choices(alphabet, k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
-            first = merging.lay_out_bytes(tables, scratch, buffer, 1, length)
+            first = merge_short.lay_out_bytes(tables, scratch, buffer, 1, length)
             before_all += int(first).bit_count()
             ids = np.zeros(length + 3, np.uint32)
-            n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
+            n = merge_short.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
     assert marked > 0
     assert before_all > 50
@@ -339,8 +339,8 @@ def test_characters_that_are_merged_before_all_others() -> None:
             # What is before it and behind it could be a part of a character.
             buffer = np.frombuffer(b"\xe0" + text + b"\xa4\xa4", np.uint8)
             ids = np.zeros(length + 3, np.uint32)
-            if merging.begins_beyond_ascii(buffer, 1, 1 + length):
-                n = merging.lay_out_characters(tables, scratch, buffer, 1, 1 + length)
+            if merge_short.begins_beyond_ascii(buffer, 1, 1 + length):
+                n = merge_short.lay_out_characters(tables, scratch, buffer, 1, 1 + length)
                 n_symbols, n_bytes = n_symbols + int(n), n_bytes + (length if n else 0)
             n = merging.merge_pretoken(tables, scratch, buffer, 1, 1 + length, ids, 2)
             assert ids[2:n].tolist() == expected
@@ -506,9 +506,10 @@ def test_no_documents() -> None:
 def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Tables of so many words of 8 bytes; those with a limit do not grow unless that is given."""
     for name, n in sizes.items():
-        monkeypatch.setattr(f"bpe.encode._{name}", n)
+        module = "encode" if name.endswith("THREAD_CACHE") else "pretoken_cache"
+        monkeypatch.setattr(f"bpe.{module}._{name}", n)
         if name in ("ROWS", "LONG_ROWS"):
-            monkeypatch.setattr(f"bpe.encode._MOST_{name}", sizes.get(f"MOST_{name}", n))
+            monkeypatch.setattr(f"bpe.pretoken_cache._MOST_{name}", sizes.get(f"MOST_{name}", n))
 
 
 @pytest.mark.parametrize("small", ["ARENA", "LONG_ROWS", "ROWS"])
@@ -526,7 +527,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
         _, current, _ = encoder._tables.cache.current
         if not any(current is words for words in seen):
             seen.append(current)
-        assert len(current.rows) == encode._ROWS
+        assert len(current.rows) == pretoken_cache._ROWS
     assert len(seen) > 2
 
 
@@ -622,7 +623,7 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     assert put(words, 5) == 4
     assert (find(words, 5), find(words, 6)) == (4, -2 - 8)
     larger = words_of(16, 4)
-    word_kernels.move_rows(words.rows, larger)
+    word_kernels.move_rows(words.rows, larger, False)
     assert np.count_nonzero(larger.rows[1::4]) == 1
     assert larger.rows[find(larger, 5) + 2] == 5
     words.long_rows[1] = word_kernels._CLAIMED
@@ -642,7 +643,7 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -2 - 4
     assert not word_kernels.still_free(words.long_rows, free)
     larger = words_of(4, 16)._replace(arena=words.arena, arena_bytes=words.arena_bytes)
-    word_kernels.move_long_rows(words.long_rows, larger)
+    word_kernels.move_rows(words.long_rows, larger, True)
     assert np.count_nonzero(larger.long_rows[1::2]) == 1
     at = int(word_kernels.find_long_row(larger, hashed, text, 0, len(text)))
     assert larger.long_rows[at + 1] == entry
@@ -655,7 +656,7 @@ def test_rows_that_move_are_all_there() -> None:
         assert put(words, number) >= 0
     for times in (1, 4):
         larger = words_of(4 * 64 * times, 4)
-        word_kernels.move_rows(words.rows, larger)
+        word_kernels.move_rows(words.rows, larger, False)
         assert sorted(larger.rows[2::4].tolist())[-199:] == list(range(1, 200))
         assert all(larger.rows[find(larger, number) + 2] == number for number in range(1, 200))
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # A module may import those in earlier rows, and nothing else of ours. One row is one level.
 LEVELS = [
-    "bpe.errors bpe.unicode_classes bpe.gathered bpe.huge_pages bpe.parallel bpe.files"
+    "bpe.bit_set bpe.errors bpe.unicode_classes bpe.gathered bpe.huge_pages bpe.parallel bpe.files"
     " bpe.kernels.machine",
     "bpe.cache bpe.hub bpe.json_file bpe.locations",
     "bpe.kernels.machine_code bpe.kernels.intrinsics bpe.kernels.vectors",
@@ -21,8 +21,10 @@ LEVELS = [
     "bpe.kernels.jit",
     "bpe.kernels.search bpe.kernels.split_classes bpe.kernels.words bpe.kernels.learn_merges"
     " bpe.kernels.utf8",
-    "bpe.kernels.merge_tables bpe.kernels.split bpe.kernels.split_rows",
-    "bpe.kernels.apply_merges bpe.kernels.split_mend",
+    "bpe.kernels.merge_tables bpe.kernels.split bpe.kernels.split_rows bpe.kernels.group",
+    "bpe.kernels.merge_short bpe.kernels.split_mend",
+    "bpe.kernels.apply_merges",
+    "bpe.kernels.misses",
     "bpe.kernels.encode",
     "bpe.kernels.count bpe.kernels.split_cl100k",
     "bpe.kernels",
@@ -30,7 +32,7 @@ LEVELS = [
     "bpe.regex_split",
     "bpe.steps",
     "bpe.patterns",
-    "bpe.reference bpe.pretokenize",
+    "bpe.reference bpe.pretokenize bpe.pretoken_cache",
     "bpe.byte_level bpe.normalize bpe.separated",
     "bpe.vocabulary bpe.special_tokens bpe.text_file",
     "bpe.added_tokens bpe.decoder bpe.hf_write bpe.rank_files",

@@ -13,8 +13,8 @@ no GIL, and give the same arrays without compilation (`NUMBA_DISABLE_JIT=1`).
     utf8          whether bytes are well-formed
     count         pre-tokens -> counts
     learn_merges  counts -> merges
-    encode        pre-tokens -> token ids
-    apply_merges  one pre-token -> token ids, and `merge_tables`, its look-up tables
+    encode        pre-tokens -> token ids; `group`: memory for them, `misses`: their caches
+    apply_merges  one pre-token -> token ids; `merge_short`: a short one, `merge_tables`: look-up
     words         encoded pre-tokens, for all threads
 
 Numba is imported only to compile, which takes a fifth of a second and more.

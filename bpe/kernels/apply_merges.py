@@ -1,14 +1,14 @@
 """Merge one pre-token to token ids, as `reference.encode` does: lowest rank first, then leftmost.
 
-The way depends on the length: up to MAX_SHORT symbols all ranks are compared; up to BLOCKED bytes
-the smallest of every 16; longer pre-tokens are merged in windows that begin and end where the whole
-pre-token has a boundary, too, each by blocks or, where many merges are expected, by a bucket for
-each rank. Where windows do not meet, the whole is merged by buckets or by a heap.
+The way depends on the length:
 
-Pairs that no merge around them can precede are merged at once (see `bpe.kernels.merge_tables`): a
-character of several bytes in text that is mostly made of those, elsewhere pairs of bytes.
+- up to MAX_SHORT symbols: the ranks of all pairs are compared (`bpe.kernels.merge_short`);
+- up to BLOCKED bytes: the smallest ranks of every 16 pairs are compared;
+- above: windows that begin and end where the whole pre-token has a boundary, too, each by blocks
+  or, where many merges are to be expected, by a bucket for each rank;
+- where windows do not meet: the whole pre-token, by a bucket for each rank or by a heap.
 
-`scratch` is a `bpe.kernels.encode.Scratch` everywhere.
+`scratch` is a `bpe.kernels.group.Scratch` everywhere.
 """
 
 from __future__ import annotations
@@ -16,266 +16,30 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import (
-    ONE_PLACE,
-    always_inline,
-    leading_zeros,
-    minimum_of_16,
-    minimum_of_others,
-    noinline_cold,
-    prefetch,
-    trailing_zeros,
+from bpe.kernels.machine import always_inline, minimum_of_16, noinline_cold, prefetch
+from bpe.kernels.merge_short import (
+    MAX_SHORT,
+    begins_beyond_ascii,
+    byte_rank,
+    lay_out_characters,
+    merge_short,
+    merge_symbols,
+    pack,
 )
-from bpe.kernels.merge_tables import (
-    EARLY,
-    FLAGS,
-    ID_BITS,
-    N_BEFORE,
-    NO_LIMITS,
-    NO_RANK,
-    UNRANKED,
-    continues,
-    kind_before,
-    kind_behind,
-    known_rank,
-    may_be_merged,
-    merged_id,
-    pair_rank,
-    place_of_three,
-    place_of_two,
-    whole_token,
-)
+from bpe.kernels.merge_tables import NO_RANK, NONE, merged_id, pair_rank, whole_token
 
-MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
 BLOCKED = 2048  # bytes up to which the smallest ranks of blocks are compared
 SCRATCH_BYTES = 2112  # of a pre-token for which there is memory; for longer ones more is allocated
 MIN_BUCKETED = 4096  # bytes from which on pairs are in buckets by their ranks
 MAX_BUCKETED = 2**29  # bytes up to which they are: three entries for a byte, below _NO_ENTRY
 WINDOW = 65536  # bytes of such a pre-token that are merged together
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
-_NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NO_ENTRY = np.uint32(0x7FFFFFFF)
 _UNORDERED = np.uint32(0x80000000)  # a bit of the last entry of a bucket
 _ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
 # In a row of `Scratch.rows`, for the symbol at each position: its id, the rank of the pair that it
 # begins, and the positions of the next symbol and of the one before.
 _SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
-
-
-@kernel
-def pack(rank, at, most):
-    """A rank and a place below `most` in one word, which is smaller for an earlier merge."""
-    return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
-
-
-@kernel
-def byte_rank(entry):
-    """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
-    rank = entry & UNRANKED
-    return NO_RANK if rank == UNRANKED else np.uint32(rank)
-
-
-@kernel
-def lay_out_bytes(tables, scratch, buffer, start, n):
-    """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
-
-    Returns:
-        Bit set of the places of pairs that can be merged first: whatever their neighbours become,
-        no merge at their rank or a lower one takes one of their bytes, or the token that they make.
-    """
-    always_inline()
-    one, bits = np.uint64(1), np.uint64(ID_BITS)
-    symbols, packed = scratch.symbols, scratch.packed
-    here = np.uint64(start)
-    byte = np.uint64(buffer[here])
-    first = np.uint64(0)
-    # The rank of the pair before, if no merge on its left can precede it; the lowest rank at which
-    # its second byte may be merged with something on its left.
-    waiting = limit = UNRANKED
-    for i in range(n - 1):
-        place = np.uint64(i)
-        symbols[place] = np.uint32(tables.byte_ids[byte])
-        following = np.uint64(buffer[here + place + one])
-        entry = tables.byte_pairs[byte << np.uint64(8) | following]
-        packed[place] = pack(byte_rank(entry), place, MAX_SHORT)
-        first |= np.uint64(waiting < (entry >> bits >> bits) & UNRANKED) << place
-        # A rank with EARLY set is larger than any limit.
-        rank = entry & (UNRANKED | EARLY)
-        waiting = rank if rank < limit else UNRANKED
-        limit = (entry >> bits) & UNRANKED
-        byte = following
-    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
-    for i in range(n - 1, (n + 15) & ~15):
-        packed[np.uint64(i)] = NO_RANK
-    first |= np.uint64(waiting < UNRANKED) << np.uint64(n - 1)
-    return first >> one
-
-
-@kernel
-def merge_first(tables, symbols, packed, first, left):
-    """Merge the pairs at the places `first`, of the places `left`. Returns those left then."""
-    always_inline()
-    one = np.uint64(1)
-    left ^= first << one
-    places = first
-    while places != 0:
-        at = np.uint64(trailing_zeros(places))
-        places &= places - one
-        symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
-        packed[at + one] = NO_RANK
-    # The pairs before them have changed, too.
-    places = first | ((first >> one) & left)
-    while places != 0:
-        at = np.uint64(trailing_zeros(places))
-        places &= places - one
-        after = (left >> at) >> one
-        new = NO_RANK
-        if after != 0:
-            following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
-        packed[at] = new
-    return left
-
-
-@kernel
-def lay_out_characters(tables, scratch, buffer, start, stop):
-    """Fill `symbols` and `packed` for `buffer[start:stop]`, with characters as symbols.
-
-    A character is one symbol if its merges precede all that could take its bytes, or what they
-    become on the way, from either side, and all of itself. Else its bytes are the symbols.
-
-    Returns:
-        The number of symbols; 0 if there are more than MAX_SHORT.
-    """
-    always_inline()
-    one, bits = np.uint64(1), np.uint64(ID_BITS)
-    symbols, packed = scratch.symbols, scratch.packed
-    byte_pairs, characters = tables.byte_pairs, tables.characters
-    at, end = np.uint64(start), np.uint64(stop)
-    n = np.uint64(0)
-    # Entry of the bytes on both sides of this place; kind of the byte before it.
-    limits, kind = NO_LIMITS, np.uint32(0)
-    while at < end:
-        byte = np.uint64(buffer[at])
-        symbol, last, after = np.uint32(tables.byte_ids[byte]), byte, at + one
-        if byte >= np.uint64(0xC0) and byte < np.uint64(0xF0):
-            behind = after + one + np.uint64(byte >= np.uint64(0xE0))
-            if behind <= end:
-                second, final = np.uint64(buffer[after]), np.uint64(buffer[behind - one])
-                place = place_of_two(byte, second)
-                if byte >= np.uint64(0xE0):
-                    place = place_of_three(byte, second, final)
-                entry = characters[place]
-                rank = np.uint64(entry) & UNRANKED
-                following_kind, limits_behind = np.uint32(0), NO_LIMITS
-                if behind < end:
-                    following = np.uint64(buffer[behind])
-                    following_kind = kind_behind(following)
-                    limits_behind = byte_pairs[final << np.uint64(8) | following]
-                needed = np.uint32(1) << kind | np.uint32(1 << N_BEFORE) << following_kind
-                if (
-                    rank < (limits >> bits) & UNRANKED
-                    and rank < (limits_behind >> bits >> bits) & UNRANKED
-                    and (entry >> FLAGS) & needed == needed
-                    and continues(second)
-                    and continues(final)
-                ):
-                    symbol, last, after = merged_id(tables, np.uint32(rank)), final, behind
-        if n == np.uint64(MAX_SHORT):
-            return 0
-        symbols[n] = symbol
-        n += one
-        at = after
-        if at < end:
-            limits = byte_pairs[last << np.uint64(8) | np.uint64(buffer[at])]
-            kind = kind_before(last)
-    for i in range((np.int64(n) + 15) & ~15):
-        packed[np.uint64(i)] = NO_RANK
-    # Without a branch for each, which would be mispredicted.
-    mergeable, symbol = np.uint64(0), symbols[np.uint64(0)]
-    for i in range(np.int64(n) - 1):
-        place = np.uint64(i)
-        following = symbols[place + one]
-        mergeable |= may_be_merged(tables, symbol, following) << place
-        symbol = following
-    while mergeable != 0:
-        place = np.uint64(trailing_zeros(mergeable))
-        mergeable &= mergeable - one
-        rank = known_rank(tables, symbols[place], symbols[place + one])
-        packed[place] = pack(rank, place, MAX_SHORT)
-    return np.int64(n)
-
-
-@kernel
-def begins_beyond_ascii(buffer, start, stop):
-    """Return True if the first character, or the one after a space, is not ASCII."""
-    always_inline()
-    at = np.uint64(start)
-    if buffer[at] == 0x20 and start + 1 < stop:
-        at += np.uint64(1)
-    return buffer[at] >= 0xC0
-
-
-@kernel
-def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Merge a pre-token of at most MAX_SHORT bytes and append its ids. Returns their number now."""
-    always_inline()
-    if begins_beyond_ascii(buffer, start, stop):
-        n = lay_out_characters(tables, scratch, buffer, start, stop)
-        left = _NONE >> np.uint64(64 - n)
-    else:
-        n = stop - start
-        left = _NONE >> np.uint64(64 - n)
-        first = lay_out_bytes(tables, scratch, buffer, start, n)
-        if first != 0:
-            left = merge_first(tables, scratch.symbols, scratch.packed, first, left)
-    return merge_symbols(tables, scratch, n, left, ids, n_ids)
-
-
-@kernel
-def merge_symbols(tables, scratch, n, left, ids, n_ids):
-    """Merge the symbols at the places `left` of the first n; append ids and return their number.
-
-    A merge puts its token at the place of its first symbol, and takes the other out of the bit set.
-    """
-    always_inline()
-    one = np.uint64(1)
-    symbols, packed = scratch.symbols, scratch.packed
-    n_places = (n + 15) & ~15
-    best = minimum_of_16(packed, 0)
-    for i in range(16, n_places, 16):
-        best = min(best, minimum_of_16(packed, i))
-    while best != NO_RANK:
-        # The leftmost of the lowest rank.
-        at = np.uint64(best & np.uint32(63))
-        symbol = merged_id(tables, best >> np.uint32(6))
-        after = (left >> at) >> one
-        joined = at + one + np.uint64(trailing_zeros(after))
-        before = left & ((one << at) - one)
-        preceding = np.uint64(63 - leading_zeros(before | one))
-        # The smallest of the others, while the ranks of the two new pairs are looked up.
-        best = minimum_of_others(packed, 0, ONE_PLACE, at, joined, preceding)
-        for i in range(16, n_places, 16):
-            best = min(best, minimum_of_others(packed, i, ONE_PLACE, at, joined, preceding))
-        symbols[at] = symbol
-        packed[joined] = NO_RANK
-        left ^= one << joined
-        after &= after - one
-        new = NO_RANK
-        if after != 0:
-            following = at + one + np.uint64(trailing_zeros(after))
-            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
-        packed[at] = new
-        best = min(best, new)
-        if before != 0:
-            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
-            packed[preceding] = new
-            best = min(best, new)
-    while left != 0:
-        ids[n_ids] = symbols[trailing_zeros(left)]
-        left &= left - one
-        n_ids += 1
-    return n_ids
 
 
 @kernel
@@ -409,7 +173,7 @@ def merge_bucketed(tables, scratch, buffer, start, stop):
                 size = _push(heap, size, np.uint32(rank_now), np.int64(entries[2 * entry]))
                 entry = np.int64(entries[2 * entry + 1])
         while entry != _NO_ENTRY or size > 0:
-            first = _NONE
+            first = NONE
             if entry != _NO_ENTRY:
                 first = (np.uint64(rank_now) << np.uint64(32)) | np.uint64(entries[2 * entry])
             if size > 0 and heap[_ROOT] < first:
@@ -450,9 +214,8 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
             of the one before it; less than `window`, at most OVERLAP.
         bucketed: Whether `merge_bucketed` merges them, or `merge_blocks`.
 
-    Returns:
-        The number of ids now; -1 if two windows have no token in common, or no token begins in the
-        last `overlap` bytes of a window.
+    Returns the number of ids now; -1 if two windows have no token in common, or no token begins in
+    the last `overlap` bytes of a window.
     """
     rows, begins = scratch.rows, scratch.begins
     # Where the tokens of the last window that this one may share begin, and where the last of them
@@ -583,7 +346,7 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
     if n <= 3 * MAX_SHORT and begins_beyond_ascii(buffer, start, stop):
         n_symbols = lay_out_characters(tables, scratch, buffer, start, stop)
         if n_symbols > 0:
-            left = _NONE >> np.uint64(64 - n_symbols)
+            left = NONE >> np.uint64(64 - n_symbols)
             return merge_symbols(tables, scratch, n_symbols, left, ids, n_ids)
     if n <= BLOCKED:
         merge_blocks(tables, scratch, buffer, start, stop)

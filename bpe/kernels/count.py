@@ -1,8 +1,8 @@
 """Pre-tokens -> counts.
 
-Every pre-token is counted exactly once, in 64 bits, whatever its length; the wrapper grows tables
-before they can fill. A pre-token of up to 15 bytes is its own 16-byte key (see
-`bpe.kernels.encode`); a longer one is a hash, and bytes in an arena that are compared.
+Counts are exact, of 64 bits; the wrapper grows tables before they can fill. A pre-token of up to 15
+bytes is its own key of 16 bytes (see `bpe.kernels.group`); a longer one is a hash, and bytes in an
+arena that are compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
+from bpe.kernels.group import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import always_inline, prefetch, take_key
 from bpe.kernels.words import hash_bytes, hash_key, long_bucket, same_bytes
@@ -53,9 +53,8 @@ def room(table, n_pretokens, n_bytes):
 def find_short(rows, slot, low, high):
     """Return the index in `rows`, from `slot` on, of a short pre-token or of its free row."""
     mask = np.uint64(rows.size - 1)
-    while (rows[slot] != low or rows[slot + np.uint64(1)] != high) and rows[
-        slot + np.uint64(1)
-    ] != np.uint64(0):
+    one, zero = np.uint64(1), np.uint64(0)
+    while (rows[slot] != low or rows[slot + one] != high) and rows[slot + one] != zero:
         slot = (slot + np.uint64(4)) & mask
     return slot
 
@@ -87,10 +86,10 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 @kernel
 def compute_keys(source, source_start, first, last, scratch, rows):
-    """Compute the keys of pre-tokens [first, last) in `scratch.keys`, and prefetch their slots.
+    """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
 
-    Each is key, key, slot in `rows` (`CountTable.short_rows`), unused. `source` is uint8[n_bytes],
-    of which the first is byte `source_start` of the text.
+    `source[0]` is byte `source_start` of the text. `scratch.keys` is replaced: for each key, key,
+    slot in `rows` (see `CountTable.short_rows`), unused.
     """
     always_inline()
     positions, keys = scratch.positions, scratch.keys
@@ -112,11 +111,8 @@ def compute_keys(source, source_start, first, last, scratch, rows):
 def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_weight):
     """Count the pre-tokens between `scratch.positions`; there must be room.
 
-    Args:
-        table, scratch: modified in place.
-        tail_start: where `scratch.tail` begins, from which the last keys are read.
-        n_pretokens: `scratch.positions` has one more position than this.
-        weights: see `count_pretokens`; `first_weight` is the index of the first one's.
+    The last keys are read from `scratch.tail`, which begins at `tail_start`. For `weights` see
+    `count_pretokens`; `first_weight` is the index of the first one's.
     """
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
@@ -131,8 +127,7 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
         if weights.size:
             weight = weights[first_weight + number]
         k = i << np.uint64(2)
-        low, high = keys[k], keys[k + np.uint64(1)]
-        slot = keys[k + np.uint64(2)]
+        low, high, slot = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
         if high != LONG:
             slot = find_short(rows, slot, low, high)
             if rows[slot + np.uint64(1)] == np.uint64(0):
@@ -141,8 +136,7 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
                 table.used[SHORT_ENTRIES] += 1
             counts[slot + np.uint64(2)] += weight
         else:
-            start = positions[i]
-            length = positions[i + np.uint64(1)] - start
+            start, length = positions[i], positions[i + np.uint64(1)] - positions[i]
             hashed = hash_bytes(buffer, start, start + length)
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
             if table.long_rows[at + 1] == np.uint64(0):
@@ -162,7 +156,7 @@ def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
     """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
 
     Args:
-        starts: see `bpe.kernels.encode.take_positions`.
+        starts: see `bpe.kernels.group.take_positions`.
         cursor: int64[3]: two as there; pre-tokens counted so far. Modified in place.
         weights: int64[n_pretokens], the count to add for each pre-token; int64[0]: 1 for each.
 
@@ -249,9 +243,8 @@ def export(table, places, out_bytes, out_offsets, out_counts):
     Args:
         places: int64[2 * FIRST_LETTERS], at 2 * i and 2 * i + 1 the number of the next pre-token
             and of its first byte, for bucket i; advanced.
-        out_bytes: uint8[n_bytes], replaced.
-        out_offsets: int64[n + 1], replaced except for the last.
-        out_counts: int64[n], replaced; int64[0]: nothing is written, `places` alone advances.
+        out_bytes, out_offsets, out_counts: uint8[n_bytes], int64[n + 1] (but for the last) and
+            int64[n], replaced. With int64[0] counts nothing is written, `places` alone advances.
     """
     writes = out_counts.size > 0
     arena = table.arena

@@ -3,15 +3,14 @@
 Every step merges the pair that `reference.train` merges: the highest count, ties by the tie-break.
 Counts are 64 bits; a position is a byte of the unique pre-tokens, fewer than 2**31.
 
-There is one row of 8 bytes per position: the symbol that begins there, with the count of its word,
-and the pair that it begins. A symbol has as many rows as bytes; the first holds all of this, the
-last the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed
-by symbol find them. After the step that made it a pair's count only falls and its list of places is
-final: the places of all new pairs are collected in scratch, then each pair's are laid out
-contiguously, in the space of the merged pair's list as far as there is room. Contiguous lists let
-the loop prefetch rows; linked lists took four times as long. A pair that is too rare or too long
-when its step ends can never be merged, and is dropped. The queue is a heap whose counts may be too
-high: the top is refreshed before it is used.
+There is a row of 8 bytes per position: the symbol that begins there, with the count of its word,
+and the pair that it begins. A symbol has as many rows as bytes; the first has all of this, the last
+the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by
+symbol find them. After the step that made it a pair's count only falls and its places are final:
+those of all new pairs are collected in scratch, then laid out contiguously for each, in the space
+of the merged pair's as far as there is room, so that rows can be prefetched (linked lists took four
+times as long). A pair that is too rare or too long when its step ends can never be merged, and is
+dropped. The queue is a heap whose counts may be too high: the top is refreshed before it is used.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import prefetch
+from bpe.kernels.machine import always_inline, prefetch
 
-# Prefetch distances, in places.
-_AHEAD = 32  # of a place's rows
-_LINK_AHEAD = 20  # of the first row of the symbol before it, which may be far
-_COUNTS_AHEAD = 8  # of the counts that these rows lead to
+# Prefetch distances, in places: of a place's rows, of the first row of the symbol before it, which
+# may be far, and of the counts that these rows lead to.
+_AHEAD, _LINK_AHEAD, _COUNTS_AHEAD = 32, 20, 8
 
 HEAD, PAIR = 0, 1
 """Columns of a row.
@@ -44,8 +42,7 @@ BEGINS = 1 << 30  # flag: the symbol is the first of its word
 NO_PAIR, ENDS = -1, -2
 FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 
-N_PAIRS, N_QUEUED, N_MERGES, N_PLACES = 0, 1, 2, 3
-"""Indices of `MergeState.used`."""
+N_PAIRS, N_QUEUED, N_MERGES, N_PLACES = 0, 1, 2, 3  # indices of `MergeState.used`
 
 
 class Words(NamedTuple):
@@ -119,6 +116,13 @@ def tie_precedes(words, symbols, pairs, p, q):
 
 
 @kernel
+def precedes(words, symbols, pairs, p, p_count, q, q_count):
+    """Return True if pair p precedes pair q in the queue: by a higher count, then by the tie."""
+    always_inline()
+    return p_count > q_count or (p_count == q_count and tie_precedes(words, symbols, pairs, p, q))
+
+
+@kernel
 def sift_down(words, symbols, pairs, size):
     """Restore the heap of `size` entries, one or more, after the top has become smaller."""
     queue, counts = pairs.queue, pairs.queue_counts
@@ -127,17 +131,12 @@ def sift_down(words, symbols, pairs, size):
         child = 2 * at + 1
         if child >= size:
             break
-        if child + 1 < size and (
-            counts[child + 1] > counts[child]
-            or (
-                counts[child + 1] == counts[child]
-                and tie_precedes(words, symbols, pairs, queue[child + 1], queue[child])
-            )
+        other = child + 1
+        if other < size and precedes(
+            words, symbols, pairs, queue[other], counts[other], queue[child], counts[child]
         ):
-            child += 1
-        if count > counts[child] or (
-            count == counts[child] and tie_precedes(words, symbols, pairs, pair, queue[child])
-        ):
+            child = other
+        if precedes(words, symbols, pairs, pair, count, queue[child], counts[child]):
             break
         queue[at], counts[at] = queue[child], counts[child]
         at = child
@@ -161,10 +160,7 @@ def sift_up(words, symbols, pairs, at):
     pair, count = queue[at], counts[at]
     while at > 0:
         parent = (at - 1) >> 1
-        if counts[parent] > count or (
-            counts[parent] == count
-            and not tie_precedes(words, symbols, pairs, pair, queue[parent])
-        ):
+        if not precedes(words, symbols, pairs, pair, count, queue[parent], counts[parent]):
             break
         queue[at], counts[at] = queue[parent], counts[parent]
         at = parent
@@ -175,9 +171,8 @@ def sift_up(words, symbols, pairs, at):
 def count_byte_pairs(words, first, stop, counts, occurrences):
     """Count every pair of bytes (a, b) of the words [first, stop).
 
-    Args:
-        counts, occurrences: int64[65536], zeros; at a << 8 | b its count and its number of places.
-            Modified in place.
+    `counts` and `occurrences` are int64[65536], zeros, modified in place: at a << 8 | b the count
+    of the pair and its number of places.
     """
     for w in range(first, stop):
         for at in range(words.offsets[w], words.offsets[w + 1] - 1):
@@ -219,8 +214,7 @@ def queue_pairs(words, symbols, pairs, state, first):
     """Queue the pairs from `first` on."""
     for pair in range(first, state.used[N_PAIRS]):
         at = state.used[N_QUEUED]
-        pairs.queue[at] = pair
-        pairs.queue_counts[at] = pairs.counts[pair]
+        pairs.queue[at], pairs.queue_counts[at] = pair, pairs.counts[pair]
         state.used[N_QUEUED] = at + 1
         sift_up(words, symbols, pairs, at)
 
@@ -229,10 +223,8 @@ def queue_pairs(words, symbols, pairs, state, first):
 def new_pair(pairs, state, left, right):
     """Add a pair of count 0; return its number."""
     pair = state.used[N_PAIRS]
-    pairs.left[pair] = left
-    pairs.right[pair] = right
-    pairs.counts[pair] = 0
-    pairs.n_places[pair] = 0
+    pairs.left[pair], pairs.right[pair] = left, right
+    pairs.counts[pair] = pairs.n_places[pair] = 0
     state.used[N_PAIRS] = pair + 1
     return pair
 
@@ -300,11 +292,9 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
                 symbols.pair_before[other] = made
             pairs.counts[made] += count
             rows[2 * before + PAIR] = made
-            state.new_pairs[n_new] = made
-            state.new_places[n_new] = before
+            state.new_pairs[n_new], state.new_places[n_new] = made, before
             n_new += 1
-        middle = at + n_left
-        after = at + n_both
+        middle, after = at + n_left, at + n_both
         old = rows[2 * middle + PAIR]
         if old != ENDS:
             if old >= 0:
@@ -316,8 +306,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
                 symbols.pair_after[other] = made
             pairs.counts[made] += count
             rows[2 * at + PAIR] = made
-            state.new_pairs[n_new] = made
-            state.new_places[n_new] = at
+            state.new_pairs[n_new], state.new_places[n_new] = made, at
             n_new += 1
         else:
             rows[2 * at + PAIR] = ENDS
@@ -330,13 +319,10 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 
 @kernel
 def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
-    """Lay out the places of new pairs and queue them; drop those that can never be merged.
+    """Lay out the places of the pairs from `first_pair` on, queue them; drop the never merged.
 
-    Args:
-        merged: the pair that was merged in this step; its places are no longer needed.
-        n_new: places in scratch.
-        first_pair: the first pair that was made in this step.
-        least, longest: see `merge_steps`.
+    `merged` was merged in this step: its places are no longer needed. `n_new` places are in
+    scratch. For `least` and `longest` see `merge_steps`.
     """
     rows = state.rows
     kept = first_pair
@@ -423,8 +409,7 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
         drop_top(words, symbols, pairs, state)
         symbol = 256 + n_merges
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
-        symbols.merges[2 * n_merges] = left
-        symbols.merges[2 * n_merges + 1] = right
+        symbols.merges[2 * n_merges], symbols.merges[2 * n_merges + 1] = left, right
         symbols.lengths[symbol] = symbols.lengths[left] + symbols.lengths[right]
         first_pair = state.used[N_PAIRS]
         n_new = merge_pair(words, symbols, pairs, state, pair, symbol)

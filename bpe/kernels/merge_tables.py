@@ -4,11 +4,11 @@ A pair has the rank that `reference.encode` gives it. Most pairs of tokens are n
 set that fits into the second-level cache rules out nearly all of them, and only the others are
 looked up in the table of pairs.
 
-The bytes of a pair, or of a character, can be merged at once if their own merges precede all those
-that one of them, or what they become on the way, could have with a neighbour, and all those of what
-they become in the end. Then no neighbour can take one of them, so the result is that of merging in
-order, for any vocabulary. Neighbours are known by one byte, the nearest, or by the kind of that
-byte: all tokens that end, or begin, with it are taken into account.
+The bytes of a pair, or of a character, can be merged at once if their merges precede all those that
+one of them, or what they become on the way, could have with a neighbour, and all those of what they
+become in the end. Then no neighbour can take one of them, so the result is that of merging in
+order. Neighbours are known by the nearest byte, or its kind: all tokens that end, or begin, with it
+count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bpe.kernels.words import hash_bytes, same_bytes
 
 ID_BITS = 21  # of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1
 NO_RANK = np.uint32(0xFFFFFFFF)
-_NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 # In `Tables.byte_pairs`.
 UNRANKED = np.uint64((1 << ID_BITS) - 1)
@@ -105,7 +105,7 @@ def known_rank(tables, left, right):
         found = tables.pairs[at]
         if found >> np.uint64(ID_BITS) == key:
             return np.uint32(found & np.uint64((1 << ID_BITS) - 1))
-        if found == _NONE:
+        if found == NONE:
             return NO_RANK
         at = (at + np.uint64(1)) & mask
 
@@ -141,7 +141,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
             and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
-    tables.pairs[:] = _NONE
+    tables.pairs[:] = NONE
     tables.pair_filter[:] = np.uint64(0)
     mask = np.uint64(tables.pairs.size - 1)
     for i in range(lefts.size):
@@ -150,9 +150,9 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         bit = filter_bit(hashed, tables.pair_filter)
         tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
         at = (hashed >> np.uint64(40)) & mask
-        while tables.pairs[at] != _NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
+        while tables.pairs[at] != NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
             at = (at + np.uint64(1)) & mask
-        if tables.pairs[at] == _NONE:
+        if tables.pairs[at] == NONE:
             tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
             tables.merged[ranks[i]] = np.uint32(merged_ids[i])
     byte_pairs = tables.byte_pairs
@@ -279,12 +279,12 @@ def fill_whole(token_bytes, token_offsets, whole):
         token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
         whole: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
     """
-    whole[:] = _NONE
+    whole[:] = NONE
     mask = whole.size // 2 - 1
     for i in range(token_offsets.size - 1):
         hashed = hash_bytes(token_bytes, token_offsets[i], token_offsets[i + 1])
         at = np.int64(hashed & np.uint64(mask))
-        while whole[at * 2] != _NONE:
+        while whole[at * 2] != NONE:
             at = (at + 1) & mask
         whole[at * 2] = hashed
         whole[at * 2 + 1] = np.uint64(i)
@@ -298,7 +298,7 @@ def whole_token(tables, buffer, start, stop):
     mask = tables.whole.size // 2 - 1
     hashed = hash_bytes(buffer, start, stop)
     at = np.int64(hashed & np.uint64(mask))
-    while tables.whole[at * 2] != _NONE:
+    while tables.whole[at * 2] != NONE:
         if tables.whole[at * 2] == hashed:
             i = np.int64(tables.whole[at * 2 + 1])
             begin = tables.whole_offsets[i]

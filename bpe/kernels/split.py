@@ -1,15 +1,12 @@
 """Bytes -> boundaries of pre-tokens, 64 bytes at a time.
 
-`split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for every
-document of the buffer at once. The 64 bytes of a block are classified into one bit set per class
+`split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for all
+documents of the buffer at once. The 64 bytes of a block are classified into one bit set per class
 (letter, number, white space, space, apostrophe); boundaries are shifts and masks of those sets,
-with the last bit of the block before and the first of the block after. What speaks of *one*
-character, the last white space before a word, is moved back to its first byte where that character
-is longer than a byte.
+with the last bit of the block before and the first of the block after.
 
-The bit set of document starts goes in, and boundaries come out in its place: the ends of documents
-take part in the algebra as "no character here", so that documents of five bytes cost no more than
-one of a megabyte.
+The bit set of document starts is replaced by that of boundaries: the end of a document counts as
+"no character here", so documents of five bytes cost no more than one of a megabyte.
 """
 
 from __future__ import annotations
@@ -21,23 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import noinline, popcount, range_mask, trailing_zeros
-from bpe.kernels.split_classes import (
-    LETTER,
-    MANY,
-    MARK,
-    NUMBER,
-    WHITE_SPACE,
-    character,
-    classify_pages,
-    sure_letters,
-)
+from bpe.kernels.machine import noinline, range_mask
+from bpe.kernels.split_classes import LETTER, MARK, WHITE_SPACE, classify_characters, mark_wide
 
-BLOCK_NEEDS = 68
-"""Bytes that are read of a block: its last character may have three behind it."""
-
-TAIL = 8 * 64
-"""Bytes of `Scratch.tail`: two blocks before the first that is read from it, and those behind."""
+BLOCK_NEEDS = 68  # bytes that are read of a block: its last character may have three after it
+TAIL = 8 * 64  # bytes of `Scratch.tail`: two blocks before the first read from it, and those after
+STATE_WORDS = 14
 
 
 class Characters(NamedTuple):
@@ -51,7 +37,7 @@ class Scratch(NamedTuple):
     """Memory for splitting one text; its content means nothing between calls."""
 
     tail: NDArray[np.uint8]  # uint8[TAIL]
-    tail_text: NDArray[np.uint8]  # the same, read-only, as text is: a scanner is compiled once
+    tail_text: NDArray[np.uint8]  # the same, read-only as text is: a scanner is compiled once
     state: NDArray[np.uint64]  # uint64, what a scanner remembers from block to block
 
 
@@ -59,7 +45,7 @@ class Scratch(NamedTuple):
 def splitter(scan, behind):
     """Return the kernel that splits whole texts with a scanner, a kernel such as `split_gpt2`.
 
-    `behind` is how many blocks the scanner asks for behind the last one.
+    The scanner asks for so many blocks `behind` the last one.
     """
 
     @kernel
@@ -102,16 +88,13 @@ def splitter(scan, behind):
     return split_documents
 
 
-STATE_WORDS = 15
-
-
 @kernel
 def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
     """Find the boundaries of the pattern `gpt2` (see `bpe.patterns`) in some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on what
-    follows; the call for block `starts.size`, which is empty, finishes the last one. `state` holds
-    what is known of the last block classified: a text is split in one call or in many.
+    follows; block `starts.size`, which is empty, finishes the last one. `state` holds what is known
+    of the last block classified, so a text is split in one call or in many.
 
     Args:
         source: uint8, the bytes of the text from `source_start`, a multiple of 64. It must reach
@@ -119,8 +102,8 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             the last block, with zeros for what lies behind the text.
         n: number of bytes of the text.
         classes, pages: see `Characters`.
-        starts: uint64[n // 64 + 1], bit set of the places where a document begins, and of place n;
-            replaced, block by block, by that of the places where a pre-token begins, and of n.
+        starts: uint64[n // 64 + 1], bit set of where documents begin, and of n; replaced, block by
+            block, by that of where pre-tokens begin, and of n.
         first, last: the blocks to classify, [first, last), `last` at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
@@ -133,10 +116,10 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     apostrophes, documents = state[4], state[5]
     # The last bits of the block before it.
     last_letter, last_number, last_space, last_blank = state[6], state[7], state[8], state[9]
-    # What characters that began in it say of the first bytes of the next.
-    spill_letters, spill_numbers, spill_spaces = state[10], state[11], state[12]
-    # What a contraction before it says of its first bytes: boundaries to drop and to add.
-    drop, add = state[13], state[14]
+    # Class flags of a character that ends in the next block, and its bytes there.
+    spill_class, spill = np.int64(state[10]), state[11]
+    # Boundaries that a contraction in the block before it drops, and adds.
+    drop, add = state[12], state[13]
     for k in range(first, last):
         next_letters = next_numbers = next_spaces = next_blanks = next_apostrophes = zero
         next_documents = zero
@@ -148,42 +131,13 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             next_blanks = range_mask(source, base, 32, 32)
             next_spaces = range_mask(source, base, 9, 13) | next_blanks
             next_apostrophes = range_mask(source, base, 39, 39)
-            leads = range_mask(source, base, 0xC2, 0xF4)
-            next_letters |= spill_letters
-            next_numbers |= spill_numbers
-            next_spaces |= spill_spaces
-            spill_letters = spill_numbers = spill_spaces = zero
-            if leads != zero:
-                sure = sure_letters(source, base)
-                next_letters |= sure | (sure << one) | (sure << np.uint64(2))
-                leads ^= sure
-                if popcount(leads) >= MANY:
-                    found = classify_pages(source, base, leads, pages, False)
-                    leads = found[0]
-                    next_letters |= found[1]
-                    next_numbers |= found[2]
-                    next_spaces |= found[3]
-            while leads != zero:
-                j = trailing_zeros(leads)
-                leads &= leads - one
-                code_point, width = character(source, base + j)
-                flags = classes[code_point]
-                bits = ((one << width) - one) << np.uint64(j)
-                if flags & LETTER:
-                    next_letters |= bits
-                elif flags & NUMBER:
-                    next_numbers |= bits
-                elif flags & WHITE_SPACE:
-                    next_spaces |= bits
-                if j > 60:
-                    # Bytes that the character has in the next block.
-                    over = ((one << width) - one) >> np.uint64(64 - j)
-                    if flags & LETTER:
-                        spill_letters = over
-                    elif flags & NUMBER:
-                        spill_numbers = over
-                    elif flags & WHITE_SPACE:
-                        spill_spaces = over
+            if range_mask(source, base, 0xC2, 0xF4) | spill != zero:
+                more_letters, more_numbers, more_spaces, _, _, _, spill_class, spill = (
+                    classify_characters(source, base, classes, pages, False, spill_class, spill)
+                )
+                next_letters |= more_letters
+                next_numbers |= more_numbers
+                next_spaces |= more_spaces
         if k > 0:
             # Block k - 1 knows its neighbours on both sides now.
             at = np.int64(k - 1) << 6
@@ -191,43 +145,32 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             change = letters ^ ((letters << one) | last_letter)
             change |= numbers ^ ((numbers << one) | last_number)
             change |= spaces ^ ((spaces << one) | last_space)
-            # A change of class is a boundary, unless what begins there has swallowed the space
-            # before it.
+            # A change of class is a boundary, unless the space before it belongs to what begins.
             found = (change & ~((blanks << one) | last_blank)) | documents
             # The last white space before something else stands alone, or goes with what follows.
             followed = ((spaces | documents) >> one) | ((next_spaces | next_documents) << top)
             last_white = spaces & ~followed
             found = (found & ~drop) | add
             drop = add = zero
+            # Of white space of several bytes this is the last byte.
+            wide = zero
             if last_white != zero:
                 wide = last_white & range_mask(source, base, 0x80, 0xBF)
                 found |= last_white ^ wide
-                while wide != zero:
-                    # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
-                    j = trailing_zeros(wide) - 1
-                    wide &= wide - one
-                    if source[base + j] & 0xC0 == 0x80:
-                        j -= 1
-                    if j >= 0:
-                        found |= one << np.uint64(j)
-                    else:
-                        starts[k - 2] |= one << np.uint64(64 + j)
             quotes = apostrophes & found
             if quotes != zero:
                 # Loads one and two bytes further look ahead; `same_*`: no document begins there.
                 same_1 = ~((documents >> one) | (next_documents << top))
                 same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
-                short = range_mask(source, base + 1, 115, 116) | range_mask(
-                    source, base + 1, 100, 100
-                )
+                short = range_mask(source, base + 1, 115, 116)  # s, t, d, m
+                short |= range_mask(source, base + 1, 100, 100)
                 short |= range_mask(source, base + 1, 109, 109)
+                long = range_mask(source, base + 1, 118, 118)  # ve, re, ll
+                long |= range_mask(source, base + 1, 114, 114)
+                long &= range_mask(source, base + 2, 101, 101)
                 ll = range_mask(source, base + 1, 108, 108) & range_mask(source, base + 2, 108, 108)
-                ve_re = range_mask(source, base + 1, 118, 118) | range_mask(
-                    source, base + 1, 114, 114
-                )
-                ve_re &= range_mask(source, base + 2, 101, 101)
                 two = quotes & short & same_1
-                three = quotes & (ll | ve_re) & same_1 & same_2
+                three = quotes & (long | ll) & same_1 & same_2
                 both = two | three
                 found &= ~(both << one)
                 found |= (two << np.uint64(2)) | (three << np.uint64(3))
@@ -238,21 +181,15 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 end = one << np.uint64(n & 63)
                 found = (found & (end - one)) | end
             starts[k - 1] = found
-            last_letter = letters >> top
-            last_number = numbers >> top
-            last_space = spaces >> top
-            last_blank = blanks >> top
-        letters = next_letters
-        numbers = next_numbers
-        spaces = next_spaces
-        blanks = next_blanks
-        apostrophes = next_apostrophes
-        documents = next_documents
+            mark_wide(source, base, k - 1, wide, starts)
+            last_letter, last_number = letters >> top, numbers >> top
+            last_space, last_blank = spaces >> top, blanks >> top
+        letters, numbers, spaces = next_letters, next_numbers, next_spaces
+        blanks, apostrophes, documents = next_blanks, next_apostrophes, next_documents
     state[0], state[1], state[2], state[3] = letters, numbers, spaces, blanks
     state[4], state[5] = apostrophes, documents
     state[6], state[7], state[8], state[9] = last_letter, last_number, last_space, last_blank
-    state[10], state[11], state[12] = spill_letters, spill_numbers, spill_spaces
-    state[13], state[14] = drop, add
+    state[10], state[11], state[12], state[13] = np.uint64(spill_class), spill, drop, add
 
 
 @kernel
@@ -275,9 +212,9 @@ def checked_character(source, at, stop):
         if byte & 0xC0 != 0x80:
             return -1, 1
         code_point = (code_point << 6) | (byte & 0x3F)
-    if n == 3 and (code_point < 0x800 or 0xD800 <= code_point <= 0xDFFF):
-        return -1, 1
-    if n == 4 and (code_point < 0x10000 or code_point > 0x10FFFF):
+    if (n == 3 and (code_point < 0x800 or 0xD800 <= code_point <= 0xDFFF)) or (
+        n == 4 and (code_point < 0x10000 or code_point > 0x10FFFF)
+    ):
         return -1, 1
     return code_point, n
 
@@ -286,15 +223,10 @@ def checked_character(source, at, stop):
 def safe_cut(buffer, position, stop, classes, after_letters_only):
     """Return the first place from `position` on where cutting changes no pre-token; else `stop`.
 
-    That is before white space that follows a letter (or, where nothing else takes white space,
-    anything else), and after a letter before anything that is not a letter, a mark or an
-    apostrophe. Both characters must be well-formed UTF-8, so that the replacement of damaged bytes
-    stays on its side.
-
-    Args:
-        buffer: uint8[>= stop], UTF-8.
-        classes: uint8[0x110000], `bpe.unicode_classes.class_table`.
-        after_letters_only: what is before the cut must be a letter.
+    That is before white space that follows a letter (if not `after_letters_only`, anything but
+    white space), and after a letter before anything that is not a letter, a mark or an apostrophe.
+    Both characters must be well-formed UTF-8, so that the replacement of damaged bytes stays on its
+    side. `buffer` is uint8[>= stop], `classes` see `Characters`.
 
     Example: in "ab cd" from 0 on -> 2.
     """
@@ -309,8 +241,7 @@ def safe_cut(buffer, position, stop, classes, after_letters_only):
             before -= 1
         code_point_before, width_before = checked_character(buffer, before, at)
         if code_point >= 0 and code_point_before >= 0 and before + width_before == at:
-            flags = classes[code_point]
-            flags_before = classes[code_point_before]
+            flags, flags_before = classes[code_point], classes[code_point_before]
             if flags & WHITE_SPACE and not flags_before & WHITE_SPACE and not after_letters_only:
                 return at
             if flags_before & LETTER and not flags & (LETTER | MARK) and code_point != 39:

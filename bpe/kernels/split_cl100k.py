@@ -1,35 +1,32 @@
 r"""Bytes -> boundaries of pre-tokens for the patterns that descend from cl100k, 64 bytes at a time.
 
-`split_cl100k` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for every
-document of the buffer at once and for every sum of the flags of `split_rows`. Which flags a pattern
-has is written in `bpe.pretokenize`; one more of this family is one more line there.
+`split_cl100k` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for all
+documents of the buffer at once and any sum of the flags of `split_rows`. The flags of each pattern
+are in `bpe.pretokenize`.
 
 As in `split_gpt2` boundaries are shifts and masks of bit sets, one for each class of characters.
-There are too many sets for the registers of a processor. So they lie in memory (`split_rows`), and
-each step is a loop over a group of blocks that needs few of them:
+These are too many for the registers of a processor, so they are in memory (`split_rows`), and each
+step is a loop over a group of blocks that needs few of them:
 
 1. the classes of characters (`classify`, `classify_rest`);
 2. what is settled from left to right (`_take_lines`, `_end_words`, `_find_indents`);
-3. the boundaries (`_combine`). A block finds in memory what it must know of its neighbours and
-   waits for none of them, so that the compiler works on several at once;
+3. the boundaries (`_combine`): no block waits for another, so the compiler overlaps several;
 4. what is rare, in the blocks that have some of it (`split_mend`).
 
-What a group has nothing of (punctuation, apostrophes, line ends) is passed over.
-
-What these patterns add to gpt2's is that one thing can depend on another far away:
+A step is skipped where a group has none of its characters. Unlike gpt2's, these patterns have parts
+that depend on places far away:
 
 - `[\r\n]*` after punctuation takes line ends (and slashes), which then belong to no white space. A
-  run is followed from where it begins by the carry of an addition.
-- `\s*[\r\n]+` reaches to the *last* line end of its white space. The blanks after a line end are
-  taken for a new piece at first; where they turn out to end at another line end, that boundary is
-  taken back, in an earlier block if need be.
+  run is followed from its begin by the carry of an addition.
+- `\s*[\r\n]+` reaches to the *last* line end of its white space. Blanks after a line end are taken
+  for a new piece at first; that boundary is removed if they end at another line end, possibly in an
+  earlier block.
 - `\p{N}{1,3}` counts. Runs of up to three digits need no counting.
 - o200k's words are cut where a small letter is followed by a capital. A letter that is neither
   (and a mark) goes with what is before it; that is one more addition.
 - o200k's marks are letters, except after punctuation that takes them. That decides what the next
   mark is, so it is settled from left to right; it is rare.
-- A contraction behind a word (o200k) ends it: its letters count as no letters, so that whatever
-  follows begins anew.
+- A contraction after a word (o200k) ends it: its letters count as no letters.
 """
 
 from __future__ import annotations
@@ -41,18 +38,9 @@ import numpy as np
 from bpe.kernels import split_rows as row
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import add, noinline, noinline_cold
-from bpe.kernels.split_classes import contractions
+from bpe.kernels.split_classes import contractions, white_follows
 from bpe.kernels.split_mend import mend, mend_indents, mend_words
-from bpe.kernels.split_rows import (
-    behind,
-    classify,
-    classify_rest,
-    clear,
-    is_empty,
-    run,
-    shift,
-    white_follows,
-)
+from bpe.kernels.split_rows import behind, classify, classify_rest, clear, is_empty, run, shift
 
 
 @kernel
@@ -151,10 +139,8 @@ def _take_lines(flags, sets, count):
         last_other, last_taken, pieces, last_single = _punctuation(
             flags, sets, i, sets[row.OTHERS + i], last_other, last_taken, last_single
         )
-        sets[row.OTHERS + i] = last_other
-        sets[row.TAKEN + i] = last_taken
-        sets[row.PIECES + i] = pieces
-        sets[row.SINGLE + i] = last_single
+        sets[row.OTHERS + i], sets[row.TAKEN + i] = last_other, last_taken
+        sets[row.PIECES + i], sets[row.SINGLE + i] = pieces, last_single
 
 
 @kernel
@@ -267,11 +253,8 @@ def _combine(flags, sets):
 def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, last, sets):
     r"""Find the boundaries of one pattern of the family in some blocks.
 
-    Args:
-        flags: a sum of the flags of `split_rows`.
-        source, ..., starts: as in `split.split_gpt2`.
-        first, last: the blocks, [first, last), `last` at most `starts.size`.
-        sets: uint64[STATE_WORDS], zeros before the first call; modified in place.
+    `flags` is a sum of those of `split_rows`, `sets` uint64[STATE_WORDS], zeros before the first
+    call, modified in place; `last` is at most `starts.size`. The others are as in `split_gpt2`.
 
     Example (llama3): "a1234!\n" -> boundaries at 0 (a), 1 (123), 4 (4), 5 (! and the line end), 7.
     """
@@ -328,10 +311,7 @@ def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, 
 
 @functools.cache
 def scanner(flags):
-    """Return the kernel for one pattern: `split_cl100k` with the flags as constants.
-
-    The compiler leaves out what a pattern does not need.
-    """
+    """Return `split_cl100k` for flags that the compiler knows: it drops what they do not need."""
 
     @kernel
     def scan(source, source_start, n, classes, pages, starts, first, last, sets):

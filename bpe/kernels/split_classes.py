@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from bpe.kernels import machine
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import (
-    always_inline,
-    member_mask,
-    noinline_cold,
-    popcount,
-    range_mask,
-    trailing_zeros,
-)
+from bpe.kernels.machine import popcount, range_mask, trailing_zeros
 
 # Flags of bpe.unicode_classes, as constants that the compiler can fold.
 LETTER, NUMBER, WHITE_SPACE, MARK, UPPER, LOWER = 1, 2, 4, 8, 16, 32
 
-MANY = 16
-"""Characters of several bytes in a block from which on it is worth while to look for pages."""
-_MANY_OF_A_PAGE = 6
+# Characters of several bytes in a block, and of those on one page, to classify them by pages.
+_MANY, _MANY_OF_A_PAGE = 16, 6
 
 
 @kernel
 def character(source, at):
     """Return the code point whose first byte is `source[at]`, and its number of bytes.
 
-    The byte is 0xC2 to 0xF4, and up to three bytes behind it are read. For bytes that are not
-    well-formed UTF-8 the result means nothing, but it is a code point: it can index tables.
+    The byte is 0xC2 to 0xF4, and up to three bytes after it are read. Of bytes that are not UTF-8
+    the result means nothing, but it is a code point: it can index tables.
 
     Example: bytes C3 A9 -> (0xE9, 2).
     """
@@ -66,7 +59,7 @@ def _members(source, last, same, members):
     """
     if members == np.uint64(0) or members == ~np.uint64(0):
         return same & members
-    return same & member_mask(source, last, members)
+    return same & machine.member_mask(source, last, members)
 
 
 @kernel
@@ -83,17 +76,15 @@ def _all_bytes(first_bytes, of_three, of_four):
 def classify_pages(source, base, leads, pages, cased):
     """Classify characters that share their page with others of the block.
 
-    Text of most scripts stays within a few pages of 64 code points. The characters of a page have
-    the same bytes but for the last, so that they are found by comparing, and their classes by
-    looking 64 bytes up at once in the members of the page.
+    Text of most scripts stays within a few pages of 64 code points. The characters of a page differ
+    in the last byte only, so they are found by comparing, and classified 64 bytes at once by the
+    members of the page.
 
-    Arguments as of `classify_characters`; `leads` are first bytes of characters, `MANY` or more.
-
-    Returns:
-        (leads, letters, numbers, white, marks, uppers, lowers): the first bytes of characters that
-        are still to be classified, and the bytes of the others that are of each class.
+    Arguments as of `classify_characters`; `leads` are first bytes of characters. Returns (leads,
+    letters, numbers, white, marks, uppers, lowers): the first bytes of characters that are still to
+    be classified, and the bytes of the others that are of each class.
     """
-    noinline_cold()
+    machine.noinline_cold()
     one = np.uint64(1)
     letters = numbers = white = marks = uppers = lowers = np.uint64(0)
     # What reaches into the next block is left to the caller.
@@ -128,15 +119,11 @@ def classify_pages(source, base, leads, pages, cased):
             lowers |= _members(source, last, same, pages[page + np.uint64(5)])
     of_three = range_mask(source, base, 0xE0, 0xF4)
     of_four = range_mask(source, base, 0xF0, 0xF4)
-    return (
-        leads | left,
-        _all_bytes(letters, of_three, of_four),
-        _all_bytes(numbers, of_three, of_four),
-        _all_bytes(white, of_three, of_four),
-        _all_bytes(marks, of_three, of_four),
-        _all_bytes(uppers, of_three, of_four),
-        _all_bytes(lowers, of_three, of_four),
-    )
+    letters = _all_bytes(letters, of_three, of_four)
+    numbers = _all_bytes(numbers, of_three, of_four)
+    white, marks = _all_bytes(white, of_three, of_four), _all_bytes(marks, of_three, of_four)
+    uppers, lowers = _all_bytes(uppers, of_three, of_four), _all_bytes(lowers, of_three, of_four)
+    return leads | left, letters, numbers, white, marks, uppers, lowers
 
 
 @kernel
@@ -153,16 +140,15 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
         source, base: the block is `source[base : base + 64]`; three bytes more are read.
         classes, pages: see `split.Characters`.
         cased: whether marks and case are asked for.
-        spill_class, spill: class flags of the character that began in the block before and ends in
-            this one, and its bytes in this one.
+        spill_class, spill: class flags of the character that ends in this block but began before,
+            and its bytes in this one.
 
-    Returns:
-        (letters, numbers, white, marks, uppers, lowers, spill_class, spill): the bytes of each
-        class, and what the next block must be given.
+    Returns (letters, numbers, white, marks, uppers, lowers, spill_class, spill): the bytes of each
+    class, and the spill of the next block.
 
     Example: bytes C3 A9 20 ... -> letters 0b11, if `cased` also lowers 0b11, and nothing else.
     """
-    always_inline()
+    machine.always_inline()
     one, zero = np.uint64(1), np.uint64(0)
     sure = sure_letters(source, base)
     leads = range_mask(source, base, 0xC2, 0xF4) ^ sure
@@ -174,16 +160,12 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
         marks = _if_in(spill_class, MARK, spill)
         uppers = _if_in(spill_class, UPPER, spill)
         lowers = _if_in(spill_class, LOWER, spill)
-    if popcount(leads) >= MANY:
+    if popcount(leads) >= _MANY:
         found = classify_pages(source, base, leads, pages, cased)
         leads = found[0]
-        letters |= found[1]
-        numbers |= found[2]
-        white |= found[3]
+        letters, numbers, white = letters | found[1], numbers | found[2], white | found[3]
         if cased:
-            marks |= found[4]
-            uppers |= found[5]
-            lowers |= found[6]
+            marks, uppers, lowers = marks | found[4], uppers | found[5], lowers | found[6]
     spill = zero
     while leads != zero:
         j = trailing_zeros(leads)
@@ -231,3 +213,32 @@ def contractions(source, base, apostrophes):
     two |= _letter_mask(source, base + 1, 108) & _letter_mask(source, base + 2, 108)
     two |= range_mask(source, base + 1, 0xC5, 0xC5) & range_mask(source, base + 2, 0xBF, 0xBF)
     return apostrophes & one_letter, apostrophes & two
+
+
+@kernel
+def mark_wide(source, base, k, lasts, starts):
+    """Mark where white space of several bytes begins, whose last bytes in block k are `lasts`."""
+    one = np.uint64(1)
+    while lasts != np.uint64(0):
+        # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
+        j = trailing_zeros(lasts) - 1
+        lasts &= lasts - one
+        if source[base + j] & 0xC0 == 0x80:
+            j -= 1
+        if j >= 0:
+            starts[k] |= one << np.uint64(j)
+        else:
+            starts[k - 1] |= one << np.uint64(64 + j)
+
+
+@kernel
+def white_follows(source, at, classes):
+    """Return True if white space before `source[at]` goes on there; that is not ASCII.
+
+    It does in the middle of a character. Four bytes are read.
+    """
+    machine.noinline_cold()
+    if source[at] < 0xC2:
+        return True
+    code_point, _ = character(source, at)
+    return classes[code_point] & WHITE_SPACE != 0

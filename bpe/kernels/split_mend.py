@@ -9,19 +9,12 @@ import numpy as np
 
 from bpe.kernels import split_rows as row
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import (
-    add,
-    always_inline,
-    leading_zeros,
-    noinline_cold,
-    popcount,
-    trailing_zeros,
-)
+from bpe.kernels.machine import add, leading_zeros, noinline_cold, popcount, trailing_zeros
+from bpe.kernels.split_classes import mark_wide
 from bpe.kernels.split_rows import behind, below, run, shift
 
 _EVERY_THIRD = np.uint64(0x9249249249249249)
-_FEW_ENDS = 40
-"""So many ends of indents of a group are looked at one by one."""
+_FEW_ENDS = 40  # ends of indents of a group, which are looked at one by one
 
 
 @kernel
@@ -86,31 +79,12 @@ def mend_indents(first, sets, count, starts):
 
 
 @kernel
-def _mend_wide(source, base, k, lasts, starts):
-    """Mark where white space of several bytes begins, whose last bytes in block k are `lasts`."""
-    one = np.uint64(1)
-    while lasts != np.uint64(0):
-        # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
-        j = trailing_zeros(lasts) - 1
-        lasts &= lasts - one
-        if source[base + j] & 0xC0 == 0x80:
-            j -= 1
-        if j >= 0:
-            starts[k] |= one << np.uint64(j)
-        else:
-            starts[k - 1] |= one << np.uint64(64 + j)
-
-
-@kernel
 def _count_to_three(firsts, begins, before):
     """Return the `firsts` that are the first, fourth, seventh ... since the last of `begins`.
 
-    Each place has the number of those up to it modulo three: it is in `once`, in `twice`, or in
-    neither. In every step spans of 1, 2, 4 ... places are added to the spans after them, unless
-    something begins in between.
-
-    Source: the prefix sum of Hillis and Steele, "Data parallel algorithms" (1986), here segmented,
-    modulo three and in the bits of two words.
+    Source: the prefix sum of Hillis and Steele, "Data parallel algorithms" (1986), here segmented
+    and modulo three: a place whose sum is 1 is in `once`, 2 in `twice`. In every step spans of 1,
+    2, 4 ... places are added to the spans after them, unless something begins in between.
 
     Args:
         firsts: first bytes of numbers.
@@ -141,7 +115,6 @@ def _mend_numbers(k, sets, i, starts):
 
     Example: "12345 67" -> boundaries at 0, 3 and 6.
     """
-    always_inline()
     one, zero = np.uint64(1), np.uint64(0)
     numbers, rests = sets[row.NUMBERS + i], sets[row.RESTS + i]
     inner = numbers & behind(sets, row.NUMBERS, i, 1) & ~sets[row.DOCUMENTS + i]
@@ -212,7 +185,7 @@ def mend(flags, source, base, first, sets, count, starts):
         places = sets[row.MENDS + i]
         k = first + i - 1
         if places & sets[row.WHITE + i] != np.uint64(0):
-            _mend_wide(source, base, k, places & sets[row.WHITE + i], starts)
+            mark_wide(source, base, k, places & sets[row.WHITE + i], starts)
         if not flags & row.SINGLE_DIGITS and places & sets[row.NUMBERS + i] != np.uint64(0):
             rests = sets[row.RESTS + i] | (sets[row.RESTS + i - 1] >> np.uint64(61))
             before = np.int64(3)

@@ -11,23 +11,17 @@ import numpy as np
 
 from bpe.kernels.jit import kernel
 from bpe.kernels.machine import add, noinline_cold, range_mask
-from bpe.kernels.split_classes import WHITE_SPACE, character, classify_characters
+from bpe.kernels.split_classes import classify_characters
 
-CASED = 1
-"""Words are o200k's: marks are letters, a capital after a small letter begins a new word."""
-SUFFIXES = 2
-"""A contraction goes with the word before it (o200k), else it stands alone (cl100k)."""
-SLASHES = 4
-"""Line ends after punctuation take slashes with them."""
-SINGLE_DIGITS = 8
-"""Each number stands alone, else up to three go together."""
-WHOLE_END = 16
-"""White space that ends the text is one piece (tiktoken's `\\s++$`)."""
+# Flags of a pattern.
+CASED = 1  # words are o200k's: marks are letters, a capital after a small letter begins a new word
+SUFFIXES = 2  # a contraction goes with the word before it (o200k), else it stands alone (cl100k)
+SLASHES = 4  # line ends after punctuation take slashes with them
+SINGLE_DIGITS = 8  # each number stands alone, else up to three go together
+WHOLE_END = 16  # white space that ends the text is one piece (tiktoken's `\s++$`)
 
-GROUP = 64
-"""Blocks that go through one step together: their sets fit into the nearest cache."""
-WIDTH = GROUP + 2
-N_SETS = 20
+GROUP = 64  # blocks that go through one step together: their sets fit into the nearest cache
+WIDTH, N_SETS = GROUP + 2, 20
 (
     DOCUMENTS,  # where documents begin
     LETTERS,  # CASED: with marks; without those of contractions
@@ -51,9 +45,9 @@ N_SETS = 20
     MENDS,  # places that `split_mend.mend` must look at
 ) = range(0, N_SETS * WIDTH, WIDTH)
 
-# What else goes from block to block: the class of a character that goes on in the next one and the
-# bytes that it has there, the letters that a contraction has there, whether there are letters
-# without case, and one more than the place of a boundary that may be made.
+# What else is carried to the next block: the class of a character that ends there and its bytes
+# there, letters of a contraction there, whether there are letters without case, and one more than
+# the place of a boundary that may be made.
 SPILL_CLASS, SPILL, SPENT, CASELESS, OPEN_CAPITALS = range(N_SETS * WIDTH, N_SETS * WIDTH + 5)
 STATE_WORDS = N_SETS * WIDTH + 5
 
@@ -122,20 +116,15 @@ def classify(flags, source, base, sets, count):
         line_ends = range_mask(source, base, 10, 10) | range_mask(source, base, 13, 13)
         white = (range_mask(source, base, 9, 13) ^ line_ends) | blanks
         rests = range_mask(source, base, 0x80, 0xFF)
-        sets[LETTERS + i] = letters
-        sets[NUMBERS + i] = numbers
-        sets[BLANKS + i] = blanks
-        sets[WHITE + i] = white
-        sets[LINE_ENDS + i] = line_ends
+        sets[LETTERS + i], sets[NUMBERS + i] = letters, numbers
+        sets[BLANKS + i], sets[WHITE + i], sets[LINE_ENDS + i] = blanks, white, line_ends
         sets[QUOTES + i] = range_mask(source, base, 39, 39)
         sets[OTHERS + i] = ~(letters | numbers | white | line_ends)
         sets[RESTS + i] = rests
         if flags & SLASHES:
             sets[LINES + i] = line_ends | range_mask(source, base, 47, 47)
         if flags & CASED:
-            sets[LOWERS + i] = lowers
-            sets[UPPERS + i] = uppers
-            sets[MARKS + i] = np.uint64(0)
+            sets[LOWERS + i], sets[UPPERS + i], sets[MARKS + i] = lowers, uppers, np.uint64(0)
         beyond |= rests
         base += 64
     return beyond != np.uint64(0)
@@ -159,28 +148,12 @@ def classify_rest(flags, source, base, classes, pages, sets, count):
                 letters |= marks
                 uppers |= sets[UPPERS + i]
                 lowers |= sets[LOWERS + i]
-                sets[UPPERS + i] = uppers
-                sets[LOWERS + i] = lowers
-                sets[MARKS + i] = marks
+                sets[UPPERS + i], sets[LOWERS + i], sets[MARKS + i] = uppers, lowers, marks
                 sets[CASELESS] |= letters ^ (uppers | lowers)
-            sets[LETTERS + i] = letters
-            sets[NUMBERS + i] = numbers
+            sets[LETTERS + i], sets[NUMBERS + i] = letters, numbers
             # Only in what is not UTF-8 can a character take an end of a line for its own.
             sets[WHITE + i] = white & ~sets[LINE_ENDS + i]
             sets[OTHERS + i] = ~(letters | numbers | white | sets[LINE_ENDS + i])
             sets[RESTS + i] = range_mask(source, base, 0x80, 0xBF)
         base += 64
     sets[SPILL_CLASS], sets[SPILL] = np.uint64(spill_class), spill
-
-
-@kernel
-def white_follows(source, at, classes):
-    """Return True if white space before `source[at]` goes on there; that is not ASCII.
-
-    It does in the middle of a character. Four bytes are read.
-    """
-    noinline_cold()
-    if source[at] < 0xC2:
-        return True
-    code_point, _ = character(source, at)
-    return classes[code_point] & WHITE_SPACE != 0

@@ -1,13 +1,13 @@
 """The cache of encoded pre-tokens, which all threads read and add to at the same time.
 
-It is lock-free, because no row is changed or removed: a thread that adds one claims a free row,
-fills it, and publishes it by writing the word that tells whose the row is last; readers read that
-word first. Tables that are full are replaced by larger or by empty ones (`bpe.encode`).
+It is lock-free, because no row is changed or removed: a thread claims a free row, fills it, and
+publishes it by writing the second word of its key last, which readers read first. Full tables are
+replaced by larger or by empty ones (`bpe.pretoken_cache`).
 
-A pre-token of up to 15 bytes is its own key: 16 bytes, of which the last is the length. A row has
-32 bytes: the key, and up to seven ids in as few bits as the vocabulary needs. Rows are in buckets
-of four, two cache lines; the row of a key is in the next bucket where its own is full, and free
-rows are last. Longer pre-tokens and those of more ids are in the arena, which is only added to.
+A pre-token of up to 15 bytes is its own key: 16 bytes, the last of which is the length. A row has
+the key, and up to seven ids in as few bits as the vocabulary needs. Four rows are a bucket; the row
+of a key is in the next bucket where its own is full, and free rows are last. Longer pre-tokens and
+those of more ids are in the arena, which is only appended to.
 """
 
 from __future__ import annotations
@@ -17,34 +17,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.kernels import machine
 from bpe.kernels.jit import kernel
-from bpe.kernels.machine import (
-    add_atomically,
-    always_inline,
-    compare_exchange,
-    leading_zeros,
-    load_acquire,
-    load_u64,
-    multiply,
-    multiply_and_fold,
-    store_release,
-)
 
 MOST_BUCKETS = 8  # that are searched for a row; a pre-token that finds none free is not cached
 
-ROWS_TAKEN, LONG_TAKEN, ARENA_USED = 0, 1, 2
-"""Places in `PretokenCache.used` and `PretokenCache.limits`."""
-
-PIECE, PIECE_END, ROWS_ADDED, LONG_ADDED = 0, 1, 2, 3
-"""Places in `PretokenCache.own`."""
-
+ROWS_TAKEN, LONG_TAKEN, ARENA_USED = 0, 1, 2  # in `PretokenCache.used` and `limits`
+PIECE, PIECE_END, ROWS_ADDED, LONG_ADDED = 0, 1, 2, 3  # in `PretokenCache.own`
 # Words of the arena that a thread takes at once, and rows after which it publishes how many it
 # added: a cache line that another thread has written is slower than memory.
 _PIECE_SIZE, _MANY = 4096, 512
 
-MOST_LONG = np.uint64(0x7FF)
-"""Bits of the length of a long pre-token, and of the number of its ids."""
-
+MOST_LONG = np.uint64(0x7FF)  # the bits of the length of a long pre-token, and of its n ids
 _NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 # Second word of a row that a thread is filling: no short key has length 0, no long one length 1.
 _CLAIMED = np.uint64(1)
@@ -63,8 +47,8 @@ class PretokenCache(NamedTuple):
     # uint64[n]: ids, two to a word, and the bytes of long pre-tokens
     arena: NDArray[np.uint64]
     arena_bytes: NDArray[np.uint8]  # uint8[8 * n], the same memory
-    # int64[3]: rows that are taken, the same of `long_rows`, words of the arena that were asked
-    # for. Larger tables share it with those that they replace, to which rows may still be added
+    # int64[3]: rows and long rows that are taken, words of the arena that were asked for. Larger
+    # tables share it with those that they replace, to which rows may still be added
     used: NDArray[np.int64]
     limits: NDArray[np.int64]  # int64[3], above which each of these is full
     # int64[4], of one thread: where its piece of the arena is free, and where that ends; rows and
@@ -75,15 +59,14 @@ class PretokenCache(NamedTuple):
 @kernel
 def hash_key(low, high):
     """A hash of a 16-byte key; all of its bits are well mixed."""
-    return multiply_and_fold(
-        low ^ np.uint64(0x9E3779B97F4A7C15), high ^ np.uint64(0xC2B2AE3D27D4EB4F)
-    )
+    low, high = low ^ np.uint64(0x9E3779B97F4A7C15), high ^ np.uint64(0xC2B2AE3D27D4EB4F)
+    return machine.multiply_and_fold(low, high)
 
 
 @kernel
 def hash_word(mixed, word):
     """Mix another word into a hash."""
-    mixed = multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
+    mixed = machine.multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
     return mixed ^ (mixed >> np.uint64(29))
 
 
@@ -94,13 +77,13 @@ def hash_bytes(data, start, stop):
     mixed = np.uint64(length)
     if length >= 8:
         for at in range(start, stop - 8, 8):
-            mixed = hash_word(mixed, load_u64(data, at))
+            mixed = hash_word(mixed, machine.load_u64(data, at))
         # The last eight, some of which may have been mixed in before.
-        mixed = hash_word(mixed, load_u64(data, stop - 8))
+        mixed = hash_word(mixed, machine.load_u64(data, stop - 8))
     else:
         for at in range(start, stop):
             mixed = hash_word(mixed, np.uint64(data[at]))
-    mixed = multiply(mixed, np.uint64(0xD6E8FEB86659FD93))
+    mixed = machine.multiply(mixed, np.uint64(0xD6E8FEB86659FD93))
     mixed ^= mixed >> np.uint64(32)
     return min(mixed, _NONE - np.uint64(1))
 
@@ -114,10 +97,10 @@ def same_bytes(a, a_start, b, b_start, length):
             same &= a[a_start + at] == b[b_start + at]
         return same
     for at in range(0, length - 8, 8):
-        if load_u64(a, a_start + at) != load_u64(b, b_start + at):
+        if machine.load_u64(a, a_start + at) != machine.load_u64(b, b_start + at):
             return False
     at = length - 8
-    return load_u64(a, a_start + at) == load_u64(b, b_start + at)
+    return machine.load_u64(a, a_start + at) == machine.load_u64(b, b_start + at)
 
 
 @kernel
@@ -132,8 +115,8 @@ def publish_counts(cache):
     """Add to `used` the number of rows that this thread has added, if they are many."""
     used, own = cache.used, cache.own
     if own[ROWS_ADDED] + own[LONG_ADDED] > min(_MANY, cache.limits[LONG_TAKEN] // 8):
-        add_atomically(used, ROWS_TAKEN, own[ROWS_ADDED])
-        add_atomically(used, LONG_TAKEN, own[LONG_ADDED])
+        machine.add_atomically(used, ROWS_TAKEN, own[ROWS_ADDED])
+        machine.add_atomically(used, LONG_TAKEN, own[LONG_ADDED])
         own[ROWS_ADDED] = own[LONG_ADDED] = 0
 
 
@@ -144,17 +127,17 @@ def row_bucket(low, high, rows):
     The highest bits of the hash tell, so that rows keep their order when the table is enlarged.
     """
     # In two steps, because a single bucket would need a shift by 64 bits.
-    unused = np.uint64(leading_zeros(np.uint64(rows.size)) + 4)
+    unused = np.uint64(machine.leading_zeros(np.uint64(rows.size)) + 4)
     return ((hash_key(low, high) >> np.uint64(1)) >> unused) << np.uint64(4)
 
 
 @kernel
 def find_row(rows, bucket, low, high):
     """Return the place of a key in `rows`; else -2 minus the first free place, -1 if none is."""
-    always_inline()
+    machine.always_inline()
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 16, 4):
-            whose = load_acquire(rows, at + 1)
+            whose = machine.load_acquire(rows, at + 1)
             if whose == high and rows[at] == low:
                 return at
             if whose == 0:
@@ -169,8 +152,8 @@ def still_free(rows, found):
 
     For -1 the result has no meaning.
     """
-    always_inline()
-    return load_acquire(rows, -1 - found) == 0
+    machine.always_inline()
+    return machine.load_acquire(rows, -1 - found) == 0
 
 
 @kernel
@@ -181,13 +164,14 @@ def claim_row(rows, width, bucket, found):
     That thread may have added the same key, of which one row is never used then: another search
     would take as long as a merge.
     """
-    always_inline()
+    machine.always_inline()
     at = -2 - found
-    if at >= 0 and compare_exchange(rows, at + 1, _CLAIMED):
+    if at >= 0 and machine.compare_exchange(rows, at + 1, _CLAIMED):
         return at
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 4 * width, width):
-            if load_acquire(rows, at + 1) == 0 and compare_exchange(rows, at + 1, _CLAIMED):
+            is_free = machine.load_acquire(rows, at + 1) == 0
+            if is_free and machine.compare_exchange(rows, at + 1, _CLAIMED):
                 return at
         bucket = (bucket + 4 * width) & (rows.size - 1)
     return -1
@@ -196,43 +180,34 @@ def claim_row(rows, width, bucket, found):
 @kernel
 def add_row(cache, found, low, high, first_ids, second_ids):
     """Add the row of a key to `rows`, where `find_row` returned `found`; returns as `claim_row`."""
-    always_inline()
+    machine.always_inline()
     rows = cache.rows
     at = claim_row(rows, 4, np.int64(row_bucket(low, high, rows)), found)
     if at >= 0:
         rows[at] = low
         rows[at + 2] = first_ids
         rows[at + 3] = second_ids
-        store_release(rows, at + 1, high)
+        machine.store_release(rows, at + 1, high)
         cache.own[ROWS_ADDED] += 1
     return at
 
 
 @kernel
-def move_rows(rows, larger):
-    """Copy all rows of `rows` to those of `larger`, which no other thread uses yet."""
-    for at in range(0, rows.size, 4):
-        high = load_acquire(rows, at + 1)
-        if high > _CLAIMED:
-            add_row(larger, -1, rows[at], high, rows[at + 2], rows[at + 3])
-
-
-@kernel
 def long_bucket(hashed, long_rows):
     """Where in `long_rows` the bucket of a hash begins; see `row_bucket`."""
-    unused = np.uint64(leading_zeros(np.uint64(long_rows.size)) + 3)
+    unused = np.uint64(machine.leading_zeros(np.uint64(long_rows.size)) + 3)
     return ((hashed >> np.uint64(1)) >> unused) << np.uint64(3)
 
 
 @kernel
 def find_long_row(cache, hashed, buffer, start, length):
     """Find the row of a long pre-token in `long_rows`; returns as `find_row`."""
-    always_inline()
+    machine.always_inline()
     rows = cache.long_rows
     bucket = np.int64(long_bucket(hashed, rows))
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 8, 2):
-            entry = load_acquire(rows, at + 1)
+            entry = machine.load_acquire(rows, at + 1)
             if entry == 0:
                 return -2 - at
             if rows[at] == hashed and np.int64(entry & MOST_LONG) == length:
@@ -247,23 +222,25 @@ def find_long_row(cache, hashed, buffer, start, length):
 @kernel
 def add_long_row(cache, found, hashed, entry):
     """Add a row to `long_rows`, as `add_row`."""
-    always_inline()
+    machine.always_inline()
     rows = cache.long_rows
     at = claim_row(rows, 2, np.int64(long_bucket(hashed, rows)), found)
     if at >= 0:
         rows[at] = hashed
-        store_release(rows, at + 1, entry)
+        machine.store_release(rows, at + 1, entry)
         cache.own[LONG_ADDED] += 1
     return at
 
 
 @kernel
-def move_long_rows(rows, larger):
-    """The same as `move_rows` for `long_rows`; the arena is shared."""
-    for at in range(0, rows.size, 2):
-        entry = load_acquire(rows, at + 1)
-        if entry > _CLAIMED:
-            add_long_row(larger, -1, rows[at], entry)
+def move_rows(rows, larger, is_long):
+    """Copy all rows, or long rows, to those of `larger`, which no other thread uses yet."""
+    for at in range(0, rows.size, 2 if is_long else 4):
+        second = machine.load_acquire(rows, at + 1)
+        if second > _CLAIMED and is_long:
+            add_long_row(larger, -1, rows[at], second)
+        elif second > _CLAIMED:
+            add_row(larger, -1, rows[at], second, rows[at + 2], rows[at + 3])
 
 
 @kernel
@@ -274,7 +251,7 @@ def remember(cache, ids, n, buffer, start, length):
     needed = n_words + (length + 7) // 8
     if own[PIECE] + needed > own[PIECE_END]:
         size = max(needed, min(_PIECE_SIZE, arena.size // 16))
-        own[PIECE] = add_atomically(cache.used, ARENA_USED, size)
+        own[PIECE] = machine.add_atomically(cache.used, ARENA_USED, size)
         own[PIECE_END] = min(own[PIECE] + size, arena.size)
         if own[PIECE] + needed > own[PIECE_END]:
             return np.int64(-1)
