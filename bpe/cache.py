@@ -52,7 +52,7 @@ class Cache:
 
     Args:
         name: Of the directory: the kind, and the digest of what decides its content.
-        otherwise: What happens without the cache, as in "kernels are compiled anew".
+        otherwise: The effect of having no cache, as in "kernels are compiled anew".
 
     Attributes:
         directory: None if it cannot be written, which is reported.
@@ -72,11 +72,11 @@ class Cache:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            warning = (
+            warn_once(
                 f"{otherwise} in every process, because their cache %s cannot be written"
-                " (%s); set NUMBA_CACHE_DIR to a directory of yours"
+                " (%s); set NUMBA_CACHE_DIR to a directory of yours",
+                self.directory, error.strerror,
             )
-            warn_once(warning, self.directory, error.strerror)
             self.directory = None
 
     def read(self, name: str) -> memoryview | None:

@@ -1,7 +1,7 @@
 """Compile the kernels of training, or of encoding, before they are needed.
 
-A kernel is compiled at its first call. Calling all of them on a few bytes lets a program report
-that, and have another process compile some of them into the cache:
+Calling all kernels on a few bytes lets a program report their compilation, and have another process
+compile some of them into the cache:
 
     python -c "from bpe.compile_ahead import compile_encoding; compile_encoding('gpt2')"
 """
@@ -36,15 +36,10 @@ def training_kernels(pattern: str) -> Kernels:
     from bpe.kernels import count, learn_merges
 
     return reading_kernels(pattern) | {
-        count.count_pretokens: 1.2,
-        count.move_rows: 0.1,
-        count.merge_into: 0.4,
-        count.export: 0.3,
-        learn_merges.count_byte_pairs: 0.1,
-        learn_merges.fill_rows: 0.2,
-        learn_merges.queue_pairs: 0.4,
-        learn_merges.merge_steps: 1.4,
-    }
+        count.count_pretokens: 1.2, count.move_rows: 0.1, count.merge_into: 0.4, count.export: 0.3,
+        learn_merges.count_byte_pairs: 0.1, learn_merges.fill_rows: 0.2,
+        learn_merges.queue_pairs: 0.4, learn_merges.merge_steps: 1.4,
+    }  # fmt: skip
 
 
 def encoding_kernels() -> Kernels:

@@ -32,11 +32,11 @@ class PretokenCounts:
     """Unique pre-tokens and how often each occurs. Belongs to one thread at a time.
 
     Args:
-        pattern: name of the split pattern; an attribute, too.
-        special_tokens: text to cut out of documents; an attribute, too.
+        pattern: name of the split pattern, an attribute.
+        special_tokens: text to cut out of documents, an attribute.
 
     Attributes:
-        total: number of pre-tokens counted, each as often as it occurs.
+        total: number of pre-tokens counted.
 
     >>> counts = PretokenCounts()
     >>> text = np.frombuffer(b"low low lower", np.uint8)
@@ -148,7 +148,7 @@ class PretokenCounts:
         return table.short_rows.nbytes + table.long_rows.nbytes + table.arena.nbytes
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """(pre-token, count), in the order of the bytes."""
+        """Return (pre-token, count) in the order of bytes."""
         buffer, offsets, counts = self.arrays()
         data = buffer.tobytes()
         words = [data[i:j] for i, j in pairwise(offsets.tolist())]
@@ -180,7 +180,7 @@ class FrozenCounts:
 
     @property
     def total(self) -> int:
-        """Number of pre-tokens counted, each as often as it occurs."""
+        """Number of pre-tokens counted."""
         return int(self.counts.sum())
 
     def arrays(self) -> Arrays:

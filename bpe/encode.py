@@ -1,10 +1,10 @@
 """The encoder: text as bytes and offsets in, token ids and offsets out.
 
-For every document the ids are those of `reference.encode` over its pre-tokens, whatever was encoded
-before. Special tokens have no meaning here: text that spells one is text.
+The ids of a document are those of `reference.encode` over its pre-tokens, whatever was encoded
+before. Text that spells a special token is ordinary text here.
 
     EncoderTables   a vocabulary and a pattern as the kernels read them, and the cache of encoded
-                    pre-tokens; made once, shared by all threads
+                    pre-tokens; shared by all threads
     Encoder         the tables and a small cache of its own; one for each thread
 """
 
@@ -40,21 +40,20 @@ if TYPE_CHECKING:
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
 _SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pretoken_cache`
-# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; and while
+# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
 # another thread enlarges the cache.
 _GROUPS_PER_CALL, _GROUPS_MEANWHILE, _NO_LIMIT = 512, 64, 2**62
-# Bytes that an encoder encodes before the table of tokens is filled, which takes milliseconds.
-_FILLED_AFTER = 2**20
+_FILLED_AFTER = 2**20  # bytes encoded before the table of tokens is filled, so that it pays
 _NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
 _NOT_NARROW = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
-# Bytes of a text that is encoded by two kernel calls with arguments that were packed once.
+# Longest text, in bytes, encoded by two kernel calls with arguments packed once; their scratch has
+# room for one pre-token of that length.
 _SHORT_TEXT = 2048
 assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _BEGINNING = np.array([0, -1, 0, 1], np.int64).data
-# Scratch for ids that is larger than this is not kept for the next call.
-_KEPT_IDS = 2**24
+_KEPT_IDS = 2**24  # larger scratch for ids is not kept for the next call
 
 
 def _power_of_two_above(n: int) -> int:
@@ -63,8 +62,8 @@ def _power_of_two_above(n: int) -> int:
 
 def group_scratch() -> group.Scratch:
     """Return memory for one group of pre-tokens."""
-    # A group has at most GROUP positions when its last word of the bit set is read; up to 64 are
-    # written for that, and eight more than it has bits; eight are read at a time.
+    # Up to GROUP positions, then up to 64 and eight more of the last word of the bit set; eight are
+    # read at a time.
     n = group.GROUP + 80
     tail = np.empty(group.TAIL, np.uint8)
     return group.Scratch(
@@ -99,7 +98,7 @@ class EncoderTables:
 
     Raises:
         VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`.
-        PatternError: there is no scanner for the pattern.
+        PatternError: the pattern is unknown or cannot be run exactly.
     """
 
     def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
@@ -122,8 +121,7 @@ class EncoderTables:
         # In most vocabularies the id of a merge is its rank plus a constant, and not looked up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
-        shift_of_all = shift[0] if same else -1
-        packing = np.array([bits, n_first, n_first + 61 // bits, shift_of_all], np.int64)
+        packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
         token_ids, token_offsets, token_bytes = vocabulary.flat
         n_whole = len(token_ids) if vocabulary.whole_first else 0
         whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
@@ -137,7 +135,7 @@ class EncoderTables:
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
-            tokens=_no_tokens(), packing=packing, whole=whole,
+            tokens=_no_tokens(), packing=np.array(packed_ids, np.int64), whole=whole,
             whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
         )
         token_bytes = read_only(token_bytes)
@@ -156,7 +154,8 @@ class EncoderTables:
     def fill_tokens(self) -> None:
         """Fill `Tables.tokens` once, and make the cache large.
 
-        Until then its tokens are looked up as other pre-tokens.
+        The table gets tokens of up to TOKEN_BYTES bytes that are encoded as one; until then they
+        are looked up as other pre-tokens.
         """
         if self._filled.acquire(blocking=False):
             try:
@@ -175,21 +174,20 @@ def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _no_tokens() -> NDArray[np.uint64]:
     """Return an empty `Tables.tokens`."""
-    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 does; the first
-    # byte alone decides the lowest byte of the hash.
+    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 does; the lowest
+    # byte of a hash depends on the first byte alone.
     bits = np.uint64(kernels.TOKEN_BITS)
     free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
     return free << bits | np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
 
 
 def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any]) -> None:
-    """Put tokens of up to TOKEN_BYTES bytes that are encoded as one into `Tables.tokens`.
+    """Fill `Tables.tokens` from token bytes `data` (uint8[n_bytes]) and `offsets` (int64[n + 1]).
 
-    Token t is `data[offsets[t] : offsets[t + 1]]`, `uint8`. Of two with one place in the table the
-    first is kept, which mostly has the lower id.
+    Of two tokens with one place in the table the first is kept, which mostly has the lower id.
     """
     lengths = np.diff(offsets)
-    # The end of a token that ends with 0xFF could not be told from its padding.
+    # A final 0xFF would be taken for padding.
     chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
     begins, lengths = offsets[:-1][chosen], lengths[chosen]
     inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
@@ -198,7 +196,7 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     text = read_only(padded[inside])
     padded[~inside] = 0xFF
     ends = np.cumsum(lengths)
-    # Each is a pre-token and a document. They are merged with a cache of their own.
+    # Each token is a pre-token and a document, encoded with a cache of their own.
     room = 8 * _power_of_two_above(len(ends))
     cache = pack(empty_cache(room, 16, 2 * room))
     bounds, token_offsets = read_only(np.append(0, ends)), np.zeros(len(ends) + 1, np.int64)
@@ -220,17 +218,18 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
 
 
 class Encoder:
-    """Encodes documents; pre-tokens that it merges are cached for all encoders of the tables.
+    """Encodes documents; pre-tokens it merges are cached for all encoders of the tables.
 
-    An encoder belongs to one thread at a time; kernels run without the interpreter lock.
+    An encoder belongs to one thread at a time. Kernels release the interpreter lock, so encoders on
+    several threads run in parallel.
 
     Args:
-        tables: Shared with any number of other encoders.
-        preparation: What happens to text before it is split; None for nothing.
+        tables: Shared with other encoders.
+        preparation: Prepares text before it is split; None for nothing.
         dtype: Of the ids, uint16 or uint32; uint32 if None.
 
     Raises:
-        EncodingError: `dtype` is another type, or the ids of the vocabulary do not fit into it.
+        EncodingError: `dtype` is another type, or too small for the vocabulary.
     """
 
     def __init__(
@@ -260,23 +259,23 @@ class Encoder:
         """Return the ids of all documents, one after the other.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8. The ids of other bytes are not defined.
+            buffer: uint8[n_bytes], well-formed UTF-8; other bytes have unspecified ids, or none.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
             prefix_id: Put before each document, -1 for nothing.
             suffix_id: Put after each document, -1 for nothing.
             starts_mid_document: The first document began in an earlier call: it gets no prefix.
             ends_mid_document: The last document continues in a later call: it gets no suffix.
-            gaps: `offsets` has two for each document, where it begins and ends, from 0 to n_bytes
-                all the same; bytes between two documents have no ids.
-            memory: Returns uint8[n] for the ids, which take n bytes at most. Not called if there is
-                a preparation; None: new memory, of just their size.
+            gaps: `offsets` has the start and end of each document, from 0 to n_bytes all the same;
+                bytes between documents have no ids.
+            memory: Returns uint8[n] of its own for the ids, n being the most bytes that they can
+                take. None, or a preparation: new memory, trimmed to the ids.
 
         Returns:
-            dtype[n_tokens], the ids; int64[n_documents + 1], where those of each document begin.
+            dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
 
         Raises:
-            EncodingError: An id before or after documents does not fit into the encoder's type.
+            EncodingError: The prefix or suffix id does not fit into the encoder's type.
         """
         self._check_fits(max(prefix_id, suffix_id))
         if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
@@ -287,10 +286,10 @@ class Encoder:
             "prefix_id": prefix_id, "suffix_id": suffix_id,
             "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
         }
-        view = self.encode_view
         if self._preparation is not None:
-            return self._preparation.encode(view, buffer, offsets, frozenset(), **around)
-        ids, token_offsets = view(buffer, offsets, gaps=gaps, memory=memory, **around)
+            encode = self._preparation.encode
+            return encode(self.encode_view, buffer, offsets, frozenset(), **around)
+        ids, token_offsets = self.encode_view(buffer, offsets, gaps=gaps, memory=memory, **around)
         return ids.copy() if memory is None else ids, token_offsets
 
     def _check_fits(self, largest: int) -> None:
@@ -301,7 +300,7 @@ class Encoder:
 
     def _cache(self) -> tuple[PretokenCache, Any]:
         """Return the shared cache, as it is and packed; an idle encoder must hold none."""
-        number, cache, packed = self._shared.current
+        number, cache, packed = self._tables.cache.current
         if number != self._arena_number:
             self._arena_number, self._own[:] = number, 0
         return cache, packed
@@ -351,7 +350,7 @@ class Encoder:
             )
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
-                # Not kept: the memory for one monstrous pre-token.
+                # Not kept, as it is for one pre-token.
                 larger = _rows(longest, len(self._tables.tables.merged))
                 scratch = pack(self._scratch._replace(**larger))
                 in_the_way = False
@@ -370,15 +369,14 @@ class Encoder:
                 self._encode_short = self._short_encoder()
             if (found := self._encode_short(data)) is not None:
                 return found
-        ids: list[int] = self.encode_view(
-            np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
-        )[0].tolist()
+        buffer, offsets = np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
+        ids: list[int] = self.encode_view(buffer, offsets)[0].tolist()
         return ids
 
     def _short_encoder(self) -> Callable[[bytes], list[int] | None]:
-        """Return a function that encodes a short text by kernels whose arguments are packed.
+        """Return a function that encodes a short text by kernels with packed arguments.
 
-        It returns None if the cache is full while another thread enlarges it.
+        The function returns None if the cache is full while another thread enlarges it.
         """
         text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
@@ -409,7 +407,7 @@ class Encoder:
                 n_ids = encode_pretokens(packed)
                 if place[0] > n >> 6:
                     return found[:n_ids].tolist()
-                if not self._shared.make_room(cache):
+                if not self._tables.cache.make_room(cache):
                     return None
 
         return encode

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 
 class Gathered:
-    """Concatenates the parts 0 to n - 1, each put once, by any thread; threads copy side by side.
+    """Concatenates the parts 0 to n - 1, each put once, by any thread; threads copy in parallel.
 
-    Args:
-        size: Sum of the sizes of all parts, in any unit, from which memory is estimated.
+    `size` is the sum of the sizes of all parts, in any unit, from which memory is estimated.
     """
 
     def __init__(self, size: int) -> None:

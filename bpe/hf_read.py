@@ -94,13 +94,7 @@ class TokenizerFiles:
 def with_config(
     parts: TokenizerParts, config: dict[str, Any], path: Path, beside: Path
 ) -> TokenizerParts:
-    """Add what a tokenizer_config.json says to the parts of a tokenizer.json.
-
-    Args:
-        parts: What tokenizer.json says.
-        config: What the configuration says.
-        path: The name of tokenizer.json in errors.
-        beside: The name of the configuration in errors.
+    """Add the content of a tokenizer_config.json (`beside`) to that of a tokenizer.json (`path`).
 
     Raises:
         TokenizerFileError: The files contradict one another.
@@ -236,11 +230,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
 def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
     """Return the steps of a section of tokenizer.json, with sequences flattened.
 
-    Args:
-        path: The name of the file in errors.
-        section: One of `STEPS`.
-        value: The value of the section; null has no steps.
-        name: The place of the value, if it is inside a sequence.
+    `section` is a key of `STEPS`; `name` is the place of `value` inside a sequence.
     """
     if value is None and not name:
         return []

@@ -131,7 +131,7 @@ STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
 KEPT_OF_MODEL = {
     "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
     "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-}
+}  # fmt: skip
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 

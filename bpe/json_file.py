@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 
-# Lists and objects inside one another; those in use have ten.
-_DEEPEST = 100
+_DEEPEST = 100  # nested lists and objects; published files have ten
 
 # Made once: json.dumps with a setting makes a new encoder for each of 100,000 lines.
 dumps = json.JSONEncoder(ensure_ascii=False).encode
@@ -27,18 +26,14 @@ def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise TokenizerFileError(
-            f"{path}: cannot be read: {error.strerror or error}: expected a tokenizer file"
-        ) from error
+        refuse(path, f"cannot be read: {error.strerror or error}", "expected a tokenizer file")
     if not data.strip():
         refuse(path, "it is empty", "expected a tokenizer file; was writing it interrupted?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TokenizerFileError(
-            f"{path}: byte {error.start} is not UTF-8 ({error.reason}): "
-            "expected a text file; it is damaged, or not a tokenizer"
-        ) from error
+        found = f"byte {error.start} is not UTF-8 ({error.reason})"
+        refuse(path, found, "expected a text file; it is damaged, or not a tokenizer")
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
@@ -62,16 +57,12 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
             error.msg.startswith("Unterminated")
             or any(word.startswith(rest) for word in ("null", "true", "false", "-"))
         ):
-            raise TokenizerFileError(
-                f"{path}: the file ends in the middle, after {len(text)} characters: "
-                "it is truncated; copy or train it again"
-            ) from error
-        raise TokenizerFileError(
-            f"{path}: not JSON: {error.msg} in line {error.lineno}, column {error.colno}: "
-            "expected a tokenizer file of Hugging Face's format"
-        ) from error
+            found = f"the file ends in the middle, after {len(text)} characters"
+            refuse(path, found, "it is truncated; copy or train it again")
+        found = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        refuse(path, found, "expected a tokenizer file of Hugging Face's format")
     except ValueError as error:  # a number of thousands of digits
-        raise TokenizerFileError(f"{path}: not JSON: {error}: expected a tokenizer file") from error
+        refuse(path, f"not JSON: {error}", "expected a tokenizer file")
     if not isinstance(value, dict):
         refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
     # How deep `json` itself goes differs from one Python to the next.
@@ -95,9 +86,7 @@ def canonical(path: Path, value: object) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TokenizerFileError(
-            f"{path}: it has a lone surrogate, {text[error.start]!r}: expected valid Unicode"
-        ) from error
+        refuse(path, f"it has a lone surrogate, {text[error.start]!r}", "expected valid Unicode")
     return text
 
 

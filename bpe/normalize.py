@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from typing import Final, Literal
+from typing import Final
 
 NORMAL_FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
 
@@ -27,8 +27,6 @@ _NEWER: Final = (
     "1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1F16C 1FBF0-1FBF9"
 )
 
-Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
-
 
 def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
     """Return UTF-8 text in normal forms, some of `NORMAL_FORMS`, applied one after the other."""
@@ -36,14 +34,10 @@ def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
         return data
     text = data.decode()
     for form in forms:
-        text = _in_form(text, form)  # type: ignore[arg-type]  # checked where files are read
+        stretches = _inert().split(text)  # every second one is inert
+        stretches[::2] = [unicodedata.normalize(form, x) for x in stretches[::2]]  # type: ignore[arg-type]
+        text = "".join(stretches)
     return text.encode()
-
-
-def _in_form(text: str, form: Form) -> str:
-    stretches = _inert().split(text)  # every second one is inert
-    stretches[::2] = [unicodedata.normalize(form, stretch) for stretch in stretches[::2]]
-    return "".join(stretches)
 
 
 @functools.cache

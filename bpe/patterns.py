@@ -1,9 +1,9 @@
 r"""Split patterns: by name, by exact text, or as steps in a row.
 
-A pattern is recognised by its exact text *and* by the engine that the text was written for.
-Spellings of the "same" pattern often split differently, and one text can mean two things:
-`\p{N}{1,3}+` is possessive to tiktoken's engine and a repeated repetition to Hugging Face's. Any
-other text is run as it is written, by `bpe.regex_split`, or refused.
+A pattern is recognised by its exact text *and* by the engine the text was written for. Spellings of
+the "same" pattern often split differently, and one text can mean two things: `\p{N}{1,3}+` is
+possessive to tiktoken's engine and a repeated repetition to Hugging Face's. Any other text is run
+as written, by `bpe.regex_split`, or refused.
 
 Everywhere in this package a pattern is one string:
 
@@ -44,11 +44,9 @@ _LLAMA3 = (
 
 # Name -> the pattern as its authors published it.
 PATTERNS: Final[dict[str, str]] = {
-    # OpenAI, github.com/openai/gpt-2, src/encoder.py; Hugging Face's ByteLevel(use_regex=True) is
-    # the same text.
+    # OpenAI, github.com/openai/gpt-2, src/encoder.py; Hugging Face's ByteLevel(use_regex=True).
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    # tiktoken 0.14, cl100k_base (GPT-4).  White space at the end of the text is one piece, which
-    # no other spelling of it says.
+    # tiktoken 0.14, cl100k_base (GPT-4). Only here white space at the end of the text is one piece.
     "cl100k": (
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -65,18 +63,16 @@ PATTERNS: Final[dict[str, str]] = {
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
 
-# Name -> the text with which Hugging Face's engine splits as the pattern does.
-_HUGGINGFACE: Final[dict[str, str]] = {
-    **PATTERNS,
-    # `$` is the end of a line to Oniguruma, `\z` that of the text.
-    "cl100k": _LLAMA3.replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+"),
+# Name -> the text with which Hugging Face's engine splits as the pattern does. `$` is the end of a
+# line to Oniguruma, `\z` that of the text.
+_HUGGINGFACE: Final = PATTERNS | {
+    "cl100k": _LLAMA3.replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+")
 }
 
-# Name -> the text with which tiktoken splits fastest, and the same.  In gpt2's, possessive runs
-# change nothing, for nothing that follows could make a run give a character back; `\s++$` and a
-# lone `\s` only name two cases of `\s+(?!\S)|\s+`.
-_TIKTOKEN: Final[dict[str, str]] = {
-    **PATTERNS,
+# Name -> the text with which tiktoken splits fastest, and the same. gpt2's possessive runs change
+# nothing: nothing after them could make a run give a character back; `\s++$` and a lone `\s` are
+# cases of `\s+(?!\S)|\s+`.
+_TIKTOKEN: Final = PATTERNS | {
     # tiktoken 0.14 for gpt2, r50k_base, p50k_base and p50k_edit.
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
 }
@@ -103,22 +99,18 @@ def pattern_name(pattern: str) -> str:
         return pattern
     if pattern.startswith(STEPS):
         return _name_of(_listed_in(pattern))
-    if pattern.startswith(TIKTOKEN):
-        text = pattern.removeprefix(TIKTOKEN)
-        if text in _TIKTOKEN_SPELLINGS:
-            return _TIKTOKEN_SPELLINGS[text]
-        _isolated(text).splitter("tiktoken")
-        return pattern
-    for spellings in (_HUGGINGFACE_SPELLINGS, _TIKTOKEN_SPELLINGS):
-        if pattern in spellings:
-            return spellings[pattern]
+    text = pattern.removeprefix(TIKTOKEN)
+    dialect = "huggingface" if text == pattern else "tiktoken"
+    if dialect == "huggingface" and text in _HUGGINGFACE_SPELLINGS:
+        return _HUGGINGFACE_SPELLINGS[text]
+    if text in _TIKTOKEN_SPELLINGS:
+        return _TIKTOKEN_SPELLINGS[text]
     if re.fullmatch(r"[\w.-]*", pattern):
-        known = ", ".join(repr(name) for name in PATTERNS)
+        known = ", ".join(map(repr, PATTERNS))
         raise PatternError(
             f"unknown split pattern {pattern!r}: expected one of the names {known}, or a regex"
         )
-    # A regex is read when it is met first, so that nobody learns after hours that it cannot be run.
-    _isolated(pattern).splitter()
+    _isolated(text).splitter(dialect)  # checked now, not after hours of work
     return pattern
 
 
@@ -151,8 +143,7 @@ def _isolated(regex: str) -> Split:
 def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
     """Return the pattern of a list of Hugging Face's pre-tokenizers, in their JSON.
 
-    These are `Split` and `Digits` steps, and the name "gpt2" where ByteLevel splits by its own
-    regex. ByteLevel itself is not among them.
+    These are `Split` and `Digits` steps, and "gpt2" for a ByteLevel that splits by its own regex.
 
     Raises:
         PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
@@ -172,7 +163,7 @@ def _name_of(listed: list[Step]) -> str:
     from bpe.steps import Split
 
     regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
-    # A text that would be taken for something else is told apart by its step.
+    # Text that would be read as a name or a prefix is written as a step.
     is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
     if is_text and only == _isolated(regex):
         return regex
@@ -196,9 +187,7 @@ def _canonical(step: Step) -> Step:
 
 
 def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
-    """Return the steps of a pattern as Hugging Face's `Split` and `Digits`, in their JSON.
-
-    For gpt2, which ByteLevel splits by itself, it is None.
+    """Return the steps of a pattern as Hugging Face's JSON; None for gpt2, which ByteLevel splits.
 
     Raises:
         PatternError: The pattern was written for tiktoken, and no text means the same there.

@@ -20,11 +20,12 @@ _SHORT_ARENA, _ARENA = 2**16, 2**23
 
 
 class SharedPretokenCache:
-    """The cache of encoded pre-tokens of one tokenizer, for any number of threads at a time.
+    """Cache of encoded pre-tokens, shared by all encoders of one tokenizer; lock-free to use.
 
     Attributes:
-        current: The number of the arena, with which pieces of it become invalid; the cache; the
-            cache, packed. Threads may keep using one that was replaced: what they add is lost.
+        current: (number of the arena, cache, packed cache). A new arena invalidates the pieces of
+            it that threads own. Threads may go on with a cache that was replaced: entries added to
+            it are lost, and recomputed.
     """
 
     def __init__(self) -> None:
@@ -35,9 +36,9 @@ class SharedPretokenCache:
         self.current = number, cache, pack(cache)
 
     def make_room(self, full: PretokenCache | None = None) -> bool:
-        """Replace a full cache, unless that has been done; None: any, by a large one that is empty.
+        """Replace the cache if it is still `full`; None: whatever it is, by a large empty one.
 
-        False: another thread is replacing it.
+        Return False if another thread is replacing it.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -54,28 +55,28 @@ class SharedPretokenCache:
 
 
 def empty_cache(rows: int, long_rows: int, arena: int) -> PretokenCache:
-    """Return an empty cache with so many numbers in its tables."""
+    """Return an empty cache, its tables of these sizes in words."""
     ids, used, own = zeros(arena, np.uint64), np.zeros(3, np.int64), np.zeros(0, np.int64)
     tables = zeros(rows, np.uint64), zeros(long_rows, np.uint64), ids, ids.view(np.uint8)
     return _with_limits(PretokenCache(*tables, used=used, limits=used, own=own))
 
 
 def _with_limits(cache: PretokenCache) -> PretokenCache:
-    """Three quarters of all rows may be taken; a row has four numbers, a long one two."""
+    """Limit used rows to three quarters; a row has four words, a long row two."""
     sizes = len(cache.rows) // 4 * 3 // 4, len(cache.long_rows) // 2 * 3 // 4, len(cache.arena)
     return cache._replace(limits=np.array(sizes, np.int64))
 
 
 def is_full(cache: PretokenCache) -> NDArray[np.bool]:
-    """Return bool[3]: what is to be replaced: rows, long rows, or the arena and so everything.
+    """Return bool[3]: whether rows, long rows and the arena are full.
 
-    Not by the kernel `words.is_full`, because loading its machine code takes milliseconds.
+    The kernel `words.is_full` does the same, but loading its machine code takes milliseconds.
     """
     return cache.used > cache.limits
 
 
 def _enlarged(cache: PretokenCache) -> PretokenCache | None:
-    """Return the same rows in larger tables; None if these have grown as far as they may."""
+    """Return the same rows in larger tables; None if these may not grow, or the arena is full."""
     rows, long_rows = cache.rows, cache.long_rows
     rows_full, long_rows_full, arena_full = is_full(cache)
     if arena_full or (rows_full and len(rows) >= _MOST_ROWS):

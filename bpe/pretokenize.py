@@ -1,8 +1,7 @@
 """From the name of a pattern to its scanner.
 
-A `Pretokenizer` splits exactly as the pattern's definition in `bpe.reference` does, whatever the
-length and alignment of the buffer. No byte outside the buffer is read: the last ones are read from
-a padded copy.
+A `Pretokenizer` splits exactly as the definition in `bpe.reference` does, whatever the length and
+alignment of the buffer. No byte outside the buffer is read: the last ones are read from a copy.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _FLAGS = {
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
-    """A read-only view: kernels are compiled for that type alone."""
+    """Return a read-only view: kernels are compiled for that type alone."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -49,7 +48,7 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
 def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
     """Return where `needle` begins in `uint8[n_bytes]`: int64[n], ascending, as `bytes.split` cuts.
 
-    Occurrences do not overlap, the leftmost ones count. The needle has one byte at least.
+    Of overlapping occurrences the leftmost count. The needle has at least one byte.
     """
     if not needle:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
@@ -71,7 +70,7 @@ def is_utf8(buffer: Bytes) -> bool:
 
 
 def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
-    """Return the first wrong byte of `uint8[n_bytes]` that `is_utf8` refuses, and what it is."""
+    """Return the first invalid byte of `uint8[n_bytes]` that is not UTF-8, and a description."""
     try:
         buffer.tobytes().decode()
     except UnicodeDecodeError as error:
@@ -108,9 +107,8 @@ class Pretokenizer:
             EncodingError: The pattern was written for tiktoken, which would lose some of the text.
         """
         starts = np.empty(len(buffer) // 64 + 1, np.uint64)
-        # The pieces of one step are the documents of the next.
         for i, refine in enumerate(self._refine):
-            refine(buffer, offsets, i > 0, starts)
+            refine(buffer, offsets, i > 0, starts)  # the pieces of one step are split by the next
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
@@ -122,8 +120,8 @@ class Pretokenizer:
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
         """Return the first place in `position`..`stop` where cutting changes no pre-token.
 
-        It is `stop` if none is known, as for patterns that have no scanner; it is never 0.
-        `buffer` is uint8[>= stop].
+        It is `stop` if none is known, as for patterns without a scanner; it is never 0. `buffer` is
+        uint8[>= stop].
         """
         if self.pattern not in PATTERNS:
             return stop
@@ -137,7 +135,7 @@ _Refine = Callable[[Bytes, Offsets, bool, Starts], None]
 
 
 def _splitter(step: Step, dialect: str) -> _Refine:
-    """Return what splits documents, or the pieces of a bit set that is marked already, in place."""
+    """Return a function that splits documents or, if `is_marked`, pieces of a bit set, in place."""
     if isinstance(step, str):
         return functools.partial(_scan, step)
     refine = step.splitter(dialect).refine
@@ -157,7 +155,7 @@ def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: S
 
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
-    """Return the kernel that splits by a pattern, and its first two arguments, scratch anew."""
+    """Return the kernel of a pattern and its first two arguments, with new scratch."""
     if name == "gpt2":
         kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
     else:

@@ -1,15 +1,13 @@
 r"""Parse a regex into sets of characters and a regex over these sets.
 
-The parser takes only what is known to mean the same in the `regex` package, and knows where the two
-engines differ that a regex may be written for: Hugging Face's (Oniguruma) and tiktoken's
-(fancy-regex). Anything else is refused by name.
+The parser takes only what is known to mean the same in the `regex` package, and the differences of
+the two engines a regex may be written for: Hugging Face's (Oniguruma) and tiktoken's (fancy-regex).
+Anything else is refused by name.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -20,13 +18,12 @@ from bpe.errors import PatternError, shown
 from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
 
 LONGEST = 10_000  # characters of a regex
-_DEEPEST = 100  # groups and sets inside one another
+_DEEPEST = 100  # nested groups and sets
 N_CODE_POINTS = 0x110000
 
 Set = NDArray[np.bool_]
 
-FIRST_SET = 0xE000
-"""In `Node.written`, character `FIRST_SET + n` stands for one character of set n."""
+FIRST_SET = 0xE000  # in `Node.written`, character `FIRST_SET + n` stands for one of set n
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,8 @@ def _in_a_row(parts: list[Node]) -> Node:
 
 
 def _edge(parts: list[Node]) -> list[Node]:
-    """Return the first parts, up to one that cannot be empty."""
-    n_empty = sum(1 for _ in takewhile(lambda part: part.can_be_empty, parts))
+    """Return the first parts, through one that cannot be empty."""
+    n_empty = next((i for i, part in enumerate(parts) if not part.can_be_empty), len(parts))
     return parts[: n_empty + 1]
 
 
@@ -79,19 +76,12 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "
 _LONG_NAMES: Final = {
     "letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z",
 }  # fmt: skip
-# Characters whose case folds to an ASCII letter, beside the letter itself.
-_FOLDS: Final = {"s": "\u017f", "k": "\u212a"}
-# Oniguruma takes these for one character (U+00DF, U+FB00, ...) where case is ignored.
+_FOLDS: Final = {"s": "\u017f", "k": "\u212a"}  # other characters that case-fold to a letter
+# Oniguruma reads these as one character (U+00DF, U+FB00, ...) where case is ignored.
 _FOLDED_TOGETHER: Final = (
     "ss", "st", "ff", "fi", "fl", "\u017ft", "\u017fs", "s\u017f", "h\u0331", "i\u0307", "\u02bcn",
     "a\u02be", "j\u030c", "t\u0308", "w\u030a", "y\u030a",
 )  # fmt: skip
-
-
-@functools.cache
-def _category(name: str) -> Set:
-    """Return the code points of a General_Category of one or two letters; none if there is none."""
-    return members_of(*runs_of(name))
 
 
 class Parser:
@@ -105,7 +95,7 @@ class Parser:
         self._numbers: dict[bytes, int] = {}
 
     def refuse(self, what: str, place: int | None = None) -> PatternError:
-        """Return the error for what is not implemented, by default at the current place."""
+        """Return the error for something not implemented, by default at the current place."""
         at = self.place if place is None else place
         return PatternError(
             f"the split pattern {shown(self.text)} has {what} at character {at}, which is not"
@@ -130,9 +120,8 @@ class Parser:
         return False
 
     def _scan(self, form: str) -> engine.Match[str] | None:
-        """Take what a regex matches here."""
-        found = engine.compile(form).match(self.text, self.place)
-        if found:
+        """Consume the match of a regex at the current place, if there is one."""
+        if found := engine.compile(form).match(self.text, self.place):
             self.place = found.end()
         return found
 
@@ -206,7 +195,7 @@ class Parser:
             )
             if part.size > LONGEST:
                 raise self.refuse(f"repetitions of more than {LONGEST:,} characters", at)
-            # Whatever comes now repeats the repetition: Oniguruma's `{1,3}+` does.
+            # A further quantifier repeats the repetition, as in Oniguruma's `{1,3}+`.
             if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
                 raise self.refuse("a repetition of a repetition")
         raise self.refuse("more than three repetitions of one another")
@@ -239,7 +228,7 @@ class Parser:
     def _anchor(self, written: str) -> Node:
         if self.dialect == "tiktoken" or written[0] == "\\":
             return Node(r"\A" if written in ("^", r"\A") else r"\Z", is_assertion=True)
-        # Ends of lines to Oniguruma, where ^ is not behind the last of all.
+        # Ends of lines to Oniguruma; ^ does not match after the last newline of the text.
         end = self._set(_one("\n")).written
         return Node(rf"(?:(?={end})|\Z)" if written == "$" else rf"(?:\A|(?<={end})(?!\Z))")
 
@@ -257,7 +246,7 @@ class Parser:
     def _group(self) -> Node | None:
         at = self.place
         ignored_case = self.ignores_case
-        # Further on, Oniguruma and fancy-regex disagree about where its scope ends.
+        # Elsewhere Oniguruma and fancy-regex disagree about its scope.
         if at == 0 and self._takes("(?i)"):
             self.ignores_case = True
             return None
@@ -290,8 +279,9 @@ class Parser:
         if not letter:
             raise self.refuse("a '\\' at its end", at)
         if letter in ("s", "S", "d", "D"):
-            is_space = letter in "sS"
-            members = (class_table() & WHITE_SPACE).astype(bool) if is_space else _category("Nd")
+            members = members_of(*runs_of("Nd"))
+            if letter in "sS":
+                members = (class_table() & WHITE_SPACE).astype(bool)
             return members if letter.islower() else ~members
         if letter in ("p", "P"):
             return self._property(at, letter == "P")
@@ -317,7 +307,7 @@ class Parser:
             raise self.refuse(f"{self.text[at : at + 8]!r}", at)
         name = found.group(3) or found.group(2)
         name = _LONG_NAMES.get(name.lower(), name)
-        members = _category(name) if len(name) <= 2 else np.zeros(0, np.bool_)
+        members = members_of(*runs_of(name)) if len(name) <= 2 else np.zeros(0, np.bool_)
         inverts = bool(found.group(1))
         if not members.any() or name[0] == "C" or (inverts and self.dialect == "tiktoken"):
             raise self.refuse(f"the property {found.group()!r}", at)
@@ -326,17 +316,18 @@ class Parser:
         return ~members if inverted != inverts else members
 
     def _class(self) -> Set:
-        """Return the set that stands in brackets; the place is behind the first."""
+        """Return the set in brackets; the place is after the first."""
         self._enter("sets")
         at = self.place - 1
         negated = self._takes("^")
         members = np.zeros(N_CODE_POINTS, np.bool_)
-        sofar, empty = np.ones(N_CODE_POINTS, np.bool_), True
+        intersection: Set = np.ones(N_CODE_POINTS, np.bool_)  # of what precedes each '&&'
+        empty = True
         while not self._takes("]"):
             if not self._next():
                 raise self.refuse("a '[' without its ']'", at)
             if self._takes("&&"):
-                sofar = sofar & members
+                intersection &= members
                 members = np.zeros(N_CODE_POINTS, np.bool_)
                 continue
             two = self.text[self.place : self.place + 2]
@@ -372,7 +363,8 @@ class Parser:
         if empty:
             raise self.refuse("an empty set", at)
         self.depth -= 1
-        return ~(sofar & members) if negated else sofar & members
+        members &= intersection
+        return ~members if negated else members
 
     def _member(self) -> str | Set:
         if self._next() == "\\":

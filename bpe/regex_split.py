@@ -1,20 +1,19 @@
 r"""Split patterns that have no scanner: any regex, run exactly as its owner's engine runs it.
 
-A regex splits as it does in the engine that it was written for, whatever Unicode the installed
-`regex` package knows; or it is refused by name:
+A regex splits as in the engine it was written for, whatever Unicode the installed `regex` package
+has; or it is refused by name:
 
 - `bpe.regex_parser` takes only what is known to mean the same;
-- a regex tells code points apart only by the sets that it names. All sets are made from our own
-  table (Unicode 16.0); code points that no set tells apart become one letter of an alphabet of a
-  few dozen, and text and regex are translated into it, so that what runs needs no Unicode property;
+- a regex tells code points apart only by the sets it names. All sets are made from our own table
+  (Unicode 16.0); code points in the same sets become one letter of a small alphabet, into which
+  text and regex are translated. What then runs uses no property of Unicode;
 - text is cut at documents only, because no other safe cut is known.
 
-It takes about 15 bytes of memory per byte of a document, and a hundred times as long as a scanner.
+Splitting takes about 15 bytes of memory per byte of a document, and 100 times as long as a scanner.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,20 +27,20 @@ from bpe.regex_parser import FIRST_SET, LONGEST, N_CODE_POINTS, Parser, Set
 from bpe.unicode_classes import members_of, runs_of
 
 DIALECTS: Final = ("huggingface", "tiktoken")
-# What becomes of a match -> which neighbours are one piece: whether each of the two is a match.
+# What becomes of a match -> neighbours that are one piece, as (is a match, is a match).
 BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
     "Isolated": (),
     "Contiguous": ((False, False), (True, True)),
     "MergedWithPrevious": ((False, True),),
     "MergedWithNext": ((True, False),),
 }
-_PATIENCE = 10.0  # seconds after which a match is given up; usual ones take a second for 100 MB
-_BYTES_AT_A_TIME = 1 << 22  # of documents that are translated together
+_PATIENCE = 10.0  # seconds until a match is given up; usual ones take a second for 100 MB
+_BYTES_AT_A_TIME = 1 << 22  # documents are translated together up to this size
 
 
 def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
     """Return uint16[0x110000], letters of the code points, and each set's letters in a regex."""
-    # Between two places where some set begins or ends, all code points are alike.
+    # Code points between two edges of sets are alike.
     changes = np.zeros(N_CODE_POINTS, np.bool_)
     changes[0] = True
     for members in sets:
@@ -57,13 +56,10 @@ def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
 
 
 class RegexSplitter:
-    """Splits by a regex.
+    """Splits by a regex, written for Hugging Face's engine or tiktoken's (`dialect`).
 
-    Args:
-        regex: Its text.
-        dialect: The engine it was written for: "huggingface" or "tiktoken".
-        behavior: One of `BEHAVIORS`, as in Hugging Face's `Split`.
-        invert: What is between the matches counts as matches, and the reverse.
+    With `invert` the text between matches counts as matches, and the reverse; `behavior` is a key
+    of `BEHAVIORS`, as in Hugging Face's `Split`.
 
     Raises:
         PatternError: The regex has something that is not implemented, or can match nothing at all.
@@ -79,9 +75,8 @@ class RegexSplitter:
                 f" and one of {', '.join(BEHAVIORS)}, which lose no text"
             )
         if len(regex) > LONGEST:
-            raise PatternError(
-                f"a split pattern has {len(regex):,} characters: expected {LONGEST:,} at most"
-            )
+            found = f"a split pattern has {len(regex):,} characters"
+            raise PatternError(f"{found}: expected {LONGEST:,} at most")
         parser = Parser(regex, dialect)
         tree = parser.parse()
         if tree.can_be_empty:
@@ -91,7 +86,6 @@ class RegexSplitter:
             )
         letters, sets = _alphabet(parser.sets)
         self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
-        # An empty set matches nothing.
         written = {FIRST_SET + i: f"[{each}]" if each else "(?!)" for i, each in enumerate(sets)}
         self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
         self._dialect = dialect
@@ -107,13 +101,11 @@ class RegexSplitter:
                 place n_bytes; modified in place.
 
         Raises:
-            EncodingError: The regex was written for tiktoken and leaves out some of the text, which
-                tiktoken would lose; or it takes forever.
+            EncodingError: tiktoken would lose some of the text, or a match takes forever.
         """
+        encoding = "latin-1" if self._letters.dtype == np.uint8 else "utf-16-le"
         for first, n_bytes, code_points, places in _texts(buffer, starts):
-            letters = self._letters[code_points]
-            wide = letters.dtype != np.uint8
-            text = letters.tobytes().decode("utf-16-le" if wide else "latin-1")
+            text = self._letters[code_points].tobytes().decode(encoding)
             pieces = bits_between(starts, first, first + n_bytes + 1) - first
             bounds = np.searchsorted(places, pieces)
             cuts: list[int] = []
@@ -157,28 +149,24 @@ class RegexSplitter:
             before = is_match
 
 
-# Numbers to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` asks, and to no others.
+# Numbers only to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` uses.
 _NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
 
 
-@functools.cache
-def _numbers() -> Set:
-    return members_of(*runs_of("N"), *_NEWER_NUMBERS)
-
-
 class DigitsSplitter:
-    """Sets numbers (General_Category N) apart from all else, as Hugging Face's `Digits`.
+    """Splits off numbers (General_Category N), as Hugging Face's `Digits`.
 
-    With `individual` each number stands alone, else each run of them.
+    With `individual` each number is a piece, else each run of numbers.
     """
 
     def __init__(self, individual: bool) -> None:
         self._individual = individual
+        self._numbers = members_of(*runs_of("N"), *_NEWER_NUMBERS)
 
     def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
         """Split every piece further; as `RegexSplitter.refine`."""
         for first, _, code_points, places in _texts(buffer, starts):
-            is_number = _numbers()[code_points]
+            is_number = self._numbers[code_points]
             begins = is_number.copy() if self._individual else np.zeros(len(is_number), np.bool_)
             begins[1:] |= is_number[1:] != is_number[:-1]
             set_bits(starts, places[:-1][begins] + first)
@@ -187,17 +175,16 @@ class DigitsSplitter:
 def _texts(
     buffer: NDArray[np.uint8], starts: NDArray[np.uint64]
 ) -> Iterator[tuple[int, int, NDArray[np.uint32], NDArray[np.int64]]]:
-    """Yield whole pieces, some megabytes at a time.
+    """Yield whole pieces, some megabytes at a time, as code points.
 
     Yields:
-        The first byte and the number of bytes, `uint32[n]` code points, and `int64[n + 1]`, where
-        each begins, counted from the first byte, and the end.
+        (first byte, n_bytes, uint32[n] code points, int64[n + 1] offsets from the first byte).
     """
     first = 0
     while first < len(buffer):
         stop = len(buffer)
         if first + _BYTES_AT_A_TIME < stop:
-            at = first + _BYTES_AT_A_TIME
+            at = first + _BYTES_AT_A_TIME  # the piece there goes with the ones before
             while not len(found := bits_between(starts, at, min(at + 65536, stop + 1))):
                 at += 65536
             stop = int(found[0])

@@ -1,6 +1,6 @@
 """Documents in one buffer, with separators or anything else between them.
 
-The documents are those of `bytes.split`, not copied but given as places where they begin and end.
+Documents are those of `bytes.split`, given as offsets, not copied.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bpe.pretokenize import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 
-_LOOK_AHEAD = 1 << 14  # bytes behind the size of a part in which its end is looked for at first
-_PLACES = 1 << 12  # that are integers of Python at a time: each takes 150 bytes
+_LOOK_AHEAD = 1 << 14  # bytes first searched for the end of a part, past its size
+_PLACES = 1 << 12  # that are Python integers at a time: each takes 150 bytes
 
 
 class SeparatedPart(NamedTuple):
@@ -34,19 +34,19 @@ def separated_parts(
     buffer: Bytes, separator: bytes, part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
-    """Cut a buffer into parts that have the same ids when they are encoded one by one.
+    """Cut a buffer into parts that can be encoded one by one with the same ids.
 
     Args:
         buffer: uint8[n_bytes].
-        separator: What lies between two documents, at least one byte.
-        part_size: The bytes of the next part, from the number of bytes that are left; the last part
-            has fewer, and one without a place to cut has more.
+        separator: Between two documents, at least one byte.
+        part_size: Bytes of the next part, from the number of bytes left; the last part has fewer,
+            and one without a place to cut has more.
         safe_cut: As `Pretokenizer.safe_cut`.
     """
     n, m, start = len(buffer), len(separator), 0
     while True:
         target = min(start + part_size(n - start), n)
-        # Separators that begin before the target; one of them may end behind it.
+        # Separators that begin before the target, of which one may end after it.
         found = start + find_all(buffer[start : target + m - 1], separator)
         stop, following, ends_mid_document = n, n, False
         if target < n:
@@ -74,14 +74,9 @@ def separated_parts(
 
 
 def between(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and ends of the pieces between separators, as `bytes.split` cuts them.
+    """Return the starts and ends of pieces of `uint8[n_bytes]`, as `bytes.split` cuts them.
 
-    Args:
-        buffer: uint8[n_bytes].
-        separator: b"" means that the buffer is one piece.
-
-    Returns:
-        (starts, ends): int64[n_separators + 1] each.
+    They are int64[n_separators + 1] each; with the separator b"" the buffer is one piece.
     """
     found = find_all(buffer, separator) if separator else np.empty(0, np.int64)
     return np.append(0, found + len(separator)), np.append(found, len(buffer))
@@ -92,10 +87,10 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
 
     Args:
         buffer: uint8[n_bytes].
-        bounds: int64[2 * n_documents], where each begins and ends; ascending.
+        bounds: int64[2 * n_documents], the start and end of each; ascending.
 
     Returns:
-        uint8[n_bytes without gaps], and int64[n_documents + 1]: where each begins and ends in it.
+        (text, offsets): uint8[n_bytes without gaps], int64[n_documents + 1].
     """
     starts, ends = bounds[::2], bounds[1::2]
     offsets = np.zeros(len(starts) + 1, np.int64)
@@ -114,17 +109,13 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
 
 
 def places(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
-    """Yield [start, end] of each of n ranges, `bounds` being int64[2 * n]; few exist at a time."""
+    """Yield [start, end] of each range of `bounds`, int64[2 * n]; few lists exist at a time."""
     for first in range(0, len(bounds), 2 * _PLACES):
         yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
 
 
 def check_utf8(part: Bytes, start: int) -> None:
-    """Check that `part`, uint8[n_bytes], which begins at byte `start` of the data, is UTF-8.
-
-    Raises:
-        EncodingError: It is not.
-    """
+    """Raise EncodingError unless uint8[n_bytes], from byte `start` of the data on, is UTF-8."""
     if not is_utf8(part):
         place, what = invalid_utf8(part)
         raise EncodingError(

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from bpe.errors import EncodingError, VocabularyError, listed
 from bpe.separated import places
 
-# From this size on a kernel finds out which tokens occur at all.
-_LARGE = 1 << 16
-# Tokens that begin with the same bytes are looked for only where those occur.
-_PREFIX_BYTES = 4
+_LARGE = 1 << 16  # bytes of data in which a kernel first finds the tokens that occur at all
+_PREFIX_BYTES = 4  # tokens with a common prefix are looked for only where the prefix occurs
 
 
 def utf8(text: str) -> bytes:
@@ -26,7 +24,7 @@ def utf8(text: str) -> bytes:
 
     Raises:
         EncodingError: The text has a lone surrogate.
-        TypeError: It is no text.
+        TypeError: `text` is not a str.
     """
     try:
         return text.encode()
@@ -51,8 +49,8 @@ def allowed_subset(
         return None
     if isinstance(allowed_special, str):
         raise VocabularyError(
-            f"allowed_special is {allowed_special!r}: expected 'all' or a collection of "
-            f"special tokens, such as [{allowed_special!r}]"
+            f"allowed_special is {allowed_special!r}: expected 'all' or a collection of special"
+            f" tokens, such as [{allowed_special!r}]"
         )
     allowed = frozenset(allowed_special)
     for text in allowed:
@@ -70,11 +68,7 @@ def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
 
 
 class SpecialTokenMatcher:
-    """Finds special tokens in UTF-8.
-
-    Args:
-        special_tokens: Text -> id.
-    """
+    """Finds special tokens, given as text -> id, in UTF-8."""
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
         self.special_tokens = special_tokens
@@ -92,8 +86,8 @@ class SpecialTokenMatcher:
             self._of_prefix.setdefault(token[:_PREFIX_BYTES], []).append(token)
 
     def occurs_in(self, data: bytes | memoryview) -> bool:
-        """Return whether any of the special tokens occurs in the data."""
-        # A plain loop takes half as long as any(), and every short text comes here.
+        """Return True if any special token occurs in the data."""
+        # Half the time of any(), which matters for short texts.
         for search in self._searches:  # noqa: SIM110 - see above
             if search(data):
                 return True
@@ -116,11 +110,7 @@ class SpecialTokenMatcher:
         return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in bounds]
 
     def occurrences(self, buffer: NDArray[np.uint8]) -> dict[bytes, NDArray[np.int64]]:
-        """Find each token by itself, whatever others overlap it, as `bytes.split` does.
-
-        Returns:
-            Token -> int64[n], n > 0, where it begins.
-        """
+        """Return token -> where it begins, int64[n], n > 0, as `bytes.split` finds it alone."""
         from bpe.pretokenize import find_all
 
         found = {}
@@ -132,14 +122,13 @@ class SpecialTokenMatcher:
     def find_in_documents(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Find the special tokens that lie within documents.
+        """Return where special tokens lie within documents: int64[n, 3], ascending.
+
+        The columns are the first byte, the end and the id.
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes.
-
-        Returns:
-            int64[n, 3]: the first byte, the end and the id of each, in order.
         """
         if len(buffer) >= _LARGE:
             found = self.occurrences(buffer)
@@ -163,14 +152,11 @@ class SpecialTokenMatcher:
         return np.fromiter(spans, np.int64).reshape(-1, 3)
 
     def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
-        """Return the first position at which more data could change what `find` yields.
+        """Return the first position at which more data could change the result of `find`.
 
         There, outside all special tokens in `found`, the rest of the data is a proper prefix of a
-        special token; `len(data)` if there is no such position.
-
-        Args:
-            data: All data so far.
-            found: What `find(data, 0, len(data))` yields.
+        special token; `len(data)` if there is no such position. `found` is
+        `find(data, 0, len(data))`.
         """
         first = max(0, len(data) - self._longest + 1)
         near = [(start, stop) for start, stop, _ in found if stop > first]

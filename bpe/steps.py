@@ -18,7 +18,7 @@ Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNe
 
 
 class Digits(msgspec.Struct, frozen=True, tag=True):
-    """Numbers are split off, as by Hugging Face's `Digits`."""
+    """Splits off numbers, as Hugging Face's `Digits`."""
 
     individual_digits: bool = False  # each number alone, else each run of numbers
 

@@ -1,12 +1,11 @@
 """Text files: read piece by piece, and cut where a cut changes nothing.
 
-Files are read, not mapped: reading into reused memory is faster, and where a mapped file is
-truncated SIGBUS kills the process. Size, time and inode are compared before and after each read.
+Files are read, not mapped: reading into reused memory is faster, and a truncated mapped file kills
+the process with SIGBUS. Size, time and inode are compared before and after each read.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +21,9 @@ from bpe.errors import ChangedError, CorpusError, UnavailableError
 Bytes = NDArray[np.uint8]
 SafeCut = Callable[[Bytes, int, int], int]
 
-_WINDOW_BYTES = 64 * 1024  # searched at a time for a place to cut; signals wait that long
+_WINDOW_BYTES = 64 * 1024  # searched for a cut between two checks for signals
 _STRIDE_BYTES = 1024 * 1024  # searched at a time for the end of a document
-_CHARACTER_BYTES = 4  # at most
+_CHARACTER_BYTES = 4  # of the longest character
 
 
 def new_array(n_bytes: int) -> Bytes:
@@ -36,7 +35,7 @@ class TextFile:
     """A regular file that does not change: its `path`, `n_bytes`, and time `modified` in ns.
 
     Raises:
-        OSError: There is no such file, or it cannot be read.
+        OSError: The file does not exist or cannot be read.
         CorpusError: It is a pipe or a device.
     """
 
@@ -48,7 +47,7 @@ class TextFile:
                 f"{path}: a text file or a directory is expected, and this is neither (pipes"
                 " and devices cannot be read twice); save the text to a file"
             )
-        open(path, "rb").close()  # raises if it cannot be read
+        open(path, "rb").close()  # raises OSError if unreadable
         self._state = _identity(state)
         self.n_bytes = state.st_size
         self.modified = state.st_mtime_ns
@@ -68,9 +67,7 @@ class TextFile:
         )
 
     def read(self, start: int, stop: int, array: Callable[[int], Bytes] = new_array) -> Bytes:
-        """Return bytes [start, stop) of the file: uint8[stop - start], read-only.
-
-        The bytes are read into what `array` returns, uint8[n] for n bytes.
+        """Read bytes [start, stop) of the file into `array(stop - start)`: uint8, read-only.
 
         Raises:
             ChangedError: The file is not as it was at first, before or after reading.
@@ -78,7 +75,9 @@ class TextFile:
         """
         content = array(stop - start)
         left = content.data
-        file = self._open()
+        self.check_unchanged()  # opening a pipe would block
+        with self._being_there():
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (closed below)
         try:
             with file:
                 file.seek(start)
@@ -90,21 +89,15 @@ class TextFile:
                 f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
                 " disk and run the same command again, or leave the file out"
             ) from error
-        # Before the content is judged, which may be of another file.
         self.check_unchanged()
         if left:
             raise self._changed(f"{stop - len(left):,} bytes")
         content.flags.writeable = False
         return content
 
-    def _open(self) -> io.FileIO:
-        self.check_unchanged()  # opening a pipe would block
-        with self._being_there():
-            return open(self.path, "rb", buffering=0)
-
     @contextmanager
     def _being_there(self) -> Iterator[None]:
-        """Turn a failure to find the file, which was there, into an error of the corpus."""
+        """Turn errors of the system, about a file that was there, into errors of the corpus."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
@@ -129,13 +122,13 @@ class Ends(Enum):
 
 
 class Cutter:
-    """Finds places to cut a file at, reading little but the text around them.
+    """Finds places to cut a file, reading little but the text around them.
 
     Args:
         file: The file.
-        separator: What separates its documents; b"": it is one document.
-        uncut: Byte strings that no cut may run through.
-        safe_cut: Where a document may be cut, as `Pretokenizer.safe_cut`; None: as gpt2 allows.
+        separator: Separates documents; b"": the file is one document.
+        uncut: Byte strings that no cut may split.
+        safe_cut: As `Pretokenizer.safe_cut`; None: that of gpt2.
     """
 
     def __init__(
@@ -146,11 +139,10 @@ class Cutter:
         self._file, self._separator = file, separator
         self._uncut = [needle for needle in uncut if len(needle) > 1]
         self._safe_cut = safe_cut or Pretokenizer("gpt2").safe_cut
-        # A separator that ends at a place, and one that runs into that, may have to be known.
+        # Room for a separator that ends at a place, and one that overlaps its beginning.
         longest = max(map(len, [separator, *self._uncut]))
         self._around = 2 * longest + _CHARACTER_BYTES
-        # What was read last, and where it begins.
-        self._window_start, self._window = 0, np.empty(0, np.uint8)
+        self._window_start, self._window = 0, np.empty(0, np.uint8)  # what was read last
 
     def cut(self, position: int) -> tuple[int, Ends]:
         """Return the first place from `position` on: in a document or just after a separator."""
@@ -187,7 +179,7 @@ class Cutter:
     def last_between(self, start: int, stop: int) -> int:
         """Return the last place in (start, stop] just after a separator; `start` if there is none.
 
-        A document starts at `start`. Little but the end is read if documents are short.
+        A document starts at `start`. Short documents are found by reading little but the end.
         """
         from bpe.separated import between
 
@@ -198,7 +190,7 @@ class Cutter:
                 if self._is_separator(candidate):
                     return candidate + len(self._separator)
             size *= 8
-        # Separators found from the start of a document are the true ones.
+        # Scanning from the start of a document finds the true separators.
         starts, _ = between(self._file.read(start, stop), self._separator)
         return start + int(starts[-1])
 
@@ -227,7 +219,7 @@ class Cutter:
         start, stop = max(start, 0), min(stop, self._file.n_bytes)
         if not self._window_start <= start <= stop <= self._window_start + len(self._window):
             first = max(start - self._around, 0)
-            # And a window more: after a place that is refused, the next is often near.
+            # One window more: after a rejected place the next is often near.
             end = min(stop + self._around + _WINDOW_BYTES, self._file.n_bytes)
             self._window = self._file.read(first, end)
             self._window_start = first

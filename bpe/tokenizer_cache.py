@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST = 1 << 16  # characters; shorter files are parsed as fast as an entry is read
 _KEPT = 16  # entries
-_CONVERTED = {"vocabulary", "normal_forms", "outside"}
-_PLAIN = {field.name for field in fields(TokenizerParts)} - _CONVERTED
+_PLAIN = {x.name for x in fields(TokenizerParts)} - {"vocabulary", "normal_forms", "outside"}
 
 
 @functools.cache
@@ -79,10 +78,8 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
         [AddedToken(**token) for token in head["added"]], whole_first=head["whole_first"],
     )
     parts = TokenizerParts(
-        vocabulary=vocabulary,
-        normal_forms=tuple(head["normal_forms"]),
-        outside=frozenset(head["outside"]),
-        **{name: head[name] for name in _PLAIN},
+        vocabulary=vocabulary, normal_forms=tuple(head["normal_forms"]),
+        outside=frozenset(head["outside"]), **{name: head[name] for name in _PLAIN},
     )
     return parts, head["fingerprint"]
 

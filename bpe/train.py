@@ -88,7 +88,7 @@ def train_from_counts(
 
 def memory_of_merging(n_bytes: int, n_words: int) -> int:
     """Estimate the bytes of memory to merge `n_words` unique pre-tokens of `n_bytes` in all."""
-    # See `_learn`: the text twice, rows, places; offsets twice, counts; pairs.
+    # In `_learn`: the text twice, rows, places; offsets twice, counts; pairs.
     return (2 + 8 + 12) * n_bytes + 40 * n_words + 50_000_000
 
 
@@ -108,11 +108,10 @@ def _check(
         raise TrainingError(
             f"vocab_size {vocab_size:,} is too large: choose at most {kernels.BEGINS:,}"
         )
-    least = 256 + len(special_tokens)
-    if vocab_size < least:
+    if vocab_size < (least := 256 + len(special_tokens)):
         raise TrainingError(
-            f"vocab_size {vocab_size:,} is too small: 256 bytes and"
-            f" {len(special_tokens)} special tokens need at least {least:,}"
+            f"vocab_size {vocab_size:,} is too small: 256 bytes and {len(special_tokens)} special"
+            f" tokens need at least {least:,}"
         )
     limits = ("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)
     for name, value, lowest in (*limits, ("workers", workers, 1)):
@@ -183,7 +182,6 @@ def _laid_out(
         counts_of_all = code_counts.sum(axis=0)
         codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
         n_places = occurrences[:, codes].sum(axis=0)
-        # The places of a pair are ordered by part.
         places = np.cumsum(np.append(0, occurrences[:, codes].T))
         next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
         n = len(codes)
@@ -314,6 +312,7 @@ def _parts(
         if isinstance(item, os.PathLike):
             yield from _parts_of_file(Path(item), pattern, special_tokens)
             continue
+        name = item
         n_texts += 1
         all_exist = all_exist and os.path.isfile(item)
         texts.append(item)
@@ -323,7 +322,7 @@ def _parts(
             texts, size = [], 0
     if n_texts and all_exist:
         raise TrainingError(
-            f"every one of the {n_texts} texts is the name of an existing file, {item!r}"
+            f"every one of the {n_texts} texts is the name of an existing file, {name!r}"
             " for one; to train on files pass pathlib.Path objects, to train on these very texts"
             " add one that names no file"
         )

@@ -1,8 +1,7 @@
 """Code point -> class: one pinned Unicode version, shipped with the package.
 
-Classes do not depend on the Python, `regex` or operating system that is installed: a changed class
-is a silently changed corpus. The version is the one that tiktoken 0.14 and Hugging Face tokenizers
-0.23 agree on for every code point; `tests/test_unicode_classes.py` checks tiktoken's.
+Classes do not depend on the installed Python, `regex` or system: a changed class silently changes a
+corpus. tiktoken 0.14 and Hugging Face tokenizers 0.23 agree on this version for every code point.
 
     >>> table = class_table()
     >>> [int(table[ord(c)]) for c in "Aa1 !"]
@@ -37,9 +36,6 @@ _CATEGORIES: Final = {
     LETTER: ("L",), NUMBER: ("N",), WHITE_SPACE: ("Z",), MARK: ("M",), UPPER: ("Lu", "Lt"),
     LOWER: ("Ll",),
 }  # fmt: skip
-
-# White_Space beyond the separators (Zs, Zl, Zp): the six control characters of PropList.txt.
-_WHITE_SPACE_CONTROLS: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85)
 
 # The characters of class WHITE_SPACE, as the members of a set of a regex.
 WHITE_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -98,24 +94,25 @@ def class_table() -> NDArray[np.uint8]:
     # Code points between runs are in no class.
     values = np.array([(0, flags[category]) for _, _, category in runs], np.uint8)
     table[: bounds[-1, 1]] = np.repeat(values.ravel(), sizes)
-    table[list(_WHITE_SPACE_CONTROLS)] |= WHITE_SPACE
+    # White_Space beyond the separators (Zs, Zl, Zp): the control characters of PropList.txt.
+    table[[0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85]] |= WHITE_SPACE
     table.flags.writeable = False
     return table
 
 
 @functools.cache
 def class_pages() -> NDArray[np.uint64]:
-    """Return `class_table` by pages of 64 code points, whose bytes differ in the last one alone.
+    """Return `class_table` by pages of 64 code points, whose UTF-8 differs in the last byte alone.
 
     Returns: `uint64[0x5000 * 8]`, read-only: bit `code_point % 64` of word
-        `code_point // 64 * 8 + i` is flag `1 << i` of the table. Words 6 and 7 of a page are zero,
-        and so are pages behind U+10FFFF, up to where bytes that are no UTF-8 lead.
+        `code_point // 64 * 8 + i` is flag `1 << i`. Words 6 and 7 of a page are zero, and so are
+        pages past U+10FFFF, as far as bytes that lead no UTF-8 reach.
     """
     import numpy as np
 
     table = class_table()
     pages = np.zeros((0x5000, 8), dtype=np.uint64)
-    # One plane at a time: most have no classes at all, and memory of all would be touched first.
+    # By planes, as most have no classes: their memory is never touched.
     for first in range(0, len(table), 0x10000):
         plane = table[first : first + 0x10000]
         if plane.any():
