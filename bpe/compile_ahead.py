@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bpe.encode import EncoderTables
-from bpe.kernels import encode, jit, merge_tables, search, utf8
+from bpe.kernels import encode, jit, merge_tables, search, utf8, words
 from bpe.kernels.machine_code import kept_code
 from bpe.patterns import steps
 from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
@@ -44,7 +44,9 @@ def training_kernels(pattern: str) -> Kernels:
 
 def encoding_kernels() -> Kernels:
     """Return the kernels of encoding, besides `reading_kernels`."""
-    return {merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0}
+    return {
+        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, words.move_rows: 0.2,
+    }  # fmt: skip
 
 
 def is_kept() -> bool:
@@ -86,5 +88,7 @@ def compile_training(pattern: str) -> None:
 
 def compile_encoding(pattern: str) -> None:
     """Call all of `encoding_kernels`."""
-    # The table of tokens is filled by encoding them.
-    EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern).fill_tokens()
+    tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
+    tables.fill_tokens()  # by encoding them
+    _, cache, _ = tables.cache.current
+    words.move_rows(cache.rows, cache, False)  # there are none yet

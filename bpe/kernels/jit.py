@@ -122,7 +122,7 @@ class Kernel:
         if self.source and (found := machine_code.load(name, what)) is not None:
             return found
         if not _n_reporting:
-            warn_once("compiling kernels for this machine; this happens once and takes 20 seconds")
+            warn_once("compiling kernels for this machine; this happens once and takes seconds")
         try:
             compiler = _checked_compiler()
             code: MachineCode = compiler.compiled(self, kinds, what, f"tokenbin_{digest}")
