@@ -172,7 +172,7 @@ def side(
 
 def import_ours() -> None:
     """Import what ours imports when it is first used: on no side do imports count."""
-    for name in ("bpe.encode", "bpe.train", "llvmlite.binding"):
+    for name in ("bpe.encoding.encoder", "bpe.training.trainer", "llvmlite.binding"):
         importlib.import_module(name)
 
 

@@ -18,7 +18,7 @@ from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, doc
 @side("split", OURS, threads=1)
 def split_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: a set of bits, one for each byte. In parts of some megabytes, as training does."""
-    from bpe.pretokenize import Pretokenizer
+    from bpe.pretokenize.pretokenizer import Pretokenizer
 
     pretokenizer = Pretokenizer(job.pattern)
     pretokenizer.boundaries(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
@@ -52,7 +52,7 @@ def split_regex(job: Job, clock: Clock) -> Result:
     """The package `regex`: a list of strings for each document."""
     import regex
 
-    from bpe.patterns import PATTERNS
+    from bpe.pretokenize.patterns import PATTERNS
 
     pattern = regex.compile(PATTERNS[job.pattern])
     texts = documents(job.corpus)
@@ -66,8 +66,8 @@ def split_regex(job: Job, clock: Clock) -> Result:
 def count_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: parts are counted on threads, then added up."""
     from bpe import PretokenCounts
-    from bpe.count import added_up
-    from bpe.pretokenize import Pretokenizer, stands_across
+    from bpe.pretokenize.pretokenizer import Pretokenizer, stands_across
+    from bpe.training.counts import sum_counts
 
     buffer = np.fromfile(job.corpus, np.uint8)
     separator = END_OF_TEXT.encode()
@@ -94,12 +94,12 @@ def count_tokenbin(job: Job, clock: Clock) -> Result:
 
         with ThreadPoolExecutor(job.threads) as pool:
             list(pool.map(count, pairwise(edges())))
-        return added_up(idle).arrays()
+        return sum_counts(idle).arrays()
 
     warm = [PretokenCounts(job.pattern, [END_OF_TEXT]) for _ in range(2)]
     for counts in warm:
         counts.add(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
-    added_up(warm)
+    sum_counts(warm)
     buffer_of_words, offsets, of_words = clock.time("count", work)
     words = [buffer_of_words[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
     counted = sorted(zip(words, of_words.tolist(), strict=True))

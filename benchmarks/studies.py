@@ -163,22 +163,22 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     import xxhash
 
     from bpe import Tokenizer
-    from bpe.pretokenize import Pretokenizer
+    from bpe.pretokenize.pretokenizer import Pretokenizer
     from preprocess.dataset.columns import token_dtype
     from preprocess.dataset.writer import TokenFileWriter
-    from preprocess.documents import Reading
+    from preprocess.documents.batch import ReadOptions
     from preprocess.reused_memory import ReusedMemory
     from preprocess.sources import find_sources
     from preprocess.storage import LocalStorage
 
     tokenizer = Tokenizer.from_file(job.tokenizer)
-    reading = Reading(
+    reading = ReadOptions(
         separator=END_OF_TEXT.encode(),
         unit_size=1 << 20,
         on_invalid_utf8="error",
         validation_fraction=0.0,
         safe_cut=tokenizer.safe_cut,
-        uncut=tuple(token.encode() for token in tokenizer.uncut_tokens),
+        uncut=tuple(token.encode() for token in tokenizer.atomic_texts),
     )
     units = [unit for source in find_sources([job.corpus], reading) for unit in source.units()]
     end_of_text = tokenizer.special_tokens[END_OF_TEXT]

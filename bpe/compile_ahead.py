@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bpe.encode import EncoderTables
-from bpe.kernels import encode, jit, merge_tables, search, utf8, words
-from bpe.kernels.machine_code import kept_code
-from bpe.patterns import steps
-from bpe.pretokenize import Pretokenizer, find_all, is_utf8, splitting
+from bpe.encoding.encoder import EncoderTables
+from bpe.kernels import search, utf8
+from bpe.kernels.encode import cache_rows as words
+from bpe.kernels.encode import encode_pretokens as encode
+from bpe.kernels.encode import merge_tables
+from bpe.kernels.runtime import jit
+from bpe.kernels.runtime.machine_code import kept_code
+from bpe.pretokenize.patterns import steps
+from bpe.pretokenize.pretokenizer import Pretokenizer, find_all, is_utf8, splitting
 from bpe.vocabulary import Vocabulary
 
 Kernels = dict[Any, float]  # kernels, and the seconds to compile each on one machine
@@ -33,7 +37,8 @@ def reading_kernels(pattern: str) -> Kernels:
 
 def training_kernels(pattern: str) -> Kernels:
     """Return the kernels of training, except those for large tables."""
-    from bpe.kernels import count, learn_merges
+    from bpe.kernels.train import count_pretokens as count
+    from bpe.kernels.train import learn_merges
 
     return reading_kernels(pattern) | {
         count.count_pretokens: 1.2, count.move_rows: 0.1, count.merge_into: 0.4, count.export: 0.3,
@@ -73,16 +78,16 @@ def compile_reading(pattern: str) -> None:
 
 def compile_training(pattern: str) -> None:
     """Call all of `training_kernels`."""
-    from bpe.count import PretokenCounts, added_up
-    from bpe.kernels import count
-    from bpe.train import train_from_counts
+    from bpe.kernels.train import count_pretokens as count
+    from bpe.training.counts import PretokenCounts, sum_counts
+    from bpe.training.trainer import train_from_counts
 
     compile_reading(pattern)
     text = np.frombuffer(b"abab ab", np.uint8)
     counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
     for each in counts:
         each.add(text, np.array([0, len(text)]))
-    train_from_counts(added_up(counts), 258)
+    train_from_counts(sum_counts(counts), 258)
     count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False)
 
 

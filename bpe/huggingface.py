@@ -29,10 +29,10 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
-from bpe.hf_read import parse_tokenizer_json, special_token, token_text
-from bpe.hub import huggingface_hub_file
-from bpe.json_file import config_path, parse_json, read_text
-from bpe.locations import local_path
+from bpe.files.json_file import config_path, parse_json, read_text
+from bpe.files.locations import local_path
+from bpe.formats.hf_read import parse_tokenizer_json, special_token, token_text
+from bpe.formats.hub import huggingface_hub_file
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
 

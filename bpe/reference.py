@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from bpe.errors import TrainingError
-from bpe.patterns import PATTERNS
+from bpe.pretokenize.patterns import PATTERNS
 from bpe.unicode_classes import WHITE_SPACES, runs_of
 
 Pair = tuple[bytes, bytes]
@@ -196,17 +196,17 @@ def rank_by_bytes(ranks: Mapping[bytes, int]) -> Callable[[bytes, bytes], int | 
 
 
 def encode(
-    pretoken: bytes, rank: Callable[[bytes, bytes], int | None], whole_first: Collection[bytes] = ()
+    pretoken: bytes, rank: Callable[[bytes, bytes], int | None], whole: Collection[bytes] = ()
 ) -> list[bytes]:
     """Cut one pre-token into tokens: join the pair of lowest rank, leftmost first, to the end.
 
     Args:
         pretoken: The bytes of one pre-token.
         rank: The rank of a pair, None if it is never joined.
-        whole_first: Tokens that are taken at once when they are the whole pre-token: all of them in
+        whole: Tokens that are taken at once when they are the whole pre-token: all of them in
             tiktoken and in a Hugging Face file with `ignore_merges`, else none.
     """
-    if pretoken in whole_first:
+    if pretoken in whole:
         return [pretoken]
     word = [bytes([byte]) for byte in pretoken]
     while True:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
-from bpe.pretokenize import find_all, invalid_utf8, is_utf8
+from bpe.pretokenize.pretokenizer import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 

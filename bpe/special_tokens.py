@@ -111,7 +111,7 @@ class SpecialTokenMatcher:
 
     def occurrences(self, buffer: NDArray[np.uint8]) -> dict[bytes, NDArray[np.int64]]:
         """Return token -> where it begins, int64[n], n > 0, as `bytes.split` finds it alone."""
-        from bpe.pretokenize import find_all
+        from bpe.pretokenize.pretokenizer import find_all
 
         found = {}
         for prefix, tokens in self._of_prefix.items():

@@ -134,7 +134,7 @@ class Cutter:
     def __init__(
         self, file: TextFile, separator: bytes, uncut: Sequence[bytes], safe_cut: SafeCut | None
     ) -> None:
-        from bpe.pretokenize import Pretokenizer
+        from bpe.pretokenize.pretokenizer import Pretokenizer
 
         self._file, self._separator = file, separator
         self._uncut = [needle for needle in uncut if len(needle) > 1]

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bpe.errors import EncodingError
-from bpe.files import write_atomically
-from bpe.json_file import config_path
+from bpe.files.atomic_write import write_atomically
+from bpe.files.json_file import config_path
 from bpe.special_tokens import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bpe.encode import Encoder
+    from bpe.encoding.encoder import Encoder
     from bpe.tokenizer import Tokenizer
 
 AnyTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
@@ -82,7 +82,7 @@ class TextTokenizer(ABC):
         return hashlib.sha256(self._json().encode()).hexdigest()
 
     @property
-    def uncut_tokens(self) -> tuple[str, ...]:
+    def atomic_texts(self) -> tuple[str, ...]:
         """Texts that a document must not be cut through: none, as it is not cut at all."""
         return ()
 
@@ -180,7 +180,7 @@ class TextEncoder:
         gaps: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode documents, see `bpe.encode.Encoder.encode`; `memory` is not used.
+        """Encode documents, see `bpe.encoding.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
             EncodingError: An id does not fit into the encoder's type.

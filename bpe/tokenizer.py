@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bpe import convert, hf_read, hf_write, rank_files
-from bpe.convert import END_OF_TEXT
 from bpe.decoder import decode_bytes
+from bpe.encoding.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import PatternError, VocabularyError
-from bpe.files import write_atomically
-from bpe.hub import huggingface_hub_file
-from bpe.parallel_encoder import ParallelEncoder, join_documents
-from bpe.patterns import to_tiktoken
+from bpe.files.atomic_write import write_atomically
+from bpe.formats import convert, hf_read, hf_write, rank_files
+from bpe.formats.convert import END_OF_TEXT
+from bpe.formats.hub import huggingface_hub_file
+from bpe.pretokenize.patterns import to_tiktoken
 from bpe.reference import Pair
 from bpe.special_tokens import SpecialTokenMatcher, allowed_subset, utf8
 from bpe.unicode_classes import UNICODE_VERSION
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import tokenizers
     from numpy.typing import NDArray
 
-    from bpe.encode import Encoder
+    from bpe.encoding.encoder import Encoder
 
 
 class Tokenizer:
@@ -110,7 +110,7 @@ class Tokenizer:
             UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
             TokenizerFileError: A file cannot be read, or is damaged.
         """
-        from bpe import tokenizer_cache
+        from bpe.formats import tokenizer_cache
 
         files = hf_read.TokenizerFiles.read(path)
         kept = tokenizer_cache.find(files)
@@ -280,7 +280,7 @@ class Tokenizer:
         return dict(self.vocabulary.special_tokens)
 
     @property
-    def uncut_tokens(self) -> tuple[str, ...]:
+    def atomic_texts(self) -> tuple[str, ...]:
         """Texts that a document must not be cut through: those of all added tokens."""
         return tuple(token.text for token in self.vocabulary.added_tokens)
 
@@ -297,7 +297,7 @@ class Tokenizer:
 
     @property
     def pattern(self) -> str:
-        """The split pattern, as `bpe.patterns` writes it: a name, or a regex."""
+        """The split pattern, as `bpe.pretokenize.patterns` writes it: a name, or a regex."""
         return self._parts.pattern
 
     @property
@@ -456,7 +456,7 @@ class Tokenizer:
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return the first place from `position` on where a document can be cut, `stop` if none.
 
-        If the cut is not inside one of `uncut_tokens`, `encode_ordinary` of the whole document is
+        If the cut is not inside one of `atomic_texts`, `encode_ordinary` of the whole document is
         that of the parts before and after the cut, joined.
 
         Args:

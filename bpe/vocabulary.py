@@ -78,7 +78,7 @@ class Vocabulary:
         tokens: Id -> bytes of every ordinary token, the 256 bytes among them.
         merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`.
         special_tokens: Text -> id; a mapping, or all added tokens, special or not.
-        whole_first: A pre-token that is a token is taken at once, whether or not merges reach it
+        ignore_merges: A pre-token that is a token is taken at once, whether or not merges reach it
             (Hugging Face's `ignore_merges`).
 
     Attributes:
@@ -90,13 +90,13 @@ class Vocabulary:
 
     def __init__(
         self, tokens: Mapping[int, bytes], merges: Iterable[Pair],
-        special_tokens: Mapping[str, int] | Iterable[AddedToken], *, whole_first: bool = False,
+        special_tokens: Mapping[str, int] | Iterable[AddedToken], *, ignore_merges: bool = False,
     ) -> None:
         if isinstance(special_tokens, Mapping):
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
         self.tokens = dict(tokens)
-        self.whole_first = whole_first
+        self.ignore_merges = ignore_merges
         self._ids = _checked_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
@@ -106,12 +106,12 @@ class Vocabulary:
     @classmethod
     def restored(
         cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
-        whole_first: bool,
+        ignore_merges: bool,
     ) -> Vocabulary:
         """Make a vocabulary from its attributes, unchecked; `tokens` is built when first used."""
         vocabulary = cls.__new__(cls)
         vocabulary.flat = tokens
-        vocabulary.whole_first = whole_first
+        vocabulary.ignore_merges = ignore_merges
         vocabulary.added_tokens = tuple(added_tokens)
         vocabulary._merges, vocabulary.pairs = None, pairs
         return vocabulary
@@ -165,12 +165,12 @@ class Vocabulary:
                     "expected one token for each rank"
                 )
             tokens[rank] = token
-        vocabulary = cls(tokens, (), special_tokens, whole_first=True)
+        vocabulary = cls(tokens, (), special_tokens, ignore_merges=True)
         vocabulary._merges = vocabulary.pairs = None
         return vocabulary
 
     @property
-    def ranked_by_bytes(self) -> bool:
+    def has_tiktoken_ranks(self) -> bool:
         """Whether the ids are tiktoken's ranks."""
         return self.pairs is None
 
@@ -277,10 +277,10 @@ class Vocabulary:
                 do not make a token from its own bytes.
         """
         ranks = dict(sorted(self._ids.items(), key=lambda item: item[1]))
-        if not self.ranked_by_bytes:
+        if not self.has_tiktoken_ranks:
             derived = merges_of_ranks(ranks)
             unmade = len(self.tokens) - 256 - len(derived)
-            if derived != self.merges or (unmade and not self.whole_first):
+            if derived != self.merges or (unmade and not self.ignore_merges):
                 raise VocabularyError(
                     "this vocabulary cannot be written as tiktoken ranks: expected every token to"
                     " be made by one merge, and their ids in the order of the merges; use it"
@@ -294,7 +294,7 @@ class Vocabulary:
         Raises:
             VocabularyError: tiktoken's ranks join pairs that no list of merges can say.
         """
-        if not self.ranked_by_bytes:
+        if not self.has_tiktoken_ranks:
             return
         made = {left + right for left, right in self.merges}
         # The parts that come before a token in the ranks never meet, or it would have a merge.
@@ -315,8 +315,8 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return NotImplemented
-        names = ["tokens", "added_tokens", "whole_first", "ranked_by_bytes"]
-        names += [] if self.ranked_by_bytes else ["merges"]
+        names = ["tokens", "added_tokens", "ignore_merges", "has_tiktoken_ranks"]
+        names += [] if self.has_tiktoken_ranks else ["merges"]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bpe import json_file
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
+from bpe.files import json_file
 from bpe.special_tokens import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACES

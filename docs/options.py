@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from preprocess import compare, doctor, inspect, pipeline, verify
+from preprocess import pipeline
+from preprocess.check import compare, doctor, inspect, verify
 from preprocess.cli import COMMANDS
 from preprocess.settings.options import Option
 

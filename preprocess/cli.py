@@ -26,14 +26,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from bpe.errors import TokenbinError
-from preprocess.stopping import Stopped, stopping
+from preprocess.run.signals import Stopped, stopping
 
 if TYPE_CHECKING:
-    from preprocess.doctor import Check
-    from preprocess.progress import Progress, Show
+    from preprocess.check.doctor import Check
+    from preprocess.check.verify import Finding
+    from preprocess.report.progress import Progress, Show
     from preprocess.settings.options import Option
     from preprocess.settings.schema import ConsoleSettings
-    from preprocess.verify import Finding
 
 
 # --- commands ---
@@ -62,7 +62,7 @@ def _encode(options: _Options, console: _Console) -> bool:
 
 def _count(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import count
-    from preprocess.report import in_words, left_out_lines, table
+    from preprocess.report.summary import in_words, left_out_lines, table
 
     report = count(progress=console.progress, **options)
     counted = [(source.name, counts) for source, counts in report.sources]
@@ -75,7 +75,7 @@ def _count(options: _Options, console: _Console) -> bool:
 
 
 def _decode(options: _Options, console: _Console) -> bool:
-    from preprocess.inspect import decode_range
+    from preprocess.check.inspect import decode_range
 
     sys.stdout.buffer.writelines(decode_range(**options))
     sys.stdout.buffer.flush()
@@ -83,28 +83,28 @@ def _decode(options: _Options, console: _Console) -> bool:
 
 
 def _inspect(options: _Options, console: _Console) -> bool:
-    from preprocess.inspect import facts, lines
+    from preprocess.check.inspect import facts, lines
 
     found = facts(**options)
     return console.show(found, lines(found))
 
 
 def _compare(options: _Options, console: _Console) -> bool:
-    from preprocess.compare import compare, lines
+    from preprocess.check.compare import compare, lines
 
     found = compare(progress=console.progress, **options)
     return console.show(found, lines(found))
 
 
 def _verify(options: _Options, console: _Console) -> bool:
-    from preprocess.verify import verify
+    from preprocess.check.verify import verify
 
     findings = verify(progress=console.progress, **options)
     return console.show_checks(findings, "findings", ok="sound", problem="DAMAGED")
 
 
 def _doctor(options: _Options, console: _Console) -> bool:
-    from preprocess.doctor import run_doctor
+    from preprocess.check.doctor import run_doctor
 
     return console.show_checks(run_doctor(**options), "checks", ok="fit", problem="PROBLEM")
 
@@ -184,7 +184,7 @@ def run(arguments: list[str]) -> int:
         except TokenbinError as error:
             if "--debug" in arguments:
                 raise
-            from preprocess.progress import OutOfTimeError
+            from preprocess.report.progress import OutOfTimeError
             from preprocess.settings.options import SettingsError
 
             if isinstance(error, OutOfTimeError):
@@ -303,7 +303,7 @@ class _Console(NamedTuple):
 
     def report(self, lines: Sequence[str]) -> bool:
         """Print the closing lines, and put them in the log file; return True."""
-        from preprocess.progress import logger
+        from preprocess.report.progress import logger
 
         for line in lines:
             if not self.settings.quiet:
@@ -315,8 +315,8 @@ class _Console(NamedTuple):
 @contextmanager
 def _console(given: _Options) -> Iterator[_Console]:
     """Connect the loggers of both packages to stderr and the log file while a command runs."""
-    from preprocess.progress import Progress
-    from preprocess.progress import logger as own
+    from preprocess.report.progress import Progress
+    from preprocess.report.progress import logger as own
     from preprocess.settings.options import convert
     from preprocess.settings.schema import ConsoleSettings
 

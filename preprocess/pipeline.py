@@ -15,16 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from preprocess.compiling import KernelCompiler
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
-from preprocess.encode_pass import EncodePass, SpecialIds
-from preprocess.journal import understanding
-from preprocess.memory import fit_to_memory
-from preprocess.outputs import TOKENIZER_FILE, Outputs, Trained, saves_tokenizer
-from preprocess.plan import Plan, given_tokenizer, reading_of
-from preprocess.progress import Progress, logger
-from preprocess.report import (
+from preprocess.report.progress import Progress, logger
+from preprocess.report.summary import (
     LeftOut,
     Report,
     left_out_lines,
@@ -33,6 +27,12 @@ from preprocess.report import (
     time_line,
     tokenizer_in_words,
 )
+from preprocess.run.compiling import KernelCompiler
+from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.journal import journal_errors
+from preprocess.run.memory_limit import fit_to_memory
+from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, saves_tokenizer
+from preprocess.run.plan import Plan, given_tokenizer, read_options
 from preprocess.settings.options import StrPath, convert, options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
@@ -185,16 +185,16 @@ def _train(
     plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: LeftOut
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or take the one of the run that is resumed."""
-    from preprocess.count_pass import train_tokenizer
+    from preprocess.run.count_pass import train_tokenizer
 
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
     assert isinstance(settings, TrainSettings)
     entry = journal.last(Trained)
     if entry is not None:
-        with understanding():
+        with journal_errors():
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
-        left_out.take_over(entry.left_out)
+        left_out.restore(entry.left_out)
         return outputs.trained(plan.tokenizer_file, entry.fingerprint)
     compiler.training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     sources = plan.passes[0].sources
@@ -324,7 +324,7 @@ def count(
     """
     settings, progress = _begin(locals(), CountSettings)
     given, report = given_tokenizer(settings, settings.pattern), Report()
-    sources = find_sources(settings.paths, reading_of(settings, given))
+    sources = find_sources(settings.paths, read_options(settings, given))
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
     EncodePass(0, sources, given, nothing_around, settings.workers, report, progress).run({})
     return report

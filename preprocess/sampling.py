@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import TokenbinError
-from bpe.locations import local_path
+from bpe.files.locations import local_path
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory

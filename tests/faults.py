@@ -1,7 +1,7 @@
 """A disk that fails, or a process that dies, at the n-th call that changes the disk.
 
-Everything that a build keeps goes through `preprocess.storage` and `bpe.files`, whose `os` is
-replaced here.
+Everything that a build keeps goes through `preprocess.storage` and `bpe.files.atomic_write`, whose
+`os` is replaced here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bpe import files
+from bpe.files import atomic_write as files
 from preprocess.storage import local as storage
 
 CHANGING = {

@@ -37,16 +37,17 @@ from hypothesis import strategies as st
 
 from bpe import Tokenizer
 from bpe.errors import TokenbinError
-from bpe.hf_write import TokenizerParts, tokenizer_json
+from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
-from preprocess import build, count_pass, journal, open_tokens
+from preprocess import build, open_tokens
+from preprocess.check.inspect import decode_range, facts, lines
+from preprocess.check.verify import verify
 from preprocess.dataset.columns import BLOCK_BYTES
 from preprocess.dataset.manifest import Manifest
-from preprocess.inspect import decode_range, facts, lines
-from preprocess.journal import read_entries
-from preprocess.progress import OutOfTimeError, Progress
+from preprocess.report.progress import OutOfTimeError, Progress
+from preprocess.run import count_pass, journal
+from preprocess.run.journal import read_entries
 from preprocess.storage import JOURNAL_FILE
-from preprocess.verify import verify
 
 # What one file may take: of a processor's time, and of memory.
 SECONDS = 20.0

@@ -12,10 +12,10 @@ import mmap
 
 import numpy as np
 
-from bpe.count import PretokenCounts
-from bpe.encode import Encoder, EncoderTables
-from bpe.patterns import PATTERNS
-from bpe.pretokenize import Pretokenizer, find_all, is_utf8
+from bpe.encoding.encoder import Encoder, EncoderTables
+from bpe.pretokenize.patterns import PATTERNS
+from bpe.pretokenize.pretokenizer import Pretokenizer, find_all, is_utf8
+from bpe.training.counts import PretokenCounts
 from bpe.vocabulary import Vocabulary
 
 PAGE = mmap.PAGESIZE

@@ -21,8 +21,8 @@ from bpe.errors import (
     VocabularyError,
 )
 from preprocess import build, open_tokens, pipeline
-from preprocess.inspect import decode_range
-from preprocess.verify import verify
+from preprocess.check.inspect import decode_range
+from preprocess.check.verify import verify
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers")
 
@@ -140,7 +140,7 @@ def test_what_it_says_of_itself(directory: Path, kind: str) -> None:
     models = {"unigram": "Unigram", "llama": "BPE", "wordpiece": "WordPiece"}
     assert isinstance(ours, HuggingFaceTokenizer)
     assert ours.pattern == f"huggingface:{models.get(kind, 'WordLevel')}"
-    assert (ours.eos_token, ours.bos_token, ours.uncut_tokens) == (END, "<s>", ())
+    assert (ours.eos_token, ours.bos_token, ours.atomic_texts) == (END, "<s>", ())
     assert ours.special_tokens == {
         token: vocab[token] for token in ("<unk>", "<s>", END, "<|pad|>")
     }

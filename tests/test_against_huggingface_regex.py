@@ -10,9 +10,9 @@ from nasty import nasty_texts, pattern_texts
 from test_regex_split import _regex, _text, splitting
 
 from bpe.errors import PatternError
-from bpe.patterns import PATTERNS, from_huggingface
-from bpe.pretokenize import Pretokenizer
-from bpe.regex_split import RegexSplitter
+from bpe.pretokenize.patterns import PATTERNS, from_huggingface
+from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.pretokenize.regex_splitter import RegexSplitter
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -16,8 +16,8 @@ from bpe.errors import CorpusError, TokenbinError
 from preprocess import build, get_batch, open_tokens, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.documents import Reading
-from preprocess.outputs import OutputError
+from preprocess.documents.batch import ReadOptions
+from preprocess.run.outputs import OutputError
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, CountSettings
 from preprocess.sources import find_sources
@@ -326,7 +326,7 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
         (lambda url, text, out: build(train=[text, url], out=out), "train: "),
         (lambda url, text, out: build(train=text, out=url), "out: "),
         (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
-        (lambda url, text, out: find_sources([url], Reading()), ""),
+        (lambda url, text, out: find_sources([url], ReadOptions()), ""),
         (lambda url, text, out: open_tokens(url), ""),
         (lambda url, text, out: get_batch(url, 1, 1), ""),
         (lambda url, text, out: load_tokenizer(url), ""),

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from bpe import Tokenizer, reference
 from bpe.errors import CorpusError
 from preprocess import build, open_tokens, pipeline
-from preprocess.encode_pass import SpecialTokenError
-from preprocess.outputs import OutputError
-from preprocess.progress import Progress
+from preprocess.report.progress import Progress
+from preprocess.run.encode_pass import SpecialTokenError
+from preprocess.run.outputs import OutputError
 
 END = "<|endoftext|>"
 OUTPUTS = ["tokenizer.json", "tokenizer_config.json", "train.bin", "train.docs", "train.json"]

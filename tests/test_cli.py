@@ -21,7 +21,7 @@ import preprocess
 from bpe import Tokenizer
 from preprocess.cli import COMMANDS as KNOWN
 from preprocess.cli import run
-from preprocess.progress import Progress, Stage, logger
+from preprocess.report.progress import Progress, Stage, logger
 from preprocess.settings.argparse import for_argparse
 
 ROOT = Path(preprocess.__file__).parents[1]
@@ -390,8 +390,8 @@ def test_verbose_lines_say_what_the_run_takes(
         written = 1e6 * seconds**2
         return {"cpu_seconds": 1.5 * seconds, "disk_read_bytes": 0, "disk_write_bytes": written}
 
-    monkeypatch.setattr("preprocess.progress.used_resources", used)
-    monkeypatch.setattr("preprocess.progress.anonymous_memory", lambda: 123_400_000)
+    monkeypatch.setattr("preprocess.report.progress.used_resources", used)
+    monkeypatch.setattr("preprocess.report.progress.anonymous_memory", lambda: 123_400_000)
     progress = Progress("lines", clock=lambda: seconds, verbose=True)
     caplog.set_level("INFO", logger=logger.name)
     with progress.stage("merging", 70, "merges") as stage:
@@ -407,7 +407,7 @@ def test_verbose_lines_say_what_the_run_takes(
 
 
 def test_verbose_bars_say_what_the_run_takes(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 0.0)
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
     times = count(0.0, 2.0)
     for verbose in (False, True):
         progress = Progress("bars", sys.stderr, lambda: next(times), verbose)
@@ -417,7 +417,7 @@ def test_verbose_bars_say_what_the_run_takes(capsys: Any, monkeypatch: pytest.Mo
 
 
 def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preprocess.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("preprocess.report.progress.SECONDS_BETWEEN_LINES", 0.0)
     options = ["--train", str(text), "--out", str(tmp_path / "out"), "--vocab-size", "280"]
     assert run([*options, "--verbose", "--quiet", "--log-file", str(tmp_path / "log")]) == 0
     lines = (tmp_path / "log").read_text().splitlines()
@@ -429,7 +429,7 @@ def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_bars_show_rate_and_time_left(
     capsys: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 0.0)
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
     progress = Progress("bars", stream=sys.stderr)
     with progress.stage("encoding", 2_000_000) as stage:
         stage.advance(2_000_000)
@@ -438,6 +438,6 @@ def test_bars_show_rate_and_time_left(
     assert "2.00M/2.00M" in shown
     assert "B/s" in shown
     with progress.stage("quick", 10) as stage:
-        monkeypatch.setattr("preprocess.progress._SECONDS_BEFORE_BAR", 1.0)
+        monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 1.0)
         stage.advance(10)
     assert not caplog.records

@@ -14,10 +14,11 @@ import torture
 import written
 from test_resume import Stopping
 
-from preprocess import build, count_pass, journal, open_tokens
+from preprocess import build, open_tokens
+from preprocess.check.verify import verify
 from preprocess.dataset import columns
 from preprocess.dataset.columns import COLUMNS, Column, TokenFileError
-from preprocess.verify import verify
+from preprocess.run import count_pass, journal
 
 # A loss mask: 1 for the tokens of documents of at least 16 tokens.
 MASK = Column(

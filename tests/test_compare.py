@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from bpe import AddedToken, Tokenizer, Vocabulary, WordLevelTokenizer
 from bpe.errors import TokenizerFileError
-from preprocess.compare import compare, lines
-from preprocess.inspect_tokenizer import facts, out_of_reach
-from preprocess.inspect_tokenizer import lines as inspected
+from preprocess.check.compare import compare, lines
+from preprocess.check.inspect_tokenizer import facts, out_of_reach
+from preprocess.check.inspect_tokenizer import lines as inspected
 
 BASE = Vocabulary.from_merges(trained.merges(), ["<|endoftext|>"])
 
@@ -217,7 +217,7 @@ def test_no_text_gives_what_no_text_is_said_to_give(data: st.DataObject) -> None
     vocab = {i: bytes([i]) for i in range(256)}
     vocab |= {256 + i: token for i, token in enumerate(tokens[5:])}
     vocab |= {300 + i: token for i, token in enumerate(extra) if token not in tokens}
-    vocabulary = Vocabulary(vocab, merges, {}, whole_first=data.draw(st.booleans()))
+    vocabulary = Vocabulary(vocab, merges, {}, ignore_merges=data.draw(st.booleans()))
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     reach = out_of_reach(tokenizer)
     texts = ["".join(text) for n in range(1, 5) for text in product("ab é", repeat=n)]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bpe.kernels import jit
-from preprocess import compiling
-from preprocess.progress import Progress
+from bpe.kernels.runtime import jit
+from preprocess.report.progress import Progress
+from preprocess.run import compiling
 
 pytestmark = pytest.mark.skipif(jit.DISABLE_JIT, reason="uncompiled there is nothing to compile")
 
@@ -24,7 +24,8 @@ STAGES = ["counting", "merging", "encoding train"]
 # The process that compiles is killed at once; at the end none is left.
 KILLED = """
 import os, signal, subprocess, sys
-from preprocess import cli, compiling
+from preprocess import cli
+from preprocess.run import compiling
 def killed(pattern):
     return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
 compiling._compiling_process = killed
@@ -106,7 +107,7 @@ def test_the_next_build_compiles_nothing(first: tuple[Path, str]) -> None:
 def without_encoding(first: Path, tmp_path: Path) -> set[Path]:
     """Copy a directory whose build has to compile what encodes; return what is in its cache."""
     shutil.copytree(first, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "cache").rglob("encode.encode_pretokens-*"):
+    for path in (tmp_path / "cache").rglob("encode_pretokens.encode_pretokens-*"):
         path.unlink()
     return kept(tmp_path)
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bpe import Tokenizer
-from preprocess import doctor, pipeline
+from preprocess import pipeline
+from preprocess.check import doctor
 from preprocess.cli import run
 from preprocess.storage import LocalStorage, LocalStream
 

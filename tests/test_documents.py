@@ -10,11 +10,11 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bpe.pretokenize import is_utf8
+from bpe.pretokenize.pretokenizer import is_utf8
 from bpe.separated import between, joined
-from preprocess.documents import (
+from preprocess.documents.batch import (
     DocumentBatch,
-    LookAlikes,
+    SpecialTokenText,
     replace_invalid,
     validation_limit,
     validation_mask,
@@ -150,7 +150,7 @@ def test_the_split_is_stable_for_ever() -> None:
 def test_look_alikes_are_counted_inside_documents(
     documents: list[bytes], tokens: list[str]
 ) -> None:
-    look_alikes = LookAlikes(tokens)
+    look_alikes = SpecialTokenText(tokens)
     assert look_alikes.tokens == tuple(tokens)
     expected = [sum(d.count(token.encode()) for d in documents) for token in tokens]
     assert look_alikes.count(batch_of(documents)).tolist() == expected
@@ -158,7 +158,7 @@ def test_look_alikes_are_counted_inside_documents(
 
 
 def test_the_separator_is_no_look_alike() -> None:
-    look_alikes = LookAlikes(["<|endoftext|>", "<|pad|>"], b"<|endoftext|>")
+    look_alikes = SpecialTokenText(["<|endoftext|>", "<|pad|>"], b"<|endoftext|>")
     assert look_alikes.tokens == ("<|pad|>",)
 
 

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from bpe import Tokenizer
-from preprocess.count_pass import train_tokenizer
-from preprocess.documents import Reading
-from preprocess.encode_pass import EncodePass, SpecialIds
-from preprocess.journal import Journal
-from preprocess.progress import Progress
-from preprocess.report import LeftOut, Report
+from preprocess.documents.batch import ReadOptions
+from preprocess.report.progress import Progress
+from preprocess.report.summary import LeftOut, Report
+from preprocess.run.count_pass import train_tokenizer
+from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.journal import Journal
+from preprocess.run.sinks import TokenFiles
+from preprocess.run.units import Executor, run_on_threads
 from preprocess.settings.options import convert
 from preprocess.settings.schema import BuildSettings
-from preprocess.sinks import TokenFiles
 from preprocess.sources import Source, find_sources
 from preprocess.storage import LocalStorage
-from preprocess.units import Executor, run_on_threads
 
 
 @cache
@@ -78,7 +78,7 @@ def test_processes_give_the_bytes_of_threads(
     settings = convert(given, BuildSettings)
     choices = {"on_invalid_utf8": on_invalid_utf8, "validation_fraction": 0.3}
     sources: list[Source] = find_sources(
-        [tmp_path / "text.txt"], Reading(unit_size=2000, **choices)
+        [tmp_path / "text.txt"], ReadOptions(unit_size=2000, **choices)
     )
 
     def built(name: str, executor: Executor) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import faults
 import pytest
 
-from bpe.files import write_atomically
+from bpe.files.atomic_write import write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])

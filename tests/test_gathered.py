@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bpe.gathered import Gathered
+from bpe.encoding.gathered import Gathered
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from bpe import Tokenizer
 from bpe.errors import EncodingError, TokenizerFileError
-from bpe.hf_read import TokenizerFiles, parse_tokenizer_json
-from bpe.pretokenize import Pretokenizer
-from bpe.rank_files import load_gpt2_files, load_tiktoken_ranks
+from bpe.formats.hf_read import TokenizerFiles, parse_tokenizer_json
+from bpe.formats.rank_files import load_gpt2_files, load_tiktoken_ranks
+from bpe.pretokenize.pretokenizer import Pretokenizer
 
 CONFIG = {
     "eos_token": "<|endoftext|>",
@@ -96,7 +96,7 @@ def test_a_regex_that_explodes_is_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     parts = parse_tokenizer_json(json.dumps(document), tmp_path)
     pretokenizer = Pretokenizer(parts.pattern)
     assert pretokenizer.split(b"aab c") == [b"aab", b" ", b"c"]
-    monkeypatch.setattr("bpe.regex_split._PATIENCE", 0.1)
+    monkeypatch.setattr("bpe.pretokenize.regex_splitter._PATIENCE", 0.1)
     with pytest.raises(EncodingError, match=r"takes more than 0 s .* 40 characters from byte 0 on"):
         pretokenizer.split(b"a" * 40)
 

@@ -8,9 +8,9 @@ import pytest
 
 from bpe.errors import TokenizerFileError
 from preprocess import build
+from preprocess.check.inspect import decode_range, facts, how_far, lines
 from preprocess.dataset.columns import TokenFileError
-from preprocess.inspect import decode_range, facts, how_far, lines
-from preprocess.journal import Journal
+from preprocess.run.journal import Journal
 from preprocess.storage import LocalStorage
 
 TEXT = "<|endoftext|>".join(f"document {i} of many: naïve 日本語" for i in range(30))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from preprocess.journal import Journal, JournalError, read_entries
+from preprocess.run.journal import Journal, JournalError, read_entries
 from preprocess.storage import JOURNAL_FILE, LocalStorage, OutputError
 
 
@@ -162,7 +162,7 @@ def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("preprocess.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("preprocess.run.journal.time", SimpleNamespace(monotonic=lambda: now[0]))
     slow = Slow()
     with Journal(LocalStorage(tmp_path, "run")) as journal:
 

@@ -14,21 +14,21 @@ import pytest
 
 import bpe
 from bpe import reference
-from bpe.kernels import jit
+from bpe.kernels.runtime import jit
 
 ROOT = Path(__file__).parent.parent
 
 FIND = """
 import numpy as np
-from bpe.pretokenize import find_all
+from bpe.pretokenize.pretokenizer import find_all
 print(find_all(np.frombuffer(b"a-a" + b"-" * 100, np.uint8), b"a").tolist())
 """
 SPLIT = """
-from bpe.pretokenize import Pretokenizer
+from bpe.pretokenize.pretokenizer import Pretokenizer
 print(Pretokenizer("gpt2").split("né".encode()))
 """
 FAMILY = """
-from bpe.pretokenize import Pretokenizer
+from bpe.pretokenize.pretokenizer import Pretokenizer
 text = "HelloWorld 1234567's!\\n\\n\\n\\n \\n/\\n ".encode()
 print([Pretokenizer(pattern).split(text) for pattern in {}])
 """
@@ -95,7 +95,7 @@ def test_kernels_are_compiled_once(package: Path) -> None:
 def test_a_changed_callee_in_another_file(package: Path) -> None:
     assert run(package, FIND) == "[0, 2]|compiled"
     change(
-        package / "kernels" / "intrinsics.py",
+        package / "kernels" / "runtime" / "intrinsics.py",
         "lambda call, word: call.builder.cttz(word, I1(0))",
         "lambda call, word: call.builder.add(call.builder.cttz(word, I1(0)), I64(1))",
     )
@@ -201,7 +201,7 @@ def test_a_full_disk_while_machine_code_is_written(package: Path) -> None:
 OWN = """
 from typing import NamedTuple
 import numpy as np
-from bpe.kernels.jit import kernel
+from bpe.kernels.runtime.jit import kernel
 STEP = 2
 class Pair(NamedTuple):
     first: object
@@ -270,13 +270,13 @@ def test_a_file_of_numba_settings_makes_other_code(package: Path) -> None:
 
 
 FAILING = """
-from bpe.kernels import compiler
+from bpe.kernels.runtime import compiler
 def fail(*arguments):
     raise AttributeError("numba has no such pass")
 compiler.compiled = fail
 """
 UNLIKE = """
-from bpe.kernels.machine_code import Entry
+from bpe.kernels.runtime.machine_code import Entry
 run = Entry.run
 Entry.run = lambda self, block: (run(self, block), (1, 2))[1]
 """
@@ -294,8 +294,8 @@ print(tokenizer.encode_ordinary("abc abc"), tokenizer.encode_batch(["abcab"] * 2
         (FAILING, "AttributeError: numba has no such pass"),
         (UNLIKE, "RuntimeError: a kernel for a check returned (1, 2): expected (7, 6)"),
         (
-            "import sys; sys.modules['bpe.kernels.compiler'] = None\n",
-            "ModuleNotFoundError: import of bpe.kernels.compiler halted",
+            "import sys; sys.modules['bpe.kernels.runtime.compiler'] = None\n",
+            "ModuleNotFoundError: import of bpe.kernels.runtime.compiler halted",
         ),
     ],
 )
@@ -324,7 +324,7 @@ def test_numba_compiles_all_of_encoding_alike(package: Path) -> None:
 FORK = """
 import os, threading
 import numpy as np
-from bpe.kernels import compiler, jit
+from bpe.kernels.runtime import compiler, jit
 from bpe.kernels.search import find_all
 started, go_on = threading.Event(), threading.Event()
 compiled = compiler.compiled

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bpe.kernels import jit, machine_code
-from bpe.kernels.jit import kernel
-from bpe.kernels.machine_code import KernelError, append
+from bpe.kernels.runtime import jit, machine_code
+from bpe.kernels.runtime.jit import kernel
+from bpe.kernels.runtime.machine_code import KernelError, append
 
 pytestmark = pytest.mark.skipif(
     jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
@@ -208,7 +208,7 @@ def test_what_is_found_is_said() -> None:
 def test_numba_takes_arguments_for_the_same(value: Any) -> None:
     from numba.core.typing.typeof import typeof
 
-    from bpe.kernels.compiler import numba_type
+    from bpe.kernels.runtime.compiler import numba_type
 
     for each in (value, (value, value), Pair(value, value)):
         assert numba_type(kind_of(each)) == typeof(each)

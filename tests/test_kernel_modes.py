@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bpe.kernels import vectors
-from bpe.kernels.jit import kernel
+from bpe.kernels.runtime import vectors
+from bpe.kernels.runtime.jit import kernel
 
 TESTS = Path(__file__).parent
 

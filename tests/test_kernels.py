@@ -21,19 +21,23 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 from numba import config
 from numpy.typing import NDArray
 
-from bpe import encode, pretoken_cache, reference, train
-from bpe.count import FrozenCounts, PretokenCounts, added_up
-from bpe.encode import Encoder, EncoderTables
+from bpe import reference
+from bpe.encoding import encoder as encode
+from bpe.encoding import pretoken_cache
+from bpe.encoding.encoder import Encoder, EncoderTables
 from bpe.errors import EncodingError, VocabularyError
-from bpe.kernels import apply_merges as merging
-from bpe.kernels import encode as encode_kernels
-from bpe.kernels import machine, merge_short, merge_tables, vectors
-from bpe.kernels import words as word_kernels
-from bpe.kernels.jit import kernel
-from bpe.kernels.split_classes import sure_letters
-from bpe.patterns import PATTERNS
-from bpe.pretokenize import Pretokenizer, find_all
-from bpe.train import train_from_counts
+from bpe.kernels.encode import apply_merges as merging
+from bpe.kernels.encode import cache_rows as word_kernels
+from bpe.kernels.encode import encode_pretokens as encode_kernels
+from bpe.kernels.encode import merge_short, merge_tables
+from bpe.kernels.runtime import machine, vectors
+from bpe.kernels.runtime.jit import kernel
+from bpe.kernels.split.classes import sure_letters
+from bpe.pretokenize.patterns import PATTERNS
+from bpe.pretokenize.pretokenizer import Pretokenizer, find_all
+from bpe.training import trainer as train
+from bpe.training.counts import FrozenCounts, PretokenCounts, sum_counts
+from bpe.training.trainer import train_from_counts
 from bpe.unicode_classes import LETTER, class_table
 from bpe.vocabulary import Vocabulary
 
@@ -506,10 +510,11 @@ def test_no_documents() -> None:
 def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Tables of so many words of 8 bytes; those with a limit do not grow unless that is given."""
     for name, n in sizes.items():
-        module = "encode" if name.endswith("THREAD_CACHE") else "pretoken_cache"
-        monkeypatch.setattr(f"bpe.{module}._{name}", n)
+        module = "encoder" if name.endswith("THREAD_CACHE") else "pretoken_cache"
+        monkeypatch.setattr(f"bpe.encoding.{module}._{name}", n)
         if name in ("ROWS", "LONG_ROWS"):
-            monkeypatch.setattr(f"bpe.pretoken_cache._MOST_{name}", sizes.get(f"MOST_{name}", n))
+            most = sizes.get(f"MOST_{name}", n)
+            monkeypatch.setattr(f"bpe.encoding.pretoken_cache._MOST_{name}", most)
 
 
 @pytest.mark.parametrize("small", ["ARENA", "LONG_ROWS", "ROWS"])
@@ -690,7 +695,7 @@ def test_who_finds_a_row_finds_all_of_it() -> None:
 @pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
 def test_rows_are_published_in_order_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     # A processor that keeps the order of all stores would not notice if it were not asked for.
-    from bpe.kernels import plain_numba
+    from bpe.kernels.runtime import plain_numba
 
     # Numba shows nothing of code that comes from a cache.
     monkeypatch.setattr(plain_numba, "kept_code", lambda: SimpleNamespace(directory=None))
@@ -754,7 +759,7 @@ def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with_small_tables(
         monkeypatch, THREAD_CACHE=64, ROWS=2**8, MOST_ROWS=2**11, LONG_ROWS=2**7, ARENA=2**11
     )
-    monkeypatch.setattr("bpe.encode._GROUPS_PER_CALL", 1)
+    monkeypatch.setattr("bpe.encoding.encoder._GROUPS_PER_CALL", 1)
     texts = documents()[::3]
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     alone = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2"))
@@ -812,11 +817,11 @@ def test_an_interrupted_table_of_tokens_is_filled_later(monkeypatch: pytest.Monk
     assert (tables.tables.tokens != before).any()
 
 
-@pytest.mark.parametrize("whole_first", [False, True])
-def test_table_of_tokens_has_nothing_but_tokens(whole_first: bool) -> None:
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_table_of_tokens_has_nothing_but_tokens(ignore_merges: bool) -> None:
     merges = reference.train(documents(), 256 + 300)
     vocabulary = Vocabulary.from_merges(merges)
-    if whole_first:
+    if ignore_merges:
         ranks = {token: rank for rank, token in vocabulary.tokens.items()}
         vocabulary = Vocabulary.from_ranks(ranks, {})
     rows = filled_tables(vocabulary, "gpt2").tables.tokens.tolist()
@@ -981,7 +986,7 @@ def test_counts_of_two_threads_are_those_of_one() -> None:
     of_threads = [PretokenCounts(), PretokenCounts()]
     for counts, some in zip(of_threads, (texts[:5], texts[2:]), strict=True):
         counts.add(*as_batch(some))
-    buffer, offsets, found = added_up(of_threads).arrays()
+    buffer, offsets, found = sum_counts(of_threads).arrays()
     words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
     assert len(set(words)) == len(words)
     assert dict(zip(words, found.tolist(), strict=True)) == dict(
@@ -1161,22 +1166,22 @@ def test_eight_words_equal_their_plain_twins() -> None:
         above = _eight(words, others, source, places, numbers, np.uint64(i), halves)
         a, b = words[i : i + 8], others[i : i + 8]
         assert vectors.load_eight(words, np.uint64(i)).tolist() == a.tolist()
-        assert above == vectors.which_above(a, b) == sum(1 << j for j in range(8) if a[j] > b[j])
+        assert above == vectors.gt_mask(a, b) == sum(1 << j for j in range(8) if a[j] > b[j])
         differ = sum(1 << j for j in range(8) if a[j] != b[j])
         assert 0 < differ < 255
-        assert _differ(words, others, np.uint64(i)) == vectors.which_differ(a, b) == differ
+        assert _differ(words, others, np.uint64(i)) == vectors.ne_mask(a, b) == differ
         text = source.tobytes()[7:]
         at_places = [int.from_bytes(text[place:][:8], "little") for place in places.tolist()]
         padding = [-(1 << 8 * min(n, 8)) & (2**64 - 1) for n in numbers.tolist()]
         expected = [
             *(a + b, a - b, a * b, a & b, a | b, a ^ b),
             vectors.words_in_window(source, 7, places),
-            vectors.words_at(source, 7, places),
+            vectors.gather_u64(source, 7, places),
             vectors.gather_eight(words, places & vectors.all_eight(31)),
             vectors.rotate_eight(a, 15),
             vectors.from_byte(numbers),
-            vectors.larger_of(a, b),
-            vectors.chosen_above(a, b, a - b, b),
+            vectors.maximum(a, b),
+            vectors.select_gt(a, b, a - b, b),
             vectors.without(a, 0b10110010),
         ]
         assert expected[6].tolist() == expected[7].tolist() == at_places
@@ -1336,7 +1341,7 @@ def _has_eight():
 
 @kernel
 def _differ(words, others, i):
-    return vectors.which_differ(vectors.load_eight(words, i), vectors.load_eight(others, i))
+    return vectors.ne_mask(vectors.load_eight(words, i), vectors.load_eight(others, i))
 
 
 @kernel
@@ -1371,15 +1376,15 @@ def _eight(words, others, source, places, numbers, i, halves):
     _put_eight(a | b, halves, np.uint64(64))
     _put_eight(a ^ b, halves, np.uint64(80))
     _put_eight(vectors.words_in_window(source, 7, of_source), halves, np.uint64(96))
-    _put_eight(vectors.words_at(source, 7, of_source), halves, np.uint64(112))
+    _put_eight(vectors.gather_u64(source, 7, of_source), halves, np.uint64(112))
     _put_eight(vectors.gather_eight(words, of_words), halves, np.uint64(128))
     _put_eight(vectors.rotate_eight(a, np.uint64(15)), halves, np.uint64(144))
     _put_eight(padding, halves, np.uint64(160))
-    _put_eight(vectors.larger_of(a, b), halves, np.uint64(176))
-    _put_eight(vectors.chosen_above(a, b, a - b, b), halves, np.uint64(192))
+    _put_eight(vectors.maximum(a, b), halves, np.uint64(176))
+    _put_eight(vectors.select_gt(a, b, a - b, b), halves, np.uint64(192))
     _put_eight(vectors.without(a, np.uint64(0b10110010)), halves, np.uint64(208))
     _put_eight(a, halves, np.uint64(224))
-    return vectors.which_above(a, b)
+    return vectors.gt_mask(a, b)
 
 
 @kernel
@@ -1389,7 +1394,7 @@ def _store_positions(word, base, array, i):
 
 @kernel
 def _store_chosen(chosen, first, array, i):
-    vectors.store_chosen(chosen, first, array, i)
+    vectors.compress_store(chosen, first, array, i)
 
 
 @kernel

@@ -20,10 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe import PretokenCounts
-from bpe.count import FrozenCounts
-from preprocess import build, count_pass, journal, memory, pipeline, spill
-from preprocess.journal import JournalError
-from preprocess.memory import MemoryLimitError, fit_to_memory
+from bpe.training.counts import FrozenCounts
+from preprocess import build, pipeline
+from preprocess.run import count_pass, journal, spill
+from preprocess.run import memory_limit as memory
+from preprocess.run.journal import JournalError
+from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.storage import LocalStorage
@@ -196,7 +198,8 @@ def test_a_run_keeps_to_its_limit(tmp_path: Path) -> None:
     words[:, 8] = ord(" ")
     (tmp_path / "text").write_bytes(words.tobytes())
     code = (
-        "from preprocess import build; from preprocess.progress import Progress; p = Progress()\n"
+        "from preprocess import build; from preprocess.report.progress import Progress\n"
+        "p = Progress()\n"
         f"build(train={str(tmp_path / 'text')!r}, out={str(tmp_path / 'out')!r}, progress=p,"
         " vocab_size=300, val_fraction=0, memory_limit='450MB')\n"
         "assert 50e6 < p.peak_memory <= 450e6, p.peak_memory"
@@ -209,7 +212,7 @@ _PEAKS = """
 import json, sys, tracemalloc
 from contextlib import contextmanager
 from preprocess import build, reused_memory
-from preprocess.progress import Progress
+from preprocess.report.progress import Progress
 
 # Memory that is mapped is not traced.
 reused_memory._mapped = bytearray

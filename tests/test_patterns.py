@@ -8,7 +8,7 @@ import pytest
 import tiktoken_ext.openai_public as openai_public
 
 from bpe.errors import PatternError, TokenbinError
-from bpe.patterns import (
+from bpe.pretokenize.patterns import (
     PATTERNS,
     from_huggingface,
     pattern_name,

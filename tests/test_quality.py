@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from written import token_file
 
 from bpe import Tokenizer, WordLevelTokenizer
-from preprocess import build, open_tokens, quality
+from preprocess import build, open_tokens
+from preprocess.check import quality
+from preprocess.check.inspect import facts, lines
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.inspect import facts, lines
 
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]

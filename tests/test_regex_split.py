@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import SAMPLES, nasty_texts, pattern_texts
 
-from bpe import reference, regex_split
+from bpe import reference
 from bpe.errors import EncodingError, PatternError
-from bpe.patterns import PATTERNS, from_huggingface
-from bpe.pretokenize import Pretokenizer
-from bpe.regex_split import RegexSplitter
+from bpe.pretokenize import regex_splitter as regex_split
+from bpe.pretokenize.patterns import PATTERNS, from_huggingface
+from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.pretokenize.regex_splitter import RegexSplitter
 
 
 def pieces(splitter: RegexSplitter, texts: list[str]) -> list[list[str]]:

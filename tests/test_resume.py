@@ -23,12 +23,13 @@ import torture
 
 from bpe import PretokenCounts, text_file
 from bpe.errors import ChangedError, CorpusError, TokenbinError, UnavailableError
-from preprocess import build, count_pass, encode_pass, journal, pipeline, storage
+from preprocess import build, pipeline, storage
+from preprocess.check.inspect import facts, lines
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.inspect import facts, lines
-from preprocess.journal import JournalError
-from preprocess.progress import OutOfTimeError, Progress, Stage
+from preprocess.report.progress import OutOfTimeError, Progress, Stage
+from preprocess.run import count_pass, encode_pass, journal
+from preprocess.run.journal import JournalError
 from preprocess.sources.text import TextUnit
 from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
 
@@ -877,7 +878,7 @@ def test_a_journal_of_another_version_is_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("preprocess.outputs.FORMAT_VERSION", 0)
+        patch.setattr("preprocess.run.outputs.FORMAT_VERSION", 0)
         cut_off(options)
     with pytest.raises(JournalError, match="an unfinished run of another version of tokenbin"):
         build(**options)

@@ -18,15 +18,16 @@ import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import build, count_pass, get_batch, journal, open_tokens
+from preprocess import build, get_batch, open_tokens
+from preprocess.check.inspect import decode_range, facts, lines
+from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
-from preprocess.inspect import decode_range, facts, lines
+from preprocess.run import count_pass, journal
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
-from preprocess.verify import verify
 
 END = "<|endoftext|>"
 N = 200  # tokens of a shard

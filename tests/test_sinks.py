@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from test_resume import Stopping
 
 from bpe import Tokenizer, train_bpe
-from preprocess import journal
-from preprocess.documents import DocumentBatch, Reading
-from preprocess.encode_pass import EncodePass, SpecialIds
-from preprocess.journal import Journal
-from preprocess.progress import Progress
-from preprocess.report import Report
-from preprocess.sinks import TokenFiles
+from preprocess.documents.batch import DocumentBatch, ReadOptions
+from preprocess.report.progress import Progress
+from preprocess.report.summary import Report
+from preprocess.run import journal
+from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.journal import Journal
+from preprocess.run.sinks import TokenFiles
 from preprocess.sources import find_sources
 from preprocess.storage import LocalStorage
 
@@ -98,7 +98,7 @@ def test_three_outputs_of_any_kind(
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
     documents = [f"document {i}{' more' * (i % 7)}" for i in range(99)]
     (tmp_path / "text").write_text(END.join(documents))
-    reading = Reading(unit_size=200, validation_fraction=0.5)  # no document is cut
+    reading = ReadOptions(unit_size=200, validation_fraction=0.5)  # no document is cut
     sources = [ByLength(each) for each in find_sources([str(tmp_path / "text")], reading)]
     ids = SpecialIds(tokenizer.special_tokens[END], None)
 
@@ -133,7 +133,7 @@ def test_three_outputs_of_any_kind(
 
 def test_a_document_for_an_output_that_is_not_there(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(f"a{END}{'long ' * 9}")
-    reading = Reading(unit_size=200, validation_fraction=0.5)  # no document is cut
+    reading = ReadOptions(unit_size=200, validation_fraction=0.5)  # no document is cut
     sources = [ByLength(each) for each in find_sources([str(tmp_path / "text")], reading)]
     encoding = EncodePass(0, sources, tokenizer, SpecialIds(-1, None), 1, Report(), Progress())
     with pytest.raises(ValueError, match="a document is assigned to output 2, of 1 outputs"):

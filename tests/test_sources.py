@@ -20,12 +20,9 @@ from nasty import nasty_text
 
 from bpe import text_file
 from bpe.errors import ChangedError, CorpusError, UnavailableError
-from bpe.pretokenize import Pretokenizer
+from bpe.pretokenize.pretokenizer import Pretokenizer
 from bpe.text_file import Ends, TextFile
-from preprocess.documents import (
-    DocumentBatch,
-    Reading,
-)
+from preprocess.documents.batch import DocumentBatch, ReadOptions
 from preprocess.sources import Source, find_sources
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
 from preprocess.sources.text import TextSource, TextUnit
@@ -48,7 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def source_of(path: Path, data: bytes, **choices: Any) -> TextSource:
     path.write_bytes(data)
-    return TextSource(path, path.name, Reading(**choices))
+    return TextSource(path, path.name, ReadOptions(**choices))
 
 
 def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
@@ -359,7 +356,7 @@ def test_planning_reads_little_but_what_is_around_the_cuts(
     monkeypatch.setattr(TextFile, "read", noted)
     uncut = tuple(f"<|{number}|>".encode() for number in range(300))
     path.write_bytes(b"some words <|7|> " * 40_000)
-    reading = Reading(unit_size=200_000, uncut=uncut)
+    reading = ReadOptions(unit_size=200_000, uncut=uncut)
     units = list(TextSource(path, "text", reading).units())
     assert len(units) == 4
     assert len(taken) == 3
@@ -450,7 +447,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(
 
     monkeypatch.setattr("builtins.open", opened)
     for fraction in (0.0, 0.5):  # while places to cut at are looked for
-        reading = replace(Reading(unit_size=100), validation_fraction=fraction)
+        reading = replace(ReadOptions(unit_size=100), validation_fraction=fraction)
         wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; see to the disk"
         with pytest.raises(UnavailableError, match=wanted) as caught:
             list(TextSource(path, "text", reading).units())
@@ -504,7 +501,7 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
     with pytest.raises(ChangedError, match=wanted):
         units[1].read()
     path.write_bytes(text)
-    reading = replace(Reading(unit_size=100), validation_fraction=fraction)
+    reading = replace(ReadOptions(unit_size=100), validation_fraction=fraction)
     with pytest.raises(ChangedError, match=wanted):
         list(TextSource(path, "text", reading).units())
 
@@ -545,25 +542,25 @@ def test_files_and_directories_in_a_stated_order(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     os.symlink(tmp_path / "c", tmp_path / "c" / "d" / "loop")
     os.symlink(tmp_path / "z.txt", tmp_path / "c" / "link.txt")
-    sources = find_sources([tmp_path / "z.txt", str(tmp_path / "c")], Reading())
+    sources = find_sources([tmp_path / "z.txt", str(tmp_path / "c")], ReadOptions())
     assert names(sources) == ["z.txt", "Z", "a.md", "d/b.txt", "d.txt", "link.txt", "é"]
 
 
 def test_a_hidden_file_that_is_named_is_read(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("text")
-    assert names(find_sources([tmp_path / ".hidden"], Reading())) == [".hidden"]
+    assert names(find_sources([tmp_path / ".hidden"], ReadOptions())) == [".hidden"]
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"none\.txt: no such file or directory"):
-        find_sources([tmp_path / "none.txt"], Reading())
+        find_sources([tmp_path / "none.txt"], ReadOptions())
 
 
 def test_a_directory_without_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("text")
     (tmp_path / "below").mkdir()
     with pytest.raises(CorpusError, match="no text file in this directory"):
-        find_sources([tmp_path], Reading())
+        find_sources([tmp_path], ReadOptions())
 
 
 @pytest.mark.parametrize(
@@ -574,7 +571,7 @@ def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(b"x")
     for given_path in (path, tmp_path):
         with pytest.raises(CorpusError, match=r"file\..*cannot be read, only plain text"):
-            find_sources([given_path], Reading())
+            find_sources([given_path], ReadOptions())
 
 
 @pytest.mark.parametrize("begins", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
@@ -586,7 +583,7 @@ def test_compressed_files_are_refused_by_their_content(
     with pytest.raises(
         CorpusError, match=rf"{name}: .*-compressed files \(by their content\) cannot"
     ):
-        find_sources([tmp_path], Reading(on_invalid_utf8="replace"))
+        find_sources([tmp_path], ReadOptions(on_invalid_utf8="replace"))
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -595,13 +592,13 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"x")
     for given_path in (path, tmp_path):
         with pytest.raises(CorpusError, match=r"xff\.txt': the name of this file is not UTF-8"):
-            find_sources([given_path], Reading())
+            find_sources([given_path], ReadOptions())
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CorpusError, match="pipes and devices cannot be read twice"):
-        find_sources([tmp_path / "pipe"], Reading())
+        find_sources([tmp_path / "pipe"], ReadOptions())
 
 
 def test_a_file_that_may_not_be_read_is_an_error(
@@ -614,7 +611,7 @@ def test_a_file_that_may_not_be_read_is_an_error(
 
     monkeypatch.setattr(text_file.os, "stat", refuse)
     with pytest.raises(CorpusError, match=r"secret\.txt: cannot be read: Permission denied"):
-        TextSource(tmp_path / "secret.txt", "secret.txt", Reading())
+        TextSource(tmp_path / "secret.txt", "secret.txt", ReadOptions())
 
 
 def test_the_default_corpus_is_the_same_in_units_of_any_size() -> None:
@@ -622,7 +619,7 @@ def test_the_default_corpus_is_the_same_in_units_of_any_size() -> None:
     assert len(documents) > 300
     assert documents == list(documents_of_standard_library())
     for unit_size in (1, 100_000, 2**30):
-        source = StandardLibrary(Reading(unit_size=unit_size))
+        source = StandardLibrary(ReadOptions(unit_size=unit_size))
         found = []
         for unit in source.units():
             batch = unit.read()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torture
 
-import preprocess.stopping as stopping_module
+import preprocess.run.signals as stopping_module
 from bpe import PretokenCounts
 from preprocess import build
 from preprocess.cli import run
-from preprocess.stopping import (
+from preprocess.run.signals import (
     BYTES_A_SECOND,
     HUNG_CODE,
     PATIENCE,
@@ -39,9 +39,9 @@ STUCK = """
 import hashlib, os, signal, sys
 # As in a terminal; what was started in the background inherits that it ignores SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import bpe.count, preprocess.cli, preprocess.stopping
-preprocess.stopping.TICK = 0.01
-add, n = bpe.count.PretokenCounts.add, 0
+import bpe.training.counts, preprocess.cli, preprocess.run.signals
+preprocess.run.signals.TICK = 0.01
+add, n = bpe.training.counts.PretokenCounts.add, 0
 
 def stuck(*arguments):
     global n
@@ -54,12 +54,12 @@ def stuck(*arguments):
             if not said:
                 said = True
                 os.write(1, b"stuck\\n")  # in one piece, also from two workers
-                preprocess.stopping.PATIENCE = float(os.environ["PATIENCE"])
+                preprocess.run.signals.PATIENCE = float(os.environ["PATIENCE"])
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         except BaseException:
             pass
 
-bpe.count.PretokenCounts.add = stuck
+bpe.training.counts.PretokenCounts.add = stuck
 sys.exit(preprocess.cli.run(sys.argv[1:]))
 """
 

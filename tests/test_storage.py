@@ -16,11 +16,12 @@ import pytest
 import torture
 from test_resume import Stopping
 
-from bpe.locations import LocationError
-from preprocess import build, count_pass, journal
-from preprocess.progress import Progress
+from bpe.files.locations import LocationError
+from preprocess import build
+from preprocess.check.verify import verify
+from preprocess.report.progress import Progress
+from preprocess.run import count_pass, journal
 from preprocess.storage import OutputError, open_storage
-from preprocess.verify import verify
 
 
 class Part:

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import trained
 
-from bpe import Tokenizer, load_tokenizer, tokenizer_cache
-from bpe.cache import Cache
+from bpe import Tokenizer, load_tokenizer
 from bpe.errors import TokenizerFileError
-from bpe.hf_read import TokenizerFiles
-from bpe.hf_write import TokenizerParts, save
+from bpe.files.user_cache import Cache
+from bpe.formats import tokenizer_cache
+from bpe.formats.hf_read import TokenizerFiles
+from bpe.formats.hf_write import TokenizerParts, save
 from bpe.vocabulary import AddedToken, Vocabulary
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +40,7 @@ VOCABULARIES = {
         {number: bytes([number]) for number in range(256)} | {256: b"xyz"},
         [],
         {},
-        whole_first=True,
+        ignore_merges=True,
     ),
     "ranks": Vocabulary.from_ranks(RANKS, {"<|endoftext|>": 300}),
     "added": Vocabulary(
@@ -74,7 +75,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert own.directory is not None
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     monkeypatch.setattr(tokenizer_cache, "_AT_LEAST", 0)
-    monkeypatch.setattr("bpe.cache._said", set())
+    monkeypatch.setattr("bpe.files.user_cache._said", set())
     return own.directory
 
 
@@ -332,7 +333,7 @@ def test_a_cache_that_cannot_be_written_is_said(
 CHANGED = """
 import sys
 from pathlib import Path
-from bpe import Tokenizer, tokenizer_cache
+from bpe import Tokenizer; from bpe.formats import tokenizer_cache
 from bpe.vocabulary import Vocabulary
 if sys.argv[2:]:
     Vocabulary.restored = lambda *arguments, **more: sys.exit("found")

@@ -15,12 +15,13 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import Tokenizer, hf_read, hf_write, rank_files
+from bpe import Tokenizer
 from bpe.byte_level import to_byte_level
 from bpe.errors import TokenizerFileError, VocabularyError
-from bpe.hf_read import TokenizerFiles
-from bpe.hf_write import TokenizerParts
-from bpe.patterns import PATTERNS
+from bpe.formats import hf_read, hf_write, rank_files
+from bpe.formats.hf_read import TokenizerFiles
+from bpe.formats.hf_write import TokenizerParts
+from bpe.pretokenize.patterns import PATTERNS
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary
 
@@ -247,7 +248,7 @@ def test_thousands_of_added_tokens_are_read_one_by_one(
 
 def test_ignore_merges_takes_whole_pretokens_first(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", document(model__ignore_merges=True))
-    assert load(path).vocabulary.whole_first
+    assert load(path).vocabulary.ignore_merges
 
 
 def added(**changes: object) -> dict[str, object]:
@@ -542,11 +543,11 @@ def test_what_is_not_ranks_is_refused(text: str, message: str, tmp_path: Path) -
     st.booleans(),
 )
 def test_any_tokenizer_comes_back_from_its_text(
-    special: list[str], n_merges: int, whole_first: bool
+    special: list[str], n_merges: int, ignore_merges: bool
 ) -> None:
     base = Vocabulary.from_merges(trained.merges()[:n_merges])
     ids = {text: 300 + 2 * index for index, text in enumerate(special)}
-    vocabulary = Vocabulary(base.tokens, base.merges, ids, whole_first=whole_first)
+    vocabulary = Vocabulary(base.tokens, base.merges, ids, ignore_merges=ignore_merges)
     parts = TokenizerParts(vocabulary, "gpt2", "huggingface")
     text = hf_write.tokenizer_json(parts)
     assert hf_read.parse_tokenizer_json(text, "t.json") == parts

@@ -132,7 +132,7 @@ def test_gpt2_files_are_written_and_read(tmp_path: Path) -> None:
         (with_added(normalized=True), "what happens to text before it is split"),
         (
             Tokenizer.from_vocabulary(
-                Vocabulary({**BASE.tokens, 3000: b"abcxyz"}, BASE.merges, {}, whole_first=True)
+                Vocabulary({**BASE.tokens, 3000: b"abcxyz"}, BASE.merges, {}, ignore_merges=True)
             ),
             "cannot say that a whole pre-token comes first",
         ),

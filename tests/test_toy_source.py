@@ -18,13 +18,14 @@ from test_resume import Stopping
 
 from bpe.separated import between
 from bpe.text_file import Cutter, Ends, new_array
-from preprocess import build, count_pass, journal, open_tokens
+from preprocess import build, open_tokens
+from preprocess.check.verify import verify
 from preprocess.dataset import columns
 from preprocess.dataset.columns import COLUMNS, Column
-from preprocess.documents import DocumentBatch, Reading, Spans, prepare
+from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
+from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
-from preprocess.sources.base import FileSource, FileUnit, Place
-from preprocess.verify import verify
+from preprocess.sources.base import FileSource, FileUnit, ResumePoint
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class LinesUnit(FileUnit):
         return self.start + within if within else self.line
 
     @property
-    def after(self) -> Place | None:
+    def after(self) -> ResumePoint | None:
         return None if self.ends is Ends.FILE else [self.stop, self.next_line]
 
     def read(self, array: Any = new_array) -> DocumentBatch:
@@ -66,7 +67,7 @@ class LinesSource(FileSource):
 
     separator = b"\n"
 
-    def units(self, after: Place | None = None) -> Iterator[LinesUnit]:
+    def units(self, after: ResumePoint | None = None) -> Iterator[LinesUnit]:
         start, line = after or [0, 0]
         cutter = Cutter(self.file, b"\n", self.reading.uncut, self.reading.safe_cut)
         ends = Ends.BETWEEN
@@ -152,7 +153,7 @@ def test_fields_and_spans_follow_their_documents_wherever_these_are_cut(
     path = tmp_path_factory.mktemp("x") / "x.lines"
     data = text.encode().replace("é".encode(), b"\xff" if damage else "é".encode())
     path.write_bytes(data)
-    reading = Reading(unit_size=unit_size, on_invalid_utf8="replace")
+    reading = ReadOptions(unit_size=unit_size, on_invalid_utf8="replace")
     with pytest.MonkeyPatch.context() as patch:
         form = registry.Format("lines", (".lines",), LinesSource)
         patch.setattr(registry, "FORMATS", [*registry.FORMATS, form])

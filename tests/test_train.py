@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train, train_bpe
-from bpe.count import FrozenCounts, added_up
+from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train_bpe
 from bpe.errors import ChangedError, CorpusError
-from bpe.pretokenize import Pretokenizer
+from bpe.pretokenize.pretokenizer import Pretokenizer
 from bpe.text_file import TextFile
-from bpe.train import train_from_counts
+from bpe.training import trainer as train
+from bpe.training.counts import FrozenCounts, sum_counts
+from bpe.training.trainer import train_from_counts
 
 END = "<|endoftext|>"
 
@@ -121,7 +122,7 @@ def test_counts_of_several_are_added_up(documents: list[tuple[int, str]], n: int
         # Long ones, too; one that nobody counts in the end, because it is a special token.
         texts[number % n] += [text, "b" * run, "aé"]
     of_threads = [counted(some, ["aé"]) for some in texts]
-    total = added_up(of_threads)
+    total = sum_counts(of_threads)
     assert not of_threads
     buffer, offsets, counts = total.arrays()
     words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
@@ -134,7 +135,7 @@ def test_counts_of_several_are_added_up(documents: list[tuple[int, str]], n: int
 
 def test_counts_of_tables_of_different_sizes_are_added_up() -> None:
     texts = [" ".join(f"{n:x}" * (1 + n % 9) for n in range(most)) for most in (10, 90_000, 30_000)]
-    total = added_up([counted([text]) for text in texts])
+    total = sum_counts([counted([text]) for text in texts])
     buffer, offsets, counts = total.arrays()
     words = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
     expected = counted(texts)
@@ -144,7 +145,7 @@ def test_counts_of_tables_of_different_sizes_are_added_up() -> None:
 
 def test_counts_that_were_not_counted_alike_are_not_added_up() -> None:
     with pytest.raises(ValueError, match="cannot be added to counts of"):
-        added_up([PretokenCounts(), PretokenCounts(special_tokens=[END])])
+        sum_counts([PretokenCounts(), PretokenCounts(special_tokens=[END])])
 
 
 @pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)

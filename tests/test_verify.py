@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from torture import contents
 
 from preprocess import build
+from preprocess.check.inspect import facts, lines
+from preprocess.check.verify import Finding, verify
 from preprocess.cli import run
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
-from preprocess.inspect import facts, lines
 from preprocess.pipeline import encode
-from preprocess.progress import Progress
+from preprocess.report.progress import Progress
 from preprocess.storage import LocalStorage, OutputError
-from preprocess.verify import Finding, verify
 
 
 @pytest.fixture(scope="module")
@@ -690,7 +690,7 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
 
 
 def test_ends_are_not_copied_to_look_for_two_of_them(tmp_path: Path) -> None:
-    from preprocess import verify
+    from preprocess.check import verify
     from preprocess.dataset.manifest import Manifest
 
     n = 1 << 20

@@ -30,7 +30,7 @@ def encoded(vocabulary: Vocabulary, pretoken: bytes) -> list[int]:
     left, right, ranks, merged = (column.tolist() for column in vocabulary.pair_table())
     rows = {(a, b): (rank, c) for a, b, rank, c in zip(left, right, ranks, merged, strict=True)}
     whole = vocabulary.token_id(pretoken)
-    if vocabulary.whole_first and whole is not None:
+    if vocabulary.ignore_merges and whole is not None:
         return [whole]
     word = [int(vocabulary.byte_ids[byte]) for byte in pretoken]
     while True:
@@ -53,7 +53,7 @@ def test_training_numbers_bytes_then_merges_then_special_tokens() -> None:
     assert vocabulary.token_id(b"<|x|>") is None
     assert vocabulary.token_bytes(259) == b"<|y|>"
     assert list(vocabulary.bytes_of_id) == list(range(260))
-    assert not vocabulary.whole_first
+    assert not vocabulary.ignore_merges
 
 
 def test_ids_may_be_in_any_order_and_leave_gaps() -> None:
@@ -84,7 +84,7 @@ def test_a_pair_ranks_by_its_place_or_by_the_bytes_that_it_makes() -> None:
         [256, 257, 258, 258],
     ]
     assert all(column.dtype == np.int32 for column in by_bytes.pair_table())
-    assert by_bytes.whole_first
+    assert by_bytes.ignore_merges
     assert by_bytes.merges == [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
     assert Vocabulary.from_merges([]).pair_table().ranks.shape == (0,)
 
@@ -123,7 +123,7 @@ def test_merges_of_ranks_encode_the_same_or_are_refused(
         vocabulary.check_merges_say_all()
     except VocabularyError:
         return
-    by_merges = Vocabulary(vocabulary.tokens, vocabulary.merges, {}, whole_first=True)
+    by_merges = Vocabulary(vocabulary.tokens, vocabulary.merges, {}, ignore_merges=True)
     for pretoken in [*pretokens, *tokens]:
         assert encoded(by_merges, pretoken) == encoded(vocabulary, pretoken)
 

@@ -27,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import faults
 
 from bpe.errors import TokenbinError
-from preprocess import count_pass, encode_pass, journal, memory, pipeline
+from preprocess import pipeline
+from preprocess.run import count_pass, encode_pass, journal
+from preprocess.run import memory_limit as memory
 
 WORDS = [
     "the",

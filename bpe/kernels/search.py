@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpe.kernels.jit import kernel
-from bpe.kernels.machine import range_mask, trailing_zeros
+from bpe.kernels.runtime.jit import kernel
+from bpe.kernels.runtime.machine import range_mask, trailing_zeros
 
 
 @kernel

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpe.kernels.jit import kernel
-from bpe.kernels.machine import always_inline, range_mask
+from bpe.kernels.runtime.jit import kernel
+from bpe.kernels.runtime.machine import always_inline, range_mask
 
 STATE_WORDS = 7
 # What must be known of the block before: where characters of several bytes begin; of three or four;

@@ -49,8 +49,8 @@ class Column(Struct, frozen=True):
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
         per: What has one value: every token, or every document.
         dtype: Type of the values in the file; None: the type of token ids for the vocabulary.
-        make: Compute the values of a `preprocess.encode_pass.EncodedBatch`, one for each token, or
-            for each document that ends in it. None: the encoder yields them.
+        make: Compute the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
+            token, or for each document that ends in it. None: the encoder yields them.
         limit: Every value is below it; None: the size of the vocabulary for ids, else not checked.
         is_position: Values are positions in the token stream, stored relative to the shard.
         noun: One value, for messages.

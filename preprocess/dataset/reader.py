@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from bpe.locations import local_path
+from bpe.files.locations import local_path
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, Values, shard_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView

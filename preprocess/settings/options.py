@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenbinError
-from bpe.locations import LOCAL, is_url
+from bpe.files.locations import LOCAL, is_url
 
 StrPath = str | os.PathLike[str]
 REQUIRED = MISSING
@@ -103,7 +103,7 @@ def _read_tokens(value: Any) -> Any:
 
 def _read_pattern(value: Any) -> Any:
     """Convert the name or the published text of a split pattern to its name."""
-    from bpe.patterns import pattern_name
+    from bpe.pretokenize.patterns import pattern_name
 
     return pattern_name(_read_text(value)) if isinstance(value, str) else value
 

@@ -18,13 +18,13 @@ from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import TextFile, new_array
-from preprocess.documents import Bytes, DocumentBatch, Reading
+from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 
 # How much of a file is read at a time for its digest.
 _STRIDE_BYTES = 1024 * 1024
 
 # A position between two units of a source, as its units give it; JSON. Valid for units of any size.
-Place = list[Any]
+ResumePoint = list[Any]
 # Gives uint8[n] for n bytes, to read them to.
 Array = Callable[[int], Bytes]
 
@@ -47,13 +47,13 @@ class WorkUnit(Protocol):
     def where(self) -> str: ...
 
     @property
-    def after(self) -> Place | None: ...
+    def after(self) -> ResumePoint | None: ...
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         """Read the documents of the unit, on any thread; `DocumentBatch.content` is optional.
 
         Raises:
-            CorpusError: The text is not UTF-8, and `Reading.on_invalid_utf8` is "error".
+            CorpusError: The text is not UTF-8, and `ReadOptions.on_invalid_utf8` is "error".
         """
 
     def content(self, array: Array = new_array) -> Bytes:
@@ -72,14 +72,14 @@ class Source(Protocol):
     stamp: str  # changes if the content does, as far as that is known without reading it all
     location: str  # distinguishes sources with equal attributes; "" if there can be no others
 
-    def units(self, after: Place | None = None) -> Iterator[WorkUnit]:
+    def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Cut the source into work units, lazily, from a place on (None: the start).
 
         May be called again, for another pass. A source that cannot begin anywhere reads from its
         start and leaves out what lies before the place.
         """
 
-    def content(self, before: Place | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         """Read the bytes of the source, piece by piece: those of the units before a place, or all.
 
         Raises:
@@ -87,7 +87,7 @@ class Source(Protocol):
         """
 
 
-def digest_of(source: Source, before: Place | None = None) -> xxhash.xxh3_128:
+def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_128:
     """Return the xxh3_128 of a source's bytes: of those before a place, or of all."""
     digest = xxhash.xxh3_128()
     for piece in source.content(before):
@@ -100,7 +100,7 @@ class FileUnit:
     """Bytes [start, stop) of a file. A format derives from it and adds `read`."""
 
     file: TextFile
-    reading: Reading
+    reading: ReadOptions
     start: int
     stop: int
 
@@ -113,7 +113,7 @@ class FileUnit:
         return f"{self.file.path}, bytes {self.start:,} to {self.stop:,}"
 
     @property
-    def after(self) -> Place | None:
+    def after(self) -> ResumePoint | None:
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
 
     def content(self, array: Array = new_array) -> Bytes:
@@ -138,7 +138,7 @@ class FileSource:
 
     separator = b""
 
-    def __init__(self, path: Path, name: str, reading: Reading) -> None:
+    def __init__(self, path: Path, name: str, reading: ReadOptions) -> None:
         self.name = name
         self.reading = reading
         # Units are cut already, and need not carry what decides where.
@@ -158,7 +158,7 @@ class FileSource:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
 
-    def content(self, before: Place | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         stop = self.n_bytes if before is None else before[0]
         # One piece after the other: none is kept by those that take a digest.
         for start in range(0, stop, _STRIDE_BYTES):

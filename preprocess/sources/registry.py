@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bpe.errors import CorpusError
-from bpe.locations import local_path
-from preprocess.documents import Reading
+from bpe.files.locations import local_path
+from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import Source
 from preprocess.sources.text import TextSource
 
@@ -27,7 +27,7 @@ class Format(NamedTuple):
 
     name: str
     suffixes: tuple[str, ...]
-    open: Callable[[Path, str, Reading], Source] | None = None
+    open: Callable[[Path, str, ReadOptions], Source] | None = None
     magic: bytes = b""
 
 
@@ -51,7 +51,7 @@ FORMATS = [  # a file that none of them claims is plain text
 _MAGIC_BYTES = max(len(form.magic) for form in FORMATS)
 
 
-def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> list[Source]:
+def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) -> list[Source]:
     """Find the sources that paths stand for, in order.
 
     A file is one source. A directory stands for the files in it and below it: at each level sorted
@@ -79,7 +79,7 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: Reading) -> l
     return sources
 
 
-def open_source(path: Path, name: str, reading: Reading) -> Source:
+def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
     """Make a source of one file, called `name` in manifests, of the format of its suffix or magic.
 
     Raises:

@@ -24,8 +24,8 @@ from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import new_array
-from preprocess.documents import Bytes, DocumentBatch, Offsets, Reading, prepare
-from preprocess.sources.base import Array, Place
+from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOptions, prepare
+from preprocess.sources.base import Array, ResumePoint
 
 _NAME = f"standard library of Python {platform.python_version()}"
 # Directories of tests, of what was installed later, and of what is already here as topics.
@@ -71,7 +71,7 @@ def _corpus() -> tuple[Bytes, Offsets]:
 class StandardLibraryUnit:
     """Documents [first, last) of the default corpus."""
 
-    reading: Reading
+    reading: ReadOptions
     first: int
     last: int
 
@@ -84,7 +84,7 @@ class StandardLibraryUnit:
         return f"{_NAME}, documents {self.first:,} to {self.last:,}"
 
     @property
-    def after(self) -> Place | None:
+    def after(self) -> ResumePoint | None:
         return None if self.last == len(_corpus()[1]) - 1 else [self.last]
 
     def content(self, array: Array = new_array) -> Bytes:
@@ -107,18 +107,18 @@ class StandardLibrary:
 
     separator, location = b"", ""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadOptions) -> None:
         buffer, _ = _corpus()
         self.name = _NAME
         self.reading = reading
         self.n_bytes = len(buffer)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
-    def content(self, before: Place | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         buffer, offsets = _corpus()
         yield buffer[: offsets[before[0] if before else -1]]
 
-    def units(self, after: Place | None = None) -> Iterator[StandardLibraryUnit]:
+    def units(self, after: ResumePoint | None = None) -> Iterator[StandardLibraryUnit]:
         _, offsets = _corpus()
         reading = structs.replace(self.reading, safe_cut=None, uncut=())
         first, n_documents = after[0] if after else 0, len(offsets) - 1

@@ -25,8 +25,14 @@ import xxhash
 from msgspec import structs
 
 from bpe.text_file import Cutter, Ends, new_array
-from preprocess.documents import DocumentBatch, Reading, prepare, replace_invalid, validation_limit
-from preprocess.sources.base import Array, FileSource, FileUnit, Place
+from preprocess.documents.batch import (
+    DocumentBatch,
+    ReadOptions,
+    prepare,
+    replace_invalid,
+    validation_limit,
+)
+from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class TextUnit(FileUnit):
     skipped: bool = False
 
     @property
-    def after(self) -> Place | None:
+    def after(self) -> ResumePoint | None:
         if self.ends is Ends.FILE:
             return None
         inside = self.ends is Ends.INSIDE
@@ -75,11 +81,11 @@ class TextUnit(FileUnit):
 class TextSource(FileSource):
     """One text file."""
 
-    def __init__(self, path: Path, name: str, reading: Reading) -> None:
+    def __init__(self, path: Path, name: str, reading: ReadOptions) -> None:
         super().__init__(path, name, reading)
         self.separator = reading.separator
 
-    def units(self, after: Place | None = None) -> Iterator[TextUnit]:
+    def units(self, after: ResumePoint | None = None) -> Iterator[TextUnit]:
         # A file of zero bytes is one unit of zero bytes.
         start, begins_inside, *decided = after or [0, False]
         cutter = Cutter(self.file, self.separator, self.reading.uncut, self.reading.safe_cut)
@@ -134,7 +140,7 @@ class TextSource(FileSource):
 
     def _decide(self, cuts: list[int]) -> tuple[bool | None, bool]:
         """Decide (in_validation, skipped) of a document, reading one part at a time."""
-        from bpe.pretokenize import is_utf8
+        from bpe.pretokenize.pretokenizer import is_utf8
 
         reading = self.reading
         digest = xxhash.xxh3_64()

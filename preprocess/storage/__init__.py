@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from bpe.locations import local_path
+from bpe.files.locations import local_path
 from preprocess.storage.base import (
     JOURNAL_FILE,
     REPAIR,

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from bpe.files import sync_directory, write_all, write_atomically
+from bpe.files.atomic_write import sync_directory, write_all, write_atomically
 from preprocess.storage.base import JOURNAL_FILE, DamagedStateError, Files, OutputError
 
 LOCK_FILE = ".tokenbin.lock"

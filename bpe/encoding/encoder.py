@@ -1,0 +1,414 @@
+"""The encoder: text as bytes and offsets in, token ids and offsets out.
+
+The ids of a document are those of `reference.encode` over its pre-tokens, whatever was encoded
+before. Text that spells a special token is ordinary text here.
+
+    EncoderTables   a vocabulary and a pattern as the kernels read them, and the cache of encoded
+                    pre-tokens; shared by all threads
+    Encoder         the tables and a small cache of its own; one for each thread
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from bpe.bit_set import set_bits
+from bpe.encoding.pretoken_cache import SharedPretokenCache, empty_cache, is_full
+from bpe.errors import EncodingError, VocabularyError
+from bpe.huge_pages import zeros
+from bpe.kernels.encode import apply_merges as merging
+from bpe.kernels.encode import encode_pretokens as kernels
+from bpe.kernels.encode import group, merge_tables
+from bpe.kernels.encode.cache_rows import PretokenCache
+from bpe.kernels.encode.merge_short import MAX_SHORT
+from bpe.kernels.encode.misses import FACTOR
+from bpe.kernels.runtime.jit import bind, pack
+from bpe.kernels.split import gpt2 as split
+from bpe.pretokenize.patterns import PATTERNS
+from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
+from bpe.separated import joined
+
+if TYPE_CHECKING:
+    from bpe.encoding.added_tokens import Normalizer
+    from bpe.vocabulary import Vocabulary
+
+MAX_ID = 2**merge_tables.ID_BITS - 2
+
+_SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pretoken_cache`
+# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
+# another thread enlarges the cache.
+_GROUPS_PER_CALL, _GROUPS_MEANWHILE, _NO_LIMIT = 512, 64, 2**62
+_FILLED_AFTER = 2**20  # bytes encoded before the table of tokens is filled, so that it pays
+_NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
+_NOT_NARROW = np.empty(0, np.uint16)
+_PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
+# Longest text, in bytes, encoded by two kernel calls with arguments packed once; their scratch has
+# room for one pre-token of that length.
+_SHORT_TEXT = 2048
+assert _SHORT_TEXT <= merging.SCRATCH_BYTES
+_ZEROS = bytes(2 * split.BLOCK_NEEDS)
+_BEGINNING = np.array([0, -1, 0, 1], np.int64).data
+_KEPT_IDS = 2**24  # larger scratch for ids is not kept for the next call
+
+
+def _power_of_two_above(n: int) -> int:
+    return 1 << int(n).bit_length()
+
+
+def group_scratch() -> group.Scratch:
+    """Return memory for one group of pre-tokens."""
+    # Up to GROUP positions, then up to 64 and eight more of the last word of the bit set; eight are
+    # read at a time.
+    n = group.GROUP + 80
+    tail = np.empty(group.TAIL, np.uint8)
+    return group.Scratch(
+        positions=np.empty(n, np.int64), group=np.empty(int(group.MISSES) + 2 * n, np.uint32),
+        keys=np.empty(4 * group.KEYS, np.uint64), found=np.empty(2 * group.KEYS, np.uint64),
+        unseen=np.empty(group.KEYS, np.uint32),
+        new_ids=np.empty(group.LONGEST_CACHED + 1, np.uint32),
+        tail=tail, tail_text=read_only(tail), symbols=np.empty(MAX_SHORT, np.uint32),
+        packed=np.empty(merging.BLOCKED, np.uint32),
+        least=np.empty(merging.BLOCKED // 16, np.uint32),
+        begins=np.empty(merging.OVERLAP + 1, np.uint32), **_rows(merging.SCRATCH_BYTES),
+    )
+
+
+def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `Scratch` that grow with the longest pre-token."""
+    is_bucketed = longest >= merging.MIN_BUCKETED
+    return {
+        "rows": np.empty(4 * longest, np.uint32),
+        "heap": np.empty(2 * longest + 3, np.uint64),
+        "buckets": np.empty(2 * n_ranks if is_bucketed else 0, np.uint32),
+        "entries": np.empty(6 * longest if is_bucketed else 0, np.uint32),
+    }
+
+
+class EncoderTables:
+    """Tables of one vocabulary and one pattern.
+
+    Args:
+        vocabulary: the tokens and how they merge.
+        pattern: name of the split pattern.
+
+    Raises:
+        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`.
+        PatternError: the pattern is unknown or cannot be run exactly.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
+        if vocabulary.size > MAX_ID + 1:
+            raise VocabularyError(
+                f"the largest token id is {vocabulary.size - 1:,};"
+                f" the encoder takes ids up to {MAX_ID:,}: use a smaller vocabulary"
+            )
+        self.pretokenizer = Pretokenizer(pattern)
+        lefts, rights, ranks, merged_ids = vocabulary.pair_table()
+        if ranks.max(initial=0) > MAX_ID:
+            raise VocabularyError(
+                f"there are {int(ranks.max()) + 1:,} merges;"
+                f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
+            )
+        n_pairs = _power_of_two_above(len(lefts))
+        # As many bits as the largest id needs, so that two words hold more than four ids.
+        bits = max(16, (vocabulary.size - 1).bit_length())
+        n_first = 64 // bits
+        # In most vocabularies the id of a merge is its rank plus a constant, and not looked up.
+        shift = merged_ids - ranks
+        same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
+        packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
+        token_ids, token_offsets, token_bytes = vocabulary.flat
+        n_whole = len(token_ids) if vocabulary.ignore_merges else 0
+        whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
+        whole_bytes = token_bytes[: whole_offsets[-1]].copy()
+        whole = np.empty(4 * _power_of_two_above(n_whole) if n_whole else 0, np.uint64)
+        if n_whole:
+            merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
+        self.tables = merge_tables.Tables(
+            byte_ids=vocabulary.byte_ids, byte_pairs=np.empty(65536, np.uint64),
+            characters=np.empty(merge_tables.CHARACTERS, np.uint32),
+            pairs=zeros(2 * n_pairs, np.uint64),
+            pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
+            merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
+            tokens=_no_tokens(), packing=np.array(packed_ids, np.int64), whole=whole,
+            whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
+        )
+        token_bytes = read_only(token_bytes)
+        first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
+        first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
+        last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
+        lowest = np.empty(merge_tables.KINDS * vocabulary.size, np.uint32)
+        merge_tables.fill_pairs(
+            lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, self.tables
+        )
+        self.packed = pack(self.tables)
+        self.cache = SharedPretokenCache()
+        self._flat = token_bytes, token_offsets
+        self._filled = threading.Lock()
+
+    def fill_tokens(self) -> None:
+        """Fill `Tables.tokens` once, and make the cache large.
+
+        The table gets tokens of up to TOKEN_BYTES bytes that are encoded as one; until then they
+        are looked up as other pre-tokens.
+        """
+        if self._filled.acquire(blocking=False):
+            try:
+                _fill_tokens(self, *self._flat)
+            except BaseException:
+                self._filled.release()  # an interrupt: a later call fills it
+                raise
+            self.cache.make_room()
+
+
+def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `kernels.token_hash` of each."""
+    bits, mixed = kernels.TOKEN_BITS, words * FACTOR
+    return mixed << np.uint64(bits) | mixed >> np.uint64(64 - bits)
+
+
+def _no_tokens() -> NDArray[np.uint64]:
+    """Return an empty `Tables.tokens`."""
+    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 does; the lowest
+    # byte of a hash depends on the first byte alone.
+    bits = np.uint64(kernels.TOKEN_BITS)
+    free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
+    return free << bits | np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
+
+
+def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any]) -> None:
+    """Fill `Tables.tokens` from token bytes `data` (uint8[n_bytes]) and `offsets` (int64[n + 1]).
+
+    Of two tokens with one place in the table the first is kept, which mostly has the lower id.
+    """
+    lengths = np.diff(offsets)
+    # A final 0xFF would be taken for padding.
+    chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
+    begins, lengths = offsets[:-1][chosen], lengths[chosen]
+    inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
+    filled = np.append(data, np.zeros(kernels.TOKEN_BYTES, np.uint8))
+    padded = sliding_window_view(filled, kernels.TOKEN_BYTES)[begins]
+    text = read_only(padded[inside])
+    padded[~inside] = 0xFF
+    ends = np.cumsum(lengths)
+    # Each token is a pre-token and a document, encoded with a cache of their own.
+    room = 8 * _power_of_two_above(len(ends))
+    cache = pack(empty_cache(room, 16, 2 * room))
+    bounds, token_offsets = read_only(np.append(0, ends)), np.zeros(len(ends) + 1, np.int64)
+    documents = kernels.Documents(bounds, token_offsets, _NOTHING_AROUND)
+    starts = np.zeros(len(text) // 64 + 1, np.uint64)
+    set_bits(starts, bounds)
+    ids = np.empty(len(text) + group.COPIED, np.uint32)
+    cursor, own = np.array([0, -1, 0, 0], np.int64), np.zeros(4, np.int64)
+    thread_cache = np.zeros(8, np.uint64)
+    kernels.encode_pretokens(
+        cache, tables.packed, group_scratch(), documents, thread_cache, own, text, starts, cursor,
+        ids, _NOT_NARROW, 0, _NO_LIMIT, True,
+    )
+    first = token_offsets[:-1]
+    kept = (np.diff(token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
+    hashes = _token_hashes(padded[kept].view(np.uint64)[:, 0])
+    # Of two with one index NumPy assigns the last.
+    tables.tables.tokens[(hashes & _PLACES)[::-1]] = (hashes ^ ids[first[kept]])[::-1]
+
+
+class Encoder:
+    """Encodes documents; pre-tokens it merges are cached for all encoders of the tables.
+
+    An encoder belongs to one thread at a time. Kernels release the interpreter lock, so encoders on
+    several threads run in parallel.
+
+    Args:
+        tables: Shared with other encoders.
+        preparation: Prepares text before it is split; None for nothing.
+        dtype: Of the ids, uint16 or uint32; uint32 if None.
+
+    Raises:
+        EncodingError: `dtype` is another type, or too small for the vocabulary.
+    """
+
+    def __init__(
+        self, tables: EncoderTables, preparation: Normalizer | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
+        if self._dtype not in (np.uint16, np.uint32):
+            raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
+        self._check_fits((1 << int(tables.tables.packing[0])) - 1)
+        self._preparation, self._pretokenizer = preparation, tables.pretokenizer
+        self._tables, self._shared = tables, tables.cache
+        self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
+        self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
+        self._scratch = group_scratch()
+        self._packed_scratch = pack(self._scratch)
+        self._ids = np.empty(1024, np.uint32)
+        self._n_bytes = 0
+        self._encode_short: Callable[[bytes], list[int] | None] | None = None
+
+    def encode(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
+        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the ids of all documents, one after the other.
+
+        Args:
+            buffer: uint8[n_bytes], well-formed UTF-8; other bytes have unspecified ids, or none.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
+                `buffer[offsets[d] : offsets[d + 1]]`.
+            prefix_id: Put before each document, -1 for nothing.
+            suffix_id: Put after each document, -1 for nothing.
+            starts_mid_document: The first document began in an earlier call: it gets no prefix.
+            ends_mid_document: The last document continues in a later call: it gets no suffix.
+            gaps: `offsets` has the start and end of each document, from 0 to n_bytes all the same;
+                bytes between documents have no ids.
+            memory: Returns uint8[n] of its own for the ids, n being the most bytes that they can
+                take. None, or a preparation: new memory, trimmed to the ids.
+
+        Returns:
+            dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
+
+        Raises:
+            EncodingError: The prefix or suffix id does not fit into the encoder's type.
+        """
+        self._check_fits(max(prefix_id, suffix_id))
+        if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
+            # Gaps must not meet a normalizer, nor a regex that may refuse them.
+            buffer, offsets = joined(buffer, offsets)
+            gaps = False
+        around: dict[str, Any] = {
+            "prefix_id": prefix_id, "suffix_id": suffix_id,
+            "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
+        }
+        if self._preparation is not None:
+            encode = self._preparation.encode
+            return encode(self.encode_view, buffer, offsets, frozenset(), **around)
+        ids, token_offsets = self.encode_view(buffer, offsets, gaps=gaps, memory=memory, **around)
+        return ids.copy() if memory is None else ids, token_offsets
+
+    def _check_fits(self, largest: int) -> None:
+        if largest > np.iinfo(self._dtype).max:
+            raise EncodingError(
+                f"ids up to {largest:,} do not fit into {self._dtype}: take a larger type"
+            )
+
+    def _cache(self) -> tuple[PretokenCache, Any]:
+        """Return the shared cache, as it is and packed; an idle encoder must hold none."""
+        number, cache, packed = self._tables.cache.current
+        if number != self._arena_number:
+            self._arena_number, self._own[:] = number, 0
+        return cache, packed
+
+    def encode_view(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
+        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """As `encode`, without preparation; without `memory`, ids stay until the next call.
+
+        With `gaps`, the pattern has a scanner.
+        """
+        if gaps and not len(offsets):
+            offsets, gaps = np.zeros(1, np.int64), False
+        self._n_bytes += len(buffer)
+        if self._n_bytes > _FILLED_AFTER:
+            self._tables.fill_tokens()
+        n_documents = len(offsets) - 1
+        capacity = len(buffer) + 2 * n_documents + group.COPIED
+        if memory is not None:
+            ids = memory(capacity * 4).view(np.uint32)
+        elif capacity <= len(self._ids):
+            ids = self._ids
+        else:
+            ids = np.empty(capacity, np.uint32)
+            if capacity <= _KEPT_IDS:
+                self._ids = ids
+        starts = self._pretokenizer.boundaries(buffer, offsets)
+        narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NOT_NARROW
+        written: NDArray[Any] = narrow if len(narrow) else ids
+        scratch, source = self._packed_scratch, read_only(buffer)
+        token_offsets = np.zeros(n_documents + 1, np.int64)
+        around = np.array([prefix_id, suffix_id, ends_mid_document, gaps], np.int64)
+        documents = kernels.Documents(read_only(offsets), token_offsets, around)
+        cursor, n_ids = np.array([0, -1, 0, 0], np.int64), 0
+        if n_documents and prefix_id >= 0 and not starts_mid_document:
+            written[0], n_ids = prefix_id, 1
+        in_the_way = False  # another thread is enlarging the cache
+        while cursor[0] < len(starts):
+            cache, packed = self._cache()
+            most = _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL
+            n_ids = kernels.encode_pretokens(
+                packed, self._tables.packed, scratch, documents, self._thread_cache, self._own,
+                source, starts, cursor, ids, narrow, n_ids, most, in_the_way,
+            )
+            longest = int(cursor[3])
+            if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
+                # Not kept, as it is for one pre-token.
+                larger = _rows(longest, len(self._tables.tables.merged))
+                scratch = pack(self._scratch._replace(**larger))
+                in_the_way = False
+            else:
+                needs_room = cursor[0] < len(starts) and bool(is_full(cache).any())
+                in_the_way = needs_room and not self._shared.make_room(cache)
+        if gaps:
+            # A gap ends where it begins.
+            token_offsets = np.append(token_offsets[::2], token_offsets[-1])
+        return written[:n_ids], token_offsets
+
+    def encode_text(self, data: bytes) -> list[int]:
+        """Return the ids of one document, UTF-8, without preparation."""
+        if len(data) <= _SHORT_TEXT and self._pretokenizer.pattern in PATTERNS:
+            if self._encode_short is None:
+                self._encode_short = self._short_encoder()
+            if (found := self._encode_short(data)) is not None:
+                return found
+        buffer, offsets = np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64)
+        ids: list[int] = self.encode_view(buffer, offsets)[0].tolist()
+        return ids
+
+    def _short_encoder(self) -> Callable[[bytes], list[int] | None]:
+        """Return a function that encodes a short text by kernels with packed arguments.
+
+        The function returns None if the cache is full while another thread enlarges it.
+        """
+        text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
+        starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
+        ids = np.empty(_SHORT_TEXT + 2 + group.COPIED, np.uint32)
+        offsets, cursor = np.zeros(2, np.int64), np.zeros(4, np.int64)
+        documents = kernels.Documents(read_only(offsets), np.zeros(2, np.int64), _NOTHING_AROUND)
+        text_bytes, text_end, place, found = text.data, offsets.data, cursor.data, ids.data
+        source = read_only(text)
+        split_documents, characters, split_scratch = splitting(self._pretokenizer.pattern)
+        split_text = bind(
+            split_documents, characters, split_scratch, source, read_only(offsets), False, starts
+        )
+        thread_cache = np.zeros(_SHORT_THREAD_CACHE, np.uint64)
+        encode_pretokens = bind(
+            kernels.encode_pretokens, self._cache()[1], self._tables.packed, self._packed_scratch,
+            pack(documents), thread_cache, self._own, source, starts, cursor, ids, _NOT_NARROW,
+            0, _NO_LIMIT, False,
+        )
+
+        def encode(data: bytes) -> list[int] | None:
+            n = len(data)
+            text_bytes[: n + len(_ZEROS)] = data + _ZEROS  # a block is read beyond the text
+            text_end[1] = n
+            split_text(characters)
+            while True:
+                place[:] = _BEGINNING
+                cache, packed = self._cache()
+                n_ids = encode_pretokens(packed)
+                if place[0] > n >> 6:
+                    return found[:n_ids].tolist()
+                if not self._tables.cache.make_room(cache):
+                    return None
+
+        return encode

@@ -1,0 +1,150 @@
+"""Convert vocabularies, files, tiktoken's and Hugging Face's tokenizers to `TokenizerParts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bpe.errors import (
+    PatternError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+    listed,
+)
+from bpe.files.json_file import config_path, read_json
+from bpe.formats import hf_read, rank_files
+from bpe.formats.hf_write import TokenizerParts
+from bpe.formats.hub import tiktoken_encoding
+from bpe.pretokenize.patterns import TIKTOKEN, pattern_name
+from bpe.reference import TIE_BREAKS, Pair
+from bpe.vocabulary import Vocabulary, numbered
+
+if TYPE_CHECKING:
+    import tiktoken
+
+END_OF_TEXT: Final = "<|endoftext|>"
+
+
+def checked_parts(
+    vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
+) -> TokenizerParts:
+    """Return parts whose tokens and settings fit together; raise an error otherwise."""
+    if eos_token is not None and eos_token not in vocabulary.special_tokens:
+        raise VocabularyError(
+            f"eos_token {eos_token!r} is not a special token of this tokenizer: "
+            f"expected one of {listed(vocabulary.special_tokens)}"
+        )
+    if tie_break is not None and tie_break not in TIE_BREAKS:
+        raise VocabularyError(
+            f"unknown tie_break {tie_break!r}: expected None or one of {listed(TIE_BREAKS)}"
+        )
+    return TokenizerParts(vocabulary, pattern_name(pattern), tie_break, eos_token)
+
+
+def vocabulary_of(
+    vocab: Mapping[int, bytes], merges: Iterable[Pair],
+    special_tokens: Mapping[str, int] | Iterable[str],
+) -> Vocabulary:
+    """Make a vocabulary, see `Tokenizer`: special tokens need no ids, and may be in `vocab`."""
+    merges = list(merges)
+    made = {left + right for left, right in merges}
+    unmade = {x: number for number, x in vocab.items() if len(x) > 1 and x not in made}
+    special = _special_ids(special_tokens, max(vocab, default=-1) + 1, unmade)
+    tokens = dict(vocab)
+    for text, token_id in special.items():
+        if tokens.get(token_id) == text.encode("utf-8", "surrogatepass"):
+            del tokens[token_id]
+    return Vocabulary(tokens, merges, special)
+
+
+def read_gpt2_files(
+    vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str],
+    special_tokens: Iterable[str] | None, eos_token: str | None,
+) -> TokenizerParts:
+    """Read vocab.json and merges.txt, see `Tokenizer.from_gpt2_files`."""
+    tokens, merges, others = rank_files.load_gpt2_files(vocab_path, merges_path)
+    if special_tokens is None:
+        there = END_OF_TEXT.encode() in tokens.values()
+        special_tokens = [END_OF_TEXT, *others] if there else list(others)
+    vocab = tokens | {token_id: text.encode() for text, token_id in others.items()}
+    try:
+        vocabulary = vocabulary_of(vocab, merges, special_tokens)
+        return checked_parts(vocabulary, "gpt2", None, eos_token)
+    except VocabularyError as error:
+        paths = f"{os.fspath(vocab_path)} with {os.fspath(merges_path)}"
+        raise TokenizerFileError(f"{paths}: {error}") from error
+
+
+def from_tiktoken(
+    source: tiktoken.Encoding | str | os.PathLike[str], pattern: str | None,
+    special_tokens: Mapping[str, int] | Iterable[str] | None, eos_token: str | None,
+) -> TokenizerParts:
+    """Convert an encoding or a .tiktoken file, see `Tokenizer.from_tiktoken`."""
+    if isinstance(source, str) and not os.path.exists(source):
+        source = tiktoken_encoding(source)
+    if isinstance(source, str | os.PathLike):
+        ranks = rank_files.load_tiktoken_ranks(source)
+        if pattern is None:
+            raise PatternError(
+                f"{os.fspath(source)}: a file of ranks does not say how text is split: "
+                "pass pattern=, for example pattern='gpt2'"
+            )
+    else:
+        # tiktoken's own README takes these attributes to extend an encoding.
+        ranks = source._mergeable_ranks
+        pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
+        special_tokens = source._special_tokens if special_tokens is None else special_tokens
+    special = _special_ids(special_tokens or (), max(ranks.values(), default=-1) + 1, {})
+    try:
+        vocabulary = Vocabulary.from_ranks(ranks, special)
+    except VocabularyError as error:
+        if not isinstance(source, str | os.PathLike):
+            raise
+        raise TokenizerFileError(f"{os.fspath(source)}: {error}") from error
+    return checked_parts(vocabulary, pattern, None, eos_token)
+
+
+def from_huggingface(source: Any) -> TokenizerParts:
+    """Convert a tokenizer of `tokenizers` or `transformers`, see `Tokenizer.from_huggingface`."""
+    name = Path(type(source).__name__)
+    if hasattr(source, "save_pretrained"):
+        # It holds more than its backend: all special tokens, a chat template.
+        with tempfile.TemporaryDirectory() as directory:
+            source.save_pretrained(directory)
+            path = Path(directory, "tokenizer.json")
+            if not path.exists():
+                raise UnsupportedTokenizerError(
+                    f"{name}: expected a fast tokenizer of transformers, found one that saves"
+                    " no tokenizer.json; load it with use_fast=True"
+                )
+            document, config = read_json(path), read_json(config_path(path))
+        # The last call set these; they are no settings of the tokenizer.
+        document |= {"padding": None, "truncation": None}
+        parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
+        return hf_read.with_config(parts, config, name, name)
+    try:
+        text = source.to_str()
+    except AttributeError:
+        raise TokenizerFileError(
+            f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+            " directory or a name on the hub"
+        ) from None
+    return hf_read.parse_tokenizer_json(text, name)
+
+
+def _special_ids(
+    special_tokens: Mapping[str, int] | Iterable[str], first: int, known: Mapping[bytes, int]
+) -> dict[str, int]:
+    """Return text -> id: the ids given, else those that are known, else new ones from `first`."""
+    if isinstance(special_tokens, Mapping):
+        return dict(special_tokens)
+    if isinstance(special_tokens, str):
+        raise VocabularyError(
+            f"special_tokens is the text {special_tokens!r}: expected a list, [{special_tokens!r}]"
+        )
+    return numbered(special_tokens, first, known)

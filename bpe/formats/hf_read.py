@@ -1,0 +1,360 @@
+"""Read tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
+
+A file is refused unless text is encoded exactly as Hugging Face's engine does with it: errors name
+the file, the setting, what was expected and what to do. No setting is ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bpe.byte_level import all_from_byte_level, from_byte_level
+from bpe.errors import (
+    PatternError,
+    TokenizerFileError,
+    UnsupportedTokenizerError,
+    VocabularyError,
+    listed,
+)
+from bpe.files.json_file import (
+    canonical,
+    config_path,
+    dumps,
+    expect,
+    object_at,
+    parse_json,
+    read_text,
+    refuse,
+    unsupported,
+)
+from bpe.formats import hf_write
+from bpe.formats.hf_write import FLAGS, STEPS, TokenizerParts
+from bpe.formats.rank_files import ids_of_vocab, tokens_by_id
+from bpe.normalize import normalized
+from bpe.pretokenize.patterns import from_huggingface, to_huggingface
+from bpe.reference import TIE_BREAKS, Pair
+from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
+from bpe.vocabulary import AddedToken, Vocabulary
+
+_TOP_LEVEL_KEYS = ("version", "truncation", "padding", "added_tokens", *STEPS, "model")
+
+# Settings of `model` -> what is implemented, the default first. unk_token and fuse_unk have no
+# effect where every byte has a token.
+_ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
+    "dropout": (None, 0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "byte_fallback": (False,),
+    "ignore_merges": (False, True),
+    "unicode_version": (None, UNICODE_VERSION),
+    "tie_break": (None, *TIE_BREAKS),
+    "ranked_by": (None, "merges", "bytes"),
+}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The text of a tokenizer.json, and that of the configuration in its directory, if any."""
+
+    path: Path
+    text: str
+    config: str | None
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> TokenizerFiles:
+        """Read both.
+
+        Raises:
+            TokenizerFileError: One cannot be read, is empty, or is not UTF-8.
+        """
+        path = Path(path)
+        text, beside = read_text(path), config_path(path)
+        return cls(path, text, read_text(beside) if beside.exists() else None)
+
+    def parts(self) -> TokenizerParts:
+        """Parse both.
+
+        Raises:
+            TokenizerFileError: One is damaged, is not of a byte-level BPE, has a setting that is
+                not implemented, or contradicts the other.
+        """
+        parts = parse_tokenizer_json(self.text, self.path)
+        if self.config is None:
+            return parts
+        beside = config_path(self.path)
+        return with_config(parts, parse_json(self.config, beside), self.path, beside)
+
+
+def with_config(
+    parts: TokenizerParts, config: dict[str, Any], path: Path, beside: Path
+) -> TokenizerParts:
+    """Add the content of a tokenizer_config.json (`beside`) to that of a tokenizer.json (`path`).
+
+    Raises:
+        TokenizerFileError: The files contradict one another.
+    """
+    eos_token = token_text(config, "eos_token")
+    if eos_token is not None and not isinstance(eos_token, str):
+        refuse(beside, f"eos_token is {dumps(config['eos_token'])}", "expected text or null")
+    if eos_token is not None and eos_token not in parts.vocabulary.special_tokens:
+        raise TokenizerFileError(
+            f"{beside}: eos_token is {eos_token!r}, which {path} lacks: "
+            f"expected one of its special tokens {listed(parts.vocabulary.special_tokens)}; "
+            "correct eos_token, or remove this file if it belongs to another tokenizer"
+        )
+    # transformers would change the tokenizer by what follows.
+    expect(beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space)
+    added = {str(token.id): token for token in parts.vocabulary.added_tokens}
+    decoder = config.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict):
+        refuse(beside, "added_tokens_decoder is no object", "expected an object")
+    for number, said in decoder.items():
+        token = added.get(number)
+        expected = None if token is None else hf_write.added_token_json(token)
+        if expected is None or not isinstance(said, dict) or any(
+            said.get(name, False) != expected[name] for name in ("content", *FLAGS)
+        ):
+            raise UnsupportedTokenizerError(
+                f"{beside}: added_tokens_decoder has {dumps(said)} for the id {number}, and {path}"
+                f" has {dumps(expected) if expected else 'no added token'}: expected the"
+                " same in both; save the tokenizer anew with transformers, or remove the entry"
+            )
+    parts = replace(parts, eos_token=eos_token)
+    kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
+    return replace(parts, config=kept)
+
+
+def token_text(config: Mapping[str, Any], role: str) -> Any:
+    """Return what a configuration has as the text of a token: itself, or in an object."""
+    token = config.get(role)
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def special_token(
+    config: Mapping[str, Any], role: str, special_tokens: Collection[str]
+) -> str | None:
+    """Return the special token with a role, such as "bos_token", in a configuration, or None."""
+    text = token_text(config, role)
+    return text if isinstance(text, str) and text in special_tokens else None
+
+
+def _named_pattern(path: Path, named: Any, pattern: str) -> str:
+    """Return the pattern that `model.pattern` names, which is that of the pre-tokenizer."""
+    if named is None:
+        return pattern
+    try:
+        same = to_huggingface(pattern) == to_huggingface(str(named))
+    except PatternError as error:
+        raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
+    if not same:
+        refuse(path, f"model.pattern is {dumps(named)}", f"expected {pattern!r}, as pre_tokenizer")
+    return str(named)
+
+
+def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerParts:
+    """Parse the text of a tokenizer.json; `path` is its name in errors.
+
+    Raises:
+        TokenizerFileError: As in `TokenizerFiles.parts`.
+    """
+    path = Path(path)
+    top = parse_json(text, path)
+    if "model" not in top:
+        refuse(path, f"it has no 'model' (its keys are {listed(top)})", "expected a tokenizer.json")
+    model = object_at(path, top, "model")
+    kind = model.get("type", "BPE")
+    if kind != "BPE" or "merges" not in model:
+        unsupported(path, f"model.type is {kind!r}", "expected 'BPE' with 'vocab' and 'merges'")
+    for key in top:
+        if key not in _TOP_LEVEL_KEYS:
+            refuse(path, f"it has the unknown key {key!r}", f"expected {listed(_TOP_LEVEL_KEYS)}")
+    expect(path, "version", top.get("version"), "1.0")
+    for setting in ("truncation", "padding"):
+        expect(path, setting, top.get(setting), None)
+    _steps(path, "post_processor", top.get("post_processor"))
+    decoder = top.get("decoder")
+    if len(_steps(path, "decoder", decoder)) != 1:
+        expected = "expected one ByteLevel, for this must be a byte-level BPE"
+        unsupported(path, f"decoder is {dumps(decoder)}", expected)
+    normal_forms = tuple(step["type"] for step in _steps(path, "normalizer", top.get("normalizer")))
+    canonical(path, top.get("pre_tokenizer"))
+    pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
+
+    options = {
+        name: expect(path, f"model.{name}", model.get(name, accepted[0]), *accepted)
+        for name, accepted in _ACCEPTED_OF_MODEL.items()
+    }
+    ignore_merges, ranked_by = bool(options["ignore_merges"]), options["ranked_by"]
+    pattern = _named_pattern(path, model.get("pattern"), pattern)
+    ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
+    added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
+    _check_normalized(path, added_tokens, normal_forms)
+    byte_level = all_from_byte_level(ids)
+    merges = _merges(path, model["merges"], byte_level)
+    # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
+    spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
+    possible = {token for token in spelled.values() if token is not None}
+    both = {token for token in possible if len(token) == 1} | hf_write.in_merges(possible, merges)
+    if ignore_merges and ranked_by is None:
+        both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
+    for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
+        found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
+        expected = "expected a byte-level BPE, or this token among the added_tokens"
+        unsupported(path, found, expected)
+    for text, token in spelled.items():
+        if token not in both:
+            byte_level.pop(text, None)
+    tokens = tokens_by_id(path, ids, byte_level, "model.vocab")
+    try:
+        vocabulary = Vocabulary(tokens, merges, added_tokens, ignore_merges=ignore_merges)
+        if ranked_by == "bytes":
+            ranks = {token: token_id for token_id, token in tokens.items()}
+            vocabulary = Vocabulary.from_ranks(ranks, added_tokens)
+    except VocabularyError as error:
+        raise TokenizerFileError(f"{path}: {error}") from error
+    parts = TokenizerParts(
+        vocabulary, pattern, options["tie_break"],
+        normal_forms=normal_forms, add_prefix_space=add_prefix_space,
+        outside=frozenset(spelled.keys() - ids.keys()),
+    )
+    settings = {name: top.get(name) for name in STEPS}
+    kept_of_model = hf_write.KEPT_OF_MODEL.items()
+    settings["model"] = {name: model.get(name, default) for name, default in kept_of_model}
+    kept = "" if settings == hf_write.default_settings(parts) else canonical(path, settings)
+    return replace(parts, settings=kept)
+
+
+def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
+    """Return the steps of a section of tokenizer.json, with sequences flattened.
+
+    `section` is a key of `STEPS`; `name` is the place of `value` inside a sequence.
+    """
+    if value is None and not name:
+        return []
+    name = name or section
+    inner, kinds = STEPS[section]
+    kind = value.get("type") if isinstance(value, dict) else value
+    if isinstance(value, dict) and kind == "Sequence":
+        inside = value.get(inner)
+        if not isinstance(inside, list):
+            refuse(path, f"{name}.{inner} is {dumps(inside)}", "expected a list")
+        steps = (_steps(path, section, x, f"{name}.{inner}[{i}]") for i, x in enumerate(inside))
+        return list(chain.from_iterable(steps))
+    if not isinstance(value, dict) or kind not in kinds:
+        unsupported(path, f"{name} is {dumps(kind)}", f"only {', '.join(kinds)} are implemented")
+    return [value]
+
+
+def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
+    """Return the split pattern, and whether a space is put in front."""
+    steps = _steps(path, "pre_tokenizer", pre_tokenizer)
+    kinds = [step["type"] for step in steps]
+    if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
+        expected = "only Split and Digits are implemented, with one ByteLevel as the last step"
+        unsupported(path, f"pre_tokenizer has the steps {dumps(kinds)}", expected)
+    byte_level = steps.pop()
+    # Hugging Face's default for both is True; trim_offsets has no effect on ids.
+    prefix, use_regex = (
+        expect(path, f"pre_tokenizer ByteLevel.{name}", byte_level.get(name, True), False, True)
+        for name in ("add_prefix_space", "use_regex")
+    )
+    if prefix and steps:
+        found = "pre_tokenizer has steps before a ByteLevel with add_prefix_space"
+        unsupported(path, found, "only a ByteLevel alone may have it")
+    splits: list[str | dict[str, Any]] = [*steps]
+    if use_regex:
+        splits.append("gpt2")
+    elif not steps:
+        # Without a split all of the text is one pre-token.
+        splits.append({"type": "Split", "pattern": {"Regex": r"[\s\S]+"}, "behavior": "Isolated"})
+    try:
+        return from_huggingface(splits), bool(prefix)
+    except PatternError as error:
+        raise UnsupportedTokenizerError(f"{path}: pre_tokenizer: {error}") from error
+
+
+def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[AddedToken]:
+    if not isinstance(entries, list):
+        refuse(path, f"added_tokens is a {type(entries).__name__}", "expected a list")
+    added_tokens: dict[str, AddedToken] = {}
+    next_id = len(ids)
+    for index, added in enumerate(entries):
+        name = f"added_tokens[{index}]"
+        if not isinstance(added, dict) or not isinstance(added.get("content"), str):
+            refuse(path, f"{name} is {dumps(added)}", "expected an object with 'id' and 'content'")
+        text = added["content"]
+        flags = {
+            flag: expect(path, f"{name}.{flag} (of {text!r})", added.get(flag, False), False, True)
+            for flag in FLAGS
+        }
+        # Hugging Face numbers the tokens that the model lacks, and only those, from its size on.
+        expected_id = ids.get(text, next_id)
+        if added.get("id") != expected_id or isinstance(added["id"], bool):
+            found = f"{name} {text!r} has the id {added.get('id')!r}"
+            refuse(path, found, f"expected {expected_id}, as Hugging Face would number it")
+        next_id += text not in ids
+        if text in added_tokens:
+            refuse(path, f"{name} {text!r} appears twice", "expected each token once")
+        added_tokens[text] = AddedToken(text, expected_id, **flags)
+    for late in (False, True):
+        alike = [token for token in added_tokens.values() if token.normalized == late]
+        stripping = next((token for token in alike if token.rstrip), None)
+        beginning = next((token for token in alike if _begins_with_white_space(token)), None)
+        # Hugging Face's engine encodes such white space twice, or panics.
+        if stripping and beginning:
+            unsupported(
+                path,
+                f"the added token {stripping.text!r} has rstrip and {beginning.text!r} begins with"
+                " white space",
+                "what follows the one may be taken for the other, which Hugging Face's engine"
+                " does not tell apart either; remove rstrip",
+            )
+    return list(added_tokens.values())
+
+
+def _check_normalized(
+    path: Path, added_tokens: Iterable[AddedToken], normal_forms: tuple[str, ...]
+) -> None:
+    seen: dict[bytes, str] = {}
+    for text in (token.text for token in added_tokens if token.normalized):
+        other = seen.setdefault(normalized(text.encode(), normal_forms), text)
+        if other != text:
+            refuse(
+                path,
+                f"the added tokens {other!a} and {text!a} are one text when they are normalized",
+                "expected texts that differ, for Hugging Face's engine takes one or the other"
+                " by chance; set 'normalized' to false for one of them",
+            )
+
+
+def _begins_with_white_space(token: AddedToken) -> bool:
+    return token.text != "" and bool(class_table()[ord(token.text[0])] & WHITE_SPACE)
+
+
+def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
+    if not isinstance(value, list):
+        refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
+    # Before tokenizers 0.20 a merge was one text with a space in it.
+    types = set(map(type, value))
+    pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in types else value
+    # One loop without a condition, if every merge is valid.
+    if types <= {list, str} and "" not in spelled:
+        with suppress(KeyError, TypeError, ValueError):
+            return [(spelled[left], spelled[right]) for left, right in pairs]
+    merges: list[Pair] = []
+    for index, pair in enumerate(pairs):
+        left = right = None
+        match pair:
+            case [str(first), str(second)]:
+                left, right = from_byte_level(first), from_byte_level(second)
+        if not left or not right:
+            found = f"model.merges[{index}] is {dumps(value[index])}"
+            refuse(path, found, "expected two tokens of the byte-level alphabet")
+        merges.append((left, right))
+    return merges

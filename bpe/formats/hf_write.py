@@ -1,0 +1,198 @@
+"""Write tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
+
+They load in `tokenizers` 0.23 and `transformers` 5 with the same ids. The same tokenizer gives the
+same bytes. Each file is replaced atomically.
+
+Special tokens are in `model.vocab` and in `added_tokens`, in the order of their ids, because
+Hugging Face renumbers them where ids leave a gap. Our own additions (`unicode_version`, `pattern`,
+`tie_break`, `ranked_by`) are in `model`, the only object whose reader accepts unknown keys.
+`eos_token` is in the second file, where `transformers` looks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import chain, starmap
+from pathlib import Path
+from typing import Any
+
+from bpe.byte_level import from_byte_level, to_byte_level
+from bpe.errors import VocabularyError
+from bpe.files.atomic_write import write_atomically
+from bpe.files.json_file import Lines, config_path, layout
+from bpe.normalize import NORMAL_FORMS
+from bpe.pretokenize.patterns import to_huggingface
+from bpe.reference import Pair
+from bpe.unicode_classes import UNICODE_VERSION
+from bpe.vocabulary import AddedToken, Vocabulary
+
+
+@dataclass(frozen=True)
+class TokenizerParts:
+    """Contents of a tokenizer file.
+
+    Attributes:
+        vocabulary: Tokens, merges and special tokens.
+        pattern: The name of the split pattern.
+        tie_break: How training decided ties, None if not known.
+        eos_token: The special token that ends a document, None if not known.
+        normal_forms: The Unicode normal forms that text is brought into first, one after the other.
+        add_prefix_space: A space is put in front of text that begins with none.
+        outside: Added tokens that are not in `model.vocab`.
+        settings: The other settings of a tokenizer.json that was read, as JSON; "" for our own.
+        config: A tokenizer_config.json that was read, as JSON; "" for our own.
+    """
+
+    vocabulary: Vocabulary
+    pattern: str
+    tie_break: str | None = None
+    eos_token: str | None = None
+    normal_forms: tuple[str, ...] = ()
+    add_prefix_space: bool = False
+    outside: frozenset[str] = frozenset()
+    settings: str = ""
+    config: str = ""
+
+
+def tokenizer_json(parts: TokenizerParts) -> str:
+    """Return the text of tokenizer.json: one line for each token and each merge.
+
+    Raises:
+        VocabularyError: The vocabulary has tiktoken's ranks, and no list of merges says the same.
+    """
+    vocabulary = parts.vocabulary
+    vocabulary.check_merges_say_all()
+    tokens = vocabulary.tokens
+    spelled = {token: to_byte_level(token) for token in tokens.values()}
+    added = vocabulary.added_tokens
+    inside = {token.id: token.text for token in added if token.text not in parts.outside}
+    for token_id, text in inside.items():
+        token = from_byte_level(text)
+        if token is not None and vocabulary.token_id(token) not in (None, token_id):
+            raise VocabularyError(
+                f"the special token {text!r} is spelled like the ordinary token"
+                f" {token!r} in tokenizer.json, where both would be one:"
+                " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
+            )
+    # Added tokens that are ordinary as well, though no merge makes them; see `hf_read`.
+    ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
+    both = not vocabulary.has_tiktoken_ranks and any(
+        len(token) > 1 for token in ordinary - in_merges(ordinary, vocabulary.merges)
+    )
+    texts = {token_id: spelled[token] for token_id, token in tokens.items()} | inside
+    order = sorted(texts)
+    merges = [f"{spelled[left]} {spelled[right]}" for left, right in vocabulary.merges]
+    settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
+    top: dict[str, object] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": Lines(list(map(added_token_json, added))),
+        **{name: settings[name] for name in STEPS},
+        "model": {
+            "type": "BPE",
+            **settings["model"],
+            "ignore_merges": vocabulary.ignore_merges,
+            "unicode_version": UNICODE_VERSION,
+            "pattern": parts.pattern,
+            "tie_break": parts.tie_break,
+            "ranked_by": None if both else "bytes" if vocabulary.has_tiktoken_ranks else "merges",
+            "vocab": Lines(dict(zip(map(texts.__getitem__, order), order, strict=True))),
+            "merges": Lines(merges, pairs=True),
+        },
+    }
+    return layout(top) + "\n"
+
+
+def in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
+    """Return the tokens that a merge joins or makes."""
+    if not tokens:
+        return set()
+    parts = chain.from_iterable(merges)
+    return tokens.intersection(chain(parts, starmap(operator.add, merges)))
+
+
+# Sections of steps -> the key of the steps of a sequence, the kinds that are implemented. What a
+# post_processor adds around a text is not added here, and offsets do not matter.
+STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "normalizer": ("normalizers", NORMAL_FORMS),
+    "pre_tokenizer": ("pretokenizers", ("Split", "Digits", "ByteLevel")),
+    "post_processor": (
+        "processors", ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
+    ),
+    "decoder": ("decoders", ("ByteLevel",)),
+}
+
+# Settings of `model` that are written back -> their defaults.
+KEPT_OF_MODEL = {
+    "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+    "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+}  # fmt: skip
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def added_token_json(token: AddedToken) -> dict[str, object]:
+    """Return the entry of an added token in tokenizer.json."""
+    flags = {name: getattr(token, name) for name in FLAGS}
+    return {"id": token.id, "content": token.text, **flags}
+
+
+def default_settings(parts: TokenizerParts) -> dict[str, Any]:
+    """Return what tokenizer.json says besides vocabulary and merges, if no file was read.
+
+    Raises:
+        PatternError: Hugging Face has no steps that split alike.
+    """
+    steps = to_huggingface(parts.pattern)
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": parts.add_prefix_space,
+        "trim_offsets": False,
+        "use_regex": steps is None,
+    }
+    return {
+        "normalizer": _sequence("normalizer", [{"type": form} for form in parts.normal_forms]),
+        "pre_tokenizer": _sequence("pre_tokenizer", [*(steps or ()), byte_level]),
+        "post_processor": None,
+        "decoder": {**byte_level, "add_prefix_space": False, "use_regex": True},
+        "model": KEPT_OF_MODEL,
+    }
+
+
+def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return a section of tokenizer.json with these steps."""
+    if len(steps) > 1:
+        return {"type": "Sequence", STEPS[section][0]: steps}
+    return steps[0] if steps else None
+
+
+def default_config(parts: TokenizerParts) -> dict[str, object]:
+    """Return what tokenizer_config.json says, where `transformers` looks for special tokens."""
+    eos_token = parts.eos_token
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": eos_token,
+        "extra_special_tokens": [x for x in parts.vocabulary.special_tokens if x != eos_token],
+        "add_prefix_space": parts.add_prefix_space,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
+    """Write tokenizer.json and, in its directory, its configuration; each atomically.
+
+    Raises:
+        VocabularyError: The vocabulary cannot be written in this format.
+        OSError: A file cannot be written; what was there before still is.
+    """
+    path = Path(path)
+    text = tokenizer_json(parts)
+    config = json.loads(parts.config) if parts.config else default_config(parts)
+    # The tokenizer comes last: whoever waits for it finds its configuration.
+    write_atomically(config_path(path), f"{layout(config)}\n".encode())
+    write_atomically(path, text.encode())

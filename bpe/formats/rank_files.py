@@ -1,0 +1,136 @@
+"""Vocabularies without settings: vocab.json with merges.txt, and tiktoken's ranks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bpe.byte_level import all_from_byte_level, from_byte_level, to_byte_level
+from bpe.errors import VocabularyError
+from bpe.files.json_file import dumps, parse_json, read_text, refuse
+from bpe.reference import Pair
+from bpe.vocabulary import AddedToken, Vocabulary
+
+
+def load_gpt2_files(
+    vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
+) -> tuple[dict[int, bytes], list[Pair], dict[str, int]]:
+    """Read vocab.json and merges.txt as GPT-2 published them.
+
+    Returns:
+        Id -> bytes of every entry that is spelled in the byte-level alphabet, the merges, and
+        text -> id of the other entries.
+
+    Raises:
+        TokenizerFileError: A file cannot be read, is damaged, or is not what its name says.
+    """
+    vocab_path, merges_path = Path(vocab_path), Path(merges_path)
+    ids = ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
+    spelled = all_from_byte_level(ids)
+    tokens = tokens_by_id(vocab_path, ids, spelled, "it")
+    others = {key: token_id for key, token_id in ids.items() if key not in spelled}
+    # Not splitlines() nor strip(): only a newline ends a line, and only a space separates a merge.
+    lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    first = lines[0].split(" ") if lines else [""]
+    # "#version" begins a header, unless the line is a merge of two tokens of the vocabulary.
+    is_header = first[0].startswith("#version") and not (len(first) == 2 and ids.keys() >= {*first})
+    merges: list[Pair] = []
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and (is_header or not line):
+            continue
+        pair = [from_byte_level(part) for part in line.split(" ")]
+        if len(pair) != 2 or not pair[0] or not pair[1]:
+            expected = "expected two tokens of the byte-level alphabet with one space between them"
+            refuse(merges_path, f"line {number} is {line!r}", expected)
+        merges.append((pair[0], pair[1]))
+    return tokens, merges, others
+
+
+def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
+    """Read a .tiktoken file: one token to the line, its bytes in base64, a space, its rank.
+
+    Raises:
+        TokenizerFileError: The file cannot be read, or a line is something else.
+    """
+    path = Path(path)
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        encoded, _, rank = line.strip().partition(" ")
+        try:
+            token, number_of_token = base64.b64decode(encoded, validate=True), int(rank)
+        except (binascii.Error, ValueError):
+            refuse(path, f"line {number} is {line[:80]!r}", "expected base64, a space and a number")
+        if token in ranks:
+            refuse(path, f"line {number} repeats the token {token!r}", "expected each token once")
+        ranks[token] = number_of_token
+    if not ranks:
+        refuse(path, "it is empty", "expected lines of base64, a space and a number")
+    return ranks
+
+
+def tiktoken_ranks(ranks: Mapping[bytes, int]) -> str:
+    """Return the text of a .tiktoken file."""
+    lines = sorted((rank, base64.b64encode(token).decode()) for token, rank in ranks.items())
+    return "".join(f"{token} {rank}\n" for rank, token in lines)
+
+
+def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
+    """Return the text of vocab.json and of merges.txt.
+
+    Raises:
+        VocabularyError: The vocabulary has something that these files cannot say.
+    """
+    vocabulary.check_merges_say_all()
+    if vocabulary.ignore_merges and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
+        raise VocabularyError(
+            "vocab.json and merges.txt cannot say that a whole pre-token comes first: expected"
+            " every token to be made by a merge; use tokenizer.json"
+        )
+    ids: dict[str, int] = {}
+    entries = [(to_byte_level(token), token_id) for token_id, token in vocabulary.tokens.items()]
+    for token in vocabulary.added_tokens:
+        entry = (token.text, token.id)
+        if token != AddedToken(*entry) or entry in entries:
+            raise VocabularyError(
+                f"vocab.json cannot say what the added token {token.text!r} is: expected special"
+                " tokens without further settings; use tokenizer.json"
+            )
+        entries.append(entry)
+    for text, token_id in sorted(entries, key=lambda entry: entry[1]):
+        if text in ids:
+            raise VocabularyError(
+                f"{text!r} would stand in vocab.json twice, with the ids {ids[text]} and"
+                f" {token_id}: use another format"
+            )
+        ids[text] = token_id
+    merges = [f"{to_byte_level(a)} {to_byte_level(b)}\n" for a, b in vocabulary.merges]
+    return dumps(ids) + "\n", "#version: 0.2\n" + "".join(merges)
+
+
+def ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
+    """Return a vocabulary after checking that its ids are numbers; `name` is for errors."""
+    if not set(map(type, vocab.values())) <= {int}:
+        key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
+        refuse(path, f"in {name}, {key!r} has the id {dumps(found)}", "expected a number")
+    return dict(vocab)
+
+
+def tokens_by_id(
+    path: Path, ids: Mapping[str, int], spelled: Mapping[str, bytes], name: str
+) -> dict[int, bytes]:
+    """Return id -> bytes of spelled tokens."""
+    tokens = {ids[key]: token for key, token in spelled.items()}
+    if len(tokens) < len(spelled):
+        first: dict[int, str] = {}
+        key = next(key for key in spelled if first.setdefault(ids[key], key) != key)
+        found = f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already"
+        refuse(path, found, "expected one id for each token")
+    return tokens

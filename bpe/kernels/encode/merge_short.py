@@ -1,0 +1,250 @@
+"""A pre-token of at most MAX_SHORT symbols -> token ids: the ranks of all pairs are compared.
+
+Pairs that no merge around them can precede are merged at once, see
+`bpe.kernels.encode.merge_tables`: a character of several bytes in text that is mostly made of
+those, elsewhere pairs of bytes.
+
+`scratch` is a `bpe.kernels.encode.group.Scratch` everywhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpe.kernels.encode.merge_tables import (
+    EARLY,
+    FLAGS,
+    ID_BITS,
+    N_BEFORE,
+    NO_LIMITS,
+    NO_RANK,
+    NONE,
+    UNRANKED,
+    continues,
+    kind_before,
+    kind_behind,
+    known_rank,
+    may_be_merged,
+    merged_id,
+    pair_rank,
+    place_of_three,
+    place_of_two,
+)
+from bpe.kernels.runtime import machine
+from bpe.kernels.runtime.jit import kernel
+
+MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
+
+
+@kernel
+def pack(rank, at, most):
+    """A rank and a place below `most` in one word, which is smaller for an earlier merge."""
+    return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
+
+
+@kernel
+def byte_rank(entry):
+    """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
+    rank = entry & UNRANKED
+    return NO_RANK if rank == UNRANKED else np.uint32(rank)
+
+
+@kernel
+def lay_out_bytes(tables, scratch, buffer, start, n):
+    """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
+
+    Returns the bit set of the places of pairs that can be merged first: whatever their neighbours
+    become, no merge at their rank or a lower one takes one of their bytes, or what they make.
+    """
+    machine.always_inline()
+    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    symbols, packed = scratch.symbols, scratch.packed
+    here = np.uint64(start)
+    byte = np.uint64(buffer[here])
+    first = np.uint64(0)
+    # The rank of the pair before, if no merge on its left can precede it; the lowest rank at which
+    # its second byte may be merged with something on its left.
+    waiting = limit = UNRANKED
+    for i in range(n - 1):
+        place = np.uint64(i)
+        symbols[place] = np.uint32(tables.byte_ids[byte])
+        following = np.uint64(buffer[here + place + one])
+        entry = tables.byte_pairs[byte << np.uint64(8) | following]
+        packed[place] = pack(byte_rank(entry), place, MAX_SHORT)
+        first |= np.uint64(waiting < (entry >> bits >> bits) & UNRANKED) << place
+        # A rank with EARLY set is larger than any limit.
+        rank = entry & (UNRANKED | EARLY)
+        waiting = rank if rank < limit else UNRANKED
+        limit = (entry >> bits) & UNRANKED
+        byte = following
+    symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
+    for i in range(n - 1, (n + 15) & ~15):
+        packed[np.uint64(i)] = NO_RANK
+    first |= np.uint64(waiting < UNRANKED) << np.uint64(n - 1)
+    return first >> one
+
+
+@kernel
+def merge_first(tables, symbols, packed, first, left):
+    """Merge the pairs at the places `first`, of the places `left`. Returns those left then."""
+    machine.always_inline()
+    one = np.uint64(1)
+    left ^= first << one
+    places = first
+    while places != 0:
+        at = np.uint64(machine.trailing_zeros(places))
+        places &= places - one
+        symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
+        packed[at + one] = NO_RANK
+    # The pairs before them have changed, too.
+    places = first | ((first >> one) & left)
+    while places != 0:
+        at = np.uint64(machine.trailing_zeros(places))
+        places &= places - one
+        after = (left >> at) >> one
+        new = NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(machine.trailing_zeros(after))
+            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
+        packed[at] = new
+    return left
+
+
+@kernel
+def lay_out_characters(tables, scratch, buffer, start, stop):
+    """Fill `symbols` and `packed` for `buffer[start:stop]`, with characters as symbols.
+
+    A character is one symbol if its merges precede all that could take its bytes, or what they
+    become on the way, from either side, and all of itself. Else its bytes are the symbols.
+    Returns the number of symbols; 0 if there are more than MAX_SHORT.
+    """
+    machine.always_inline()
+    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    symbols, packed = scratch.symbols, scratch.packed
+    byte_pairs, characters = tables.byte_pairs, tables.characters
+    at, end = np.uint64(start), np.uint64(stop)
+    n = np.uint64(0)
+    # Entry of the bytes on both sides of this place; kind of the byte before it.
+    limits, kind = NO_LIMITS, np.uint32(0)
+    while at < end:
+        byte = np.uint64(buffer[at])
+        symbol, last, after = np.uint32(tables.byte_ids[byte]), byte, at + one
+        if byte >= np.uint64(0xC0) and byte < np.uint64(0xF0):
+            behind = after + one + np.uint64(byte >= np.uint64(0xE0))
+            if behind <= end:
+                second, final = np.uint64(buffer[after]), np.uint64(buffer[behind - one])
+                place = place_of_two(byte, second)
+                if byte >= np.uint64(0xE0):
+                    place = place_of_three(byte, second, final)
+                entry = characters[place]
+                rank = np.uint64(entry) & UNRANKED
+                following_kind, limits_behind = np.uint32(0), NO_LIMITS
+                if behind < end:
+                    following = np.uint64(buffer[behind])
+                    following_kind = kind_behind(following)
+                    limits_behind = byte_pairs[final << np.uint64(8) | following]
+                needed = np.uint32(1) << kind | np.uint32(1 << N_BEFORE) << following_kind
+                if (
+                    rank < (limits >> bits) & UNRANKED
+                    and rank < (limits_behind >> bits >> bits) & UNRANKED
+                    and (entry >> FLAGS) & needed == needed
+                    and continues(second)
+                    and continues(final)
+                ):
+                    symbol, last, after = merged_id(tables, np.uint32(rank)), final, behind
+        if n == np.uint64(MAX_SHORT):
+            return 0
+        symbols[n] = symbol
+        n += one
+        at = after
+        if at < end:
+            limits = byte_pairs[last << np.uint64(8) | np.uint64(buffer[at])]
+            kind = kind_before(last)
+    for i in range((np.int64(n) + 15) & ~15):
+        packed[np.uint64(i)] = NO_RANK
+    # Without a branch for each, which would be mispredicted.
+    mergeable, symbol = np.uint64(0), symbols[np.uint64(0)]
+    for i in range(np.int64(n) - 1):
+        place = np.uint64(i)
+        following = symbols[place + one]
+        mergeable |= may_be_merged(tables, symbol, following) << place
+        symbol = following
+    while mergeable != 0:
+        place = np.uint64(machine.trailing_zeros(mergeable))
+        mergeable &= mergeable - one
+        rank = known_rank(tables, symbols[place], symbols[place + one])
+        packed[place] = pack(rank, place, MAX_SHORT)
+    return np.int64(n)
+
+
+@kernel
+def begins_beyond_ascii(buffer, start, stop):
+    """Return True if the first character, or the one after a space, is not ASCII."""
+    machine.always_inline()
+    at = np.uint64(start)
+    if buffer[at] == 0x20 and start + 1 < stop:
+        at += np.uint64(1)
+    return buffer[at] >= 0xC0
+
+
+@kernel
+def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
+    """Merge a pre-token of at most MAX_SHORT bytes and append its ids. Returns their number now."""
+    machine.always_inline()
+    if begins_beyond_ascii(buffer, start, stop):
+        n = lay_out_characters(tables, scratch, buffer, start, stop)
+        first = np.uint64(0)
+    else:
+        n = stop - start
+        first = lay_out_bytes(tables, scratch, buffer, start, n)
+    left = NONE >> np.uint64(64 - n)
+    if first != 0:
+        left = merge_first(tables, scratch.symbols, scratch.packed, first, left)
+    return merge_symbols(tables, scratch, n, left, ids, n_ids)
+
+
+@kernel
+def merge_symbols(tables, scratch, n, left, ids, n_ids):
+    """Merge the symbols at the places `left` of the first n; append ids and return their number.
+
+    A merge puts its token at the place of its first symbol, and takes the other out of the bit set.
+    """
+    machine.always_inline()
+    one = np.uint64(1)
+    symbols, packed = scratch.symbols, scratch.packed
+    n_places = (n + 15) & ~15
+    best = machine.minimum_of_16(packed, 0)
+    for i in range(16, n_places, 16):
+        best = min(best, machine.minimum_of_16(packed, i))
+    while best != NO_RANK:
+        # The leftmost of the lowest rank.
+        at = np.uint64(best & np.uint32(63))
+        symbol = merged_id(tables, best >> np.uint32(6))
+        after = (left >> at) >> one
+        joined = at + one + np.uint64(machine.trailing_zeros(after))
+        before = left & ((one << at) - one)
+        preceding = np.uint64(63 - machine.leading_zeros(before | one))
+        # The smallest of the others, while the ranks of the two new pairs are looked up.
+        best = machine.minimum_of_others(packed, 0, machine.ONE_PLACE, at, joined, preceding)
+        for i in range(16, n_places, 16):
+            others = machine.minimum_of_others(packed, i, machine.ONE_PLACE, at, joined, preceding)
+            best = min(best, others)
+        symbols[at] = symbol
+        packed[joined] = NO_RANK
+        left ^= one << joined
+        after &= after - one
+        new = NO_RANK
+        if after != 0:
+            following = at + one + np.uint64(machine.trailing_zeros(after))
+            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
+        packed[at] = new
+        best = min(best, new)
+        if before != 0:
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
+            packed[preceding] = new
+            best = min(best, new)
+    while left != 0:
+        ids[n_ids] = symbols[machine.trailing_zeros(left)]
+        left &= left - one
+        n_ids += 1
+    return n_ids

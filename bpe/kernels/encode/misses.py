@@ -1,0 +1,275 @@
+"""Pre-tokens that are not in the table of tokens: look-up in two caches, and merging.
+
+The thread cache is uint64[4 * power of two], what one thread has seen last: a row is a key of two
+words, two ids of 32 bits, and two ids with the number of ids in the top three bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpe.kernels.encode import group as layout
+from bpe.kernels.encode.apply_merges import merge_pretoken
+from bpe.kernels.encode.cache_rows import (
+    MOST_LONG,
+    add_long_row,
+    add_row,
+    find_long_row,
+    find_row,
+    hash_bytes,
+    long_bucket,
+    recall,
+    remember,
+    row_bucket,
+    still_free,
+)
+from bpe.kernels.encode.group import span_of
+from bpe.kernels.runtime import machine
+from bpe.kernels.runtime import vectors as simd
+from bpe.kernels.runtime.jit import kernel
+
+_IDS = layout.NONE >> np.uint64(3)  # of the last word of a row, without the number of ids
+FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@kernel
+def thread_hash(low, high):
+    """Return a hash of a 16-byte key; its highest bits are well mixed."""
+    mixed = machine.rotate(machine.multiply(low, FACTOR), np.uint64(32)) ^ high
+    return machine.multiply(mixed, _OTHER_FACTOR)
+
+
+@kernel
+def thread_hashes(lows, highs):
+    """`thread_hash` of eight keys."""
+    mixed = simd.rotate_eight(lows * simd.all_eight(FACTOR), np.uint64(32)) ^ highs
+    return mixed * simd.all_eight(_OTHER_FACTOR)
+
+
+@kernel
+def keys_of_misses(group, positions, keys, source, source_start, first, stop, thread_cache):
+    """Compute the keys of the misses `first` to `stop`, and prefetch their rows in `thread_cache`.
+
+    `source[0]` is byte `source_start` of the text.
+    """
+    machine.noinline()
+    # The highest bits of the hash are the row, of four words.
+    mask = np.uint64(thread_cache.size - 4)
+    to_row = np.uint64(63 - machine.leading_zeros(np.uint64(thread_cache.size)))
+    number = first
+    while simd.has_eight() and number + 8 <= stop:
+        row = np.uint64(number)
+        eight, every = simd.all_eight(np.uint64(8)), simd.all_eight(layout.NONE)
+        lengths = simd.lengths_listed(positions, group, layout.MISSES + row)
+        lows, highs = simd.words_listed(source, source_start, positions, group, layout.MISSES + row)
+        lows = lows & (simd.from_byte(lengths) ^ every)
+        highs = highs & (simd.from_byte(simd.maximum(lengths, eight) - eight) ^ every)
+        highs = highs | simd.rotate_eight(lengths, np.uint64(56))
+        most = simd.all_eight(np.uint64(layout.SHORT))
+        highs = simd.select_gt(lengths, most, simd.all_eight(layout.LONG), highs)
+        simd.store_eight(lows, keys, row)
+        simd.store_eight(highs, keys, layout.HIGH + row)
+        places = simd.rotate_eight(thread_hashes(lows, highs), to_row) & simd.all_eight(mask)
+        simd.store_eight(places, keys, layout.AT + row)
+        for j in range(8):
+            machine.prefetch(thread_cache, keys[layout.AT + row + np.uint64(j)])
+        number += 8
+    while number < stop:
+        row = np.uint64(number)
+        miss = group[layout.MISSES + row]
+        high, at = layout.LONG, np.uint64(0)
+        if miss < layout.END_OF_DOCUMENT:
+            i = np.uint64(miss)
+            length = min(positions[i + np.uint64(1)] - positions[i], np.int64(layout.SHORT + 1))
+            part, place = np.uint64(length) << np.uint64(2), positions[i] - source_start
+            low = machine.load_u64(source, place) & layout.KEY_PARTS[part]
+            high = machine.load_u64(source, place + 8) & layout.KEY_PARTS[part + np.uint64(1)]
+            high |= layout.KEY_PARTS[part + np.uint64(3)]
+            at = machine.rotate(thread_hash(low, high), to_row) & mask
+            machine.prefetch(thread_cache, at)
+            keys[row] = low
+        keys[layout.HIGH + row], keys[layout.AT + row] = high, at
+        number += 1
+
+
+@kernel
+def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
+    """Put ids of misses in `thread_cache` into `found`, the others into `unseen`; count these."""
+    machine.noinline()
+    n, two = np.uint64(0), np.uint64(2)
+    number = 0
+    while simd.has_eight() and number + 8 <= n_misses:
+        row = np.uint64(number)
+        lows, highs = simd.pairs_listed(thread_cache, keys, layout.AT + row, np.uint64(0))
+        first_ids, last_ids = simd.pairs_listed(thread_cache, keys, layout.AT + row, two)
+        others = simd.ne_mask(lows, simd.load_eight(keys, row))
+        others |= simd.ne_mask(highs, simd.load_eight(keys, layout.HIGH + row))
+        simd.store_eight(first_ids, found, row)
+        simd.store_eight(simd.without(last_ids, others), found, layout.HIGH + row)
+        simd.compress_store(others, row, unseen, n)
+        n += np.uint64(machine.popcount(others))
+        number += 8
+    while number < n_misses:
+        row = np.uint64(number)
+        at, high = keys[layout.AT + row], keys[layout.HIGH + row]
+        differing = (thread_cache[at] ^ keys[row]) | (thread_cache[at + np.uint64(1)] ^ high)
+        is_missing, second_ids = differing != 0, thread_cache[at + np.uint64(3)]
+        found[row] = thread_cache[at + two]
+        # Without branches, which would be mispredicted.
+        found[layout.HIGH + row] = np.uint64(0) if is_missing else second_ids
+        unseen[n] = np.uint32(row)
+        n += np.uint64(is_missing)
+        number += 1
+    return n
+
+
+@kernel
+def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses):
+    """Put the ids of the misses that are in the thread cache into `scratch.found`.
+
+    The others are looked up in the cache, or merged: `scratch.keys` has their places there.
+    """
+    machine.always_inline()
+    group, keys, positions = scratch.group, scratch.keys, scratch.positions
+    inside, tail = n_misses, scratch.tail_text
+    while inside > 0:
+        i = group[layout.MISSES + np.uint64(inside - 1)] & ~layout.END_OF_DOCUMENT
+        if positions[i] < tail_start:
+            break
+        inside -= 1
+    keys_of_misses(group, positions, keys, buffer, 0, 0, inside, thread_cache)
+    keys_of_misses(group, positions, keys, tail, tail_start, inside, n_misses, thread_cache)
+    unseen = scratch.unseen
+    n_unseen = find_in_thread_cache(thread_cache, keys, scratch.found, unseen, n_misses)
+    n_looked_up = np.uint64(0)
+    for number in range(n_unseen):
+        row = np.uint64(unseen[np.uint64(number)])
+        if keys[layout.HIGH + row] != layout.LONG:
+            bucket = row_bucket(keys[row], keys[layout.HIGH + row], cache.rows)
+            machine.prefetch(cache.rows, bucket)
+            machine.prefetch(cache.rows, bucket + np.uint64(8))
+        else:
+            keys[layout.PLACE + row] = layout.NONE
+            if group[layout.MISSES + row] >= layout.END_OF_DOCUMENT:
+                continue
+            start, stop = span_of(scratch, row)
+            if stop - start > layout.LONGEST_CACHED:
+                continue
+            keys[row] = hash_bytes(buffer, start, stop)
+            machine.prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
+        unseen[n_looked_up] = np.uint32(row)
+        n_looked_up += np.uint64(1)
+    n_new = np.uint64(0)
+    for number in range(n_looked_up):
+        row = np.uint64(unseen[np.uint64(number)])
+        place = find_in_cache(cache, scratch, buffer, row)
+        keys[layout.PLACE + row] = np.uint64(np.int64(place))
+        unseen[n_new] = np.uint32(row)
+        n_new += np.uint64(place < 0)
+    if n_new:
+        merge_new(tables, cache, scratch, buffer, np.int64(n_new))
+
+
+@kernel
+def find_in_cache(cache, scratch, buffer, row):
+    """Find a miss in the rows, or the long rows, of the cache; returns as `find_row`."""
+    machine.always_inline()
+    low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
+    if high == layout.LONG:
+        start, stop = span_of(scratch, row)
+        return find_long_row(cache, low, buffer, start, stop - start)
+    return find_row(cache.rows, np.int64(row_bucket(low, high, cache.rows)), low, high)
+
+
+@kernel
+def merge_new(tables, cache, scratch, buffer, n_new):
+    """Merge the misses that `scratch.unseen` lists, and add them to the cache.
+
+    One call for all, because passing some thirty arrays takes longer than a look-up.
+    """
+    machine.noinline_cold()
+    keys, ids = scratch.keys, scratch.new_ids
+    for number in range(n_new):
+        row = np.uint64(scratch.unseen[np.uint64(number)])
+        low, high, at = keys[row], keys[layout.HIGH + row], np.int64(keys[layout.PLACE + row])
+        is_long = high == layout.LONG
+        # The same pre-token may be in this group twice.
+        if not still_free(cache.long_rows if is_long else cache.rows, at):
+            at = find_in_cache(cache, scratch, buffer, row)
+        if at < 0:
+            start, stop = span_of(scratch, row)
+            n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
+            if is_long or n > tables.packing[2]:
+                length = stop - start if is_long else np.int64(0)
+                place = remember(cache, ids, n, buffer, start, length)
+                if place < 0:
+                    at = np.int64(-1)
+                elif is_long:
+                    entry = np.uint64(place << 22 | n << 11 | length)
+                    at = add_long_row(cache, at, low, entry)
+                else:
+                    at = add_row(cache, at, low, high, np.uint64(place << 16 | n), np.uint64(0))
+            else:
+                first_ids, second_ids = pack_ids(tables, ids, n)
+                at = add_row(cache, at, low, high, first_ids, second_ids)
+        keys[layout.PLACE + row] = np.uint64(np.int64(at))
+
+
+@kernel
+def pack_ids(tables, ids, n):
+    """The last two words of a row of `PretokenCache.rows` for n ids, which fit into them."""
+    bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
+    first_ids, second_ids = np.uint64(0), np.uint64(n) << np.uint64(61)
+    for j in range(min(n, n_first)):
+        first_ids |= np.uint64(ids[j]) << (bits * np.uint64(j))
+    for j in range(n_first, n):
+        second_ids |= np.uint64(ids[j]) << (bits * np.uint64(j - n_first))
+    return first_ids, second_ids
+
+
+@kernel
+def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
+    """Append the ids of a miss, and put it into the thread cache. Returns the number of ids now."""
+    machine.always_inline()
+    low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
+    found = scratch.keys[layout.PLACE + row]
+    if found == layout.NONE:
+        return emit_uncached(tables, scratch, buffer, row, ids, n_ids)
+    at = np.int64(found)
+    if high == layout.LONG:
+        entry = cache.long_rows[at + 1]
+        place, n = np.int64(entry >> np.uint64(22)), np.int64((entry >> np.uint64(11)) & MOST_LONG)
+        return recall(cache.arena, place, n, ids, n_ids)
+    first_ids, second_ids = cache.rows[at + 2], cache.rows[at + 3]
+    if second_ids != 0:
+        bits, n_first = tables.packing[0], tables.packing[1]
+        machine.store_four_ids(ids, n_ids, first_ids, bits)
+        machine.store_four_ids(ids, n_ids + n_first, second_ids, bits)
+        after = n_ids + np.int64(second_ids >> np.uint64(61))
+    else:
+        place, n = np.int64(first_ids >> np.uint64(16)), np.int64(first_ids & np.uint64(0xFFFF))
+        after = recall(cache.arena, place, n, ids, n_ids)
+    n = after - n_ids
+    if n <= 4:
+        to = np.int64(scratch.keys[layout.AT + row])
+        thread_cache[to] = low
+        thread_cache[to + 1] = high
+        thread_cache[to + 2] = two_ids(np.uint64(ids[n_ids]), np.uint64(ids[n_ids + 1]))
+        # Ids after the last mean nothing, but must leave the bits of the number free.
+        third, fourth = np.uint64(ids[n_ids + 2]), np.uint64(ids[n_ids + 3])
+        thread_cache[to + 3] = (two_ids(third, fourth) & _IDS) | (np.uint64(n) << np.uint64(61))
+    return after
+
+
+@kernel
+def emit_uncached(tables, scratch, buffer, row, ids, n_ids):
+    """Append the ids of a miss that is too long for the cache, or found no room in it."""
+    machine.noinline_cold()
+    start, stop = span_of(scratch, row)
+    return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
+
+
+@kernel
+def two_ids(first, second):
+    """Two numbers of 32 bits in one word."""
+    return first | (second << np.uint64(32))

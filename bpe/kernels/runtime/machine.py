@@ -1,0 +1,167 @@
+"""Single machine instructions that Python has no word for.
+
+These run where kernels are not compiled; `bpe.kernels.runtime.intrinsics` has the LLVM code for the
+same bits. None checks bounds: the caller guarantees that what the docstring names lies inside the
+array. All integers are `uint64`; bit j of a mask is that of byte `i + j`. Words are little-endian.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+_MASK64 = (1 << 64) - 1
+_ONE_AT_A_TIME = threading.Lock()  # for what is one step to all threads
+
+
+def range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:
+    """Which of `array[i : i + 64]`, `uint8`, are in low..high, inclusive."""
+    return np.uint64(sum(1 << j for j in range(64) if low <= array[i + j] <= high))
+
+
+def member_mask(array: Any, i: int, word: int) -> np.uint64:
+    """Which of `array[i : i + 64]`, `uint8`, have the number of a set bit of `word` in six bits."""
+    return np.uint64(sum((int(word) >> (int(array[i + j]) & 63) & 1) << j for j in range(64)))
+
+
+def load_u64(array: Any, i: int) -> np.uint64:
+    """The 8 bytes from `array[i]` of a `uint8` array as one word."""
+    return np.uint64(int.from_bytes(bytes(array[i : i + 8]), "little"))
+
+
+def load_acquire(array: Any, i: int) -> np.uint64:
+    """`array[i]`, `uint64`, read before all that is read after it."""
+    return np.uint64(array[i])
+
+
+def store_release(array: Any, i: int, value: int) -> None:
+    """Write `array[i]`, `uint64`; who reads it by `load_acquire` finds what was written before."""
+    array[i] = value
+
+
+def compare_exchange(array: Any, i: int, value: int) -> bool:
+    """Put `value` at `array[i]`, `uint64`, if 0 is there; return True if so."""
+    with _ONE_AT_A_TIME:
+        free = array[i] == 0
+        if free:
+            array[i] = value
+    return bool(free)
+
+
+def add_atomically(array: Any, i: int, value: int) -> np.int64:
+    """Add to `array[i]`, `int64`, together with other threads; return what was there before."""
+    with _ONE_AT_A_TIME:
+        before = np.int64(array[i])
+        array[i] += value
+    return before
+
+
+def take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> None:
+    """The 16 bytes from `source[i]`, masked and completed, to `target[k : k + 2]`.
+
+    The mask is `parts[j : j + 2]`; the bits of `parts[j + 2 : j + 4]` are set as well.
+    """
+    for word in range(2):
+        found = int(load_u64(source, i + 8 * word)) & int(parts[j + word])
+        target[k + word] = np.uint64(found | int(parts[j + 2 + word]))
+
+
+def store_halves_of_two(first: int, second: int, target: Any, j: int) -> None:
+    """The halves of two words to `target[j : j + 4]`, `uint16` or `uint32`; 3 top bits left out."""
+    words = np.array([first, int(second) & _MASK64 >> 3], "<u8")
+    target[j : j + 4] = words.view("<u4")
+
+
+def copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
+    """`source[i : i + 16]`, `uint32`, to `target[j : j + 16]`, `uint16` or `uint32`, at once."""
+    target[j : j + 16] = source[i : i + 16]
+
+
+def store_four_ids(array: Any, i: int, word: int, bits: int) -> None:
+    """The lowest four numbers of so many bits of `word` to `array[i : i + 4]`.
+
+    They are `uint16` or `uint32`, and fit. Those for which the word has too few bits mean nothing.
+    """
+    for lane in range(4):
+        array[i + lane] = (int(word) >> (int(bits) * lane & 63)) & ((1 << int(bits)) - 1)
+
+
+def minimum_of_16(array: Any, i: int) -> np.uint32:
+    """The smallest of `array[i : i + 16]`, `uint32`."""
+    return np.uint32(array[i : i + 16].min())
+
+
+def minimum_of_others(array: Any, i: int, one_place: Any, a: int, b: int, c: int) -> np.uint32:
+    """The smallest of `array[i : i + 16]`, `uint32`, but for the places `a`, `b` and `c`.
+
+    These are less than 64 from each of the 16; `one_place` is `ONE_PLACE`. 2**32 - 1 if there are
+    no others.
+    """
+    values = array[i : i + 16].copy()
+    for place in (a, b, c):
+        values |= one_place[63 + int(i) - int(place) :][:16]
+    return np.uint32(values.min())
+
+
+def trailing_zeros(word: int) -> np.int64:
+    """The number of the lowest set bit, `int64`; 64 for 0."""
+    return np.int64((int(word) & -int(word)).bit_length() - 1 if word else 64)
+
+
+def leading_zeros(word: int) -> np.int64:
+    """Zeros above the highest set bit, `int64`; undefined for 0."""
+    return np.int64(64 - int(word).bit_length())
+
+
+def popcount(word: int) -> np.int64:
+    """How many bits are set, `int64`."""
+    return np.int64(int(word).bit_count())
+
+
+def multiply(a: int, b: int) -> np.uint64:
+    """The product modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+    return np.uint64((int(a) * int(b)) & _MASK64)
+
+
+def multiply_and_fold(a: int, b: int) -> np.uint64:
+    """Both halves of the product of 128 bits, combined by exclusive or."""
+    product = int(a) * int(b)
+    return np.uint64((product & _MASK64) ^ (product >> 64))
+
+
+def add(a: int, b: int) -> np.uint64:
+    """The sum modulo 2**64 (NumPy's scalars would warn of the overflow)."""
+    return np.uint64((int(a) + int(b)) & _MASK64)
+
+
+def rotate(word: int, bits: int) -> np.uint64:
+    """The word with its so many upper bits as the lowest ones; 0 < bits < 64."""
+    return np.uint64((int(word) << int(bits) | int(word) >> 64 - int(bits)) & _MASK64)
+
+
+def noinline_cold() -> None:
+    """The function that says so is called, seldom: loops around it keep no registers for it."""
+
+
+def noinline() -> None:
+    """The function that says so is called, never inlined: its loop has all registers for itself."""
+
+
+def always_inline() -> None:
+    """The function that says so becomes a part of those that call it.
+
+    A call hands over the arrays, of seven words each, on the stack: that takes longer than a
+    look-up.
+    """
+
+
+def prefetch(array: Any, i: int) -> None:
+    """Have the cache line of `array[i]` fetched; it changes no result."""
+    array[i]  # notices a wrong index
+
+
+ONE_PLACE = np.zeros(63 + 64 + 15, np.uint32)
+"""For `minimum_of_others`: all bits of entry 63 are set."""
+ONE_PLACE[63] = 0xFFFFFFFF

@@ -1,0 +1,1 @@
+"""Pre-tokens -> counts -> merges."""

@@ -1,0 +1,223 @@
+r"""Split patterns: by name, by exact text, or as steps in a row.
+
+A pattern is recognised by its exact text *and* by the engine the text was written for. Spellings of
+the "same" pattern often split differently, and one text can mean two things: `\p{N}{1,3}+` is
+possessive to tiktoken's engine and a repeated repetition to Hugging Face's. Any other text is run
+as written, by `bpe.pretokenize.regex_splitter`, or refused.
+
+Everywhere in this package a pattern is one string:
+
+    "gpt2", "cl100k", ...   a pattern that has a scanner (a key of `PATTERNS`)
+    "tiktoken:" + regex     another regex, as tiktoken's engine (fancy-regex) reads it
+    "steps:" + JSON         several steps in a row, as Hugging Face's `Sequence` writes them; a
+                            name stands for itself
+    any other text          another regex, as Hugging Face's engine (Oniguruma) reads it
+
+    >>> pattern_name("gpt2")
+    'gpt2'
+    >>> pattern_name(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+    'gpt2'
+    >>> pattern_name(r"\d+|\D")
+    '\\d+|\\D'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bpe.errors import PatternError, shown
+
+if TYPE_CHECKING:
+    # Steps are structs of msgspec, which a pattern that has a scanner does without.
+    from bpe.pretokenize.steps import Split, Step
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CASED_WORD = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_SMALL_WORD = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WHITE_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITE_SPACE}"
+)
+
+# Name -> the pattern as its authors published it.
+PATTERNS: Final[dict[str, str]] = {
+    # OpenAI, github.com/openai/gpt-2, src/encoder.py; Hugging Face's ByteLevel(use_regex=True).
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    # tiktoken 0.14, cl100k_base (GPT-4). Only here white space at the end of the text is one piece.
+    "cl100k": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+    # tiktoken 0.14, o200k_base and o200k_harmony (GPT-4o, gpt-oss); Hugging Face has the same text.
+    "o200k": (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED_WORD}*{_SMALL_WORD}+{_CONTRACTIONS}?"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?{_CASED_WORD}+{_SMALL_WORD}*{_CONTRACTIONS}?"
+        rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_WHITE_SPACE}"
+    ),
+    # Meta, Llama 3; also what Hugging Face publishes for GPT-4, and tiktoken's first cl100k_base.
+    "llama3": _LLAMA3,
+    # Alibaba, Qwen 2 to 3: llama3 with one digit to the piece.
+    "qwen2": _LLAMA3.replace("{1,3}", ""),
+}
+
+# Name -> the text with which Hugging Face's engine splits as the pattern does. `$` is the end of a
+# line to Oniguruma, `\z` that of the text.
+_HUGGINGFACE: Final = PATTERNS | {
+    "cl100k": _LLAMA3.replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+")
+}
+
+# Name -> the text with which tiktoken splits fastest, and the same. gpt2's possessive runs change
+# nothing: nothing after them could make a run give a character back; `\s++$` and a lone `\s` are
+# cases of `\s+(?!\S)|\s+`.
+_TIKTOKEN: Final = PATTERNS | {
+    # tiktoken 0.14 for gpt2, r50k_base, p50k_base and p50k_edit.
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+}
+
+# Exact texts that split every string as the named pattern does -> its name.
+_HUGGINGFACE_SPELLINGS: Final = {text: name for name, text in _HUGGINGFACE.items()}
+_TIKTOKEN_SPELLINGS: Final = {
+    **{text: name for listed in (PATTERNS, _TIKTOKEN) for name, text in listed.items()},
+    # As tiktoken wrote gpt2 before it took possessive quantifiers.
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+}
+
+TIKTOKEN: Final = "tiktoken:"
+STEPS: Final = "steps:"
+
+
+def pattern_name(pattern: str) -> str:
+    """Return the one string for a pattern given by name, published text or any spelling above.
+
+    Raises:
+        PatternError: No pattern has this name, or the regex cannot be run exactly.
+    """
+    if pattern in PATTERNS:
+        return pattern
+    if pattern.startswith(STEPS):
+        return _name_of(_listed_in(pattern))
+    text = pattern.removeprefix(TIKTOKEN)
+    dialect = "huggingface" if text == pattern else "tiktoken"
+    if dialect == "huggingface" and text in _HUGGINGFACE_SPELLINGS:
+        return _HUGGINGFACE_SPELLINGS[text]
+    if text in _TIKTOKEN_SPELLINGS:
+        return _TIKTOKEN_SPELLINGS[text]
+    if re.fullmatch(r"[\w.-]*", pattern):
+        known = ", ".join(map(repr, PATTERNS))
+        raise PatternError(
+            f"unknown split pattern {pattern!r}: expected one of the names {known}, or a regex"
+        )
+    _isolated(text).splitter(dialect)  # checked now, not after hours of work
+    return pattern
+
+
+def steps(pattern: str) -> list[Step]:
+    """Return the steps of a pattern; the pieces of one are the texts of the next.
+
+    Raises:
+        PatternError: As `pattern_name`.
+    """
+    pattern = pattern_name(pattern)
+    if pattern in PATTERNS:
+        return [pattern]
+    if pattern.startswith(STEPS):
+        return _listed_in(pattern)
+    return [_isolated(pattern.removeprefix(TIKTOKEN))]
+
+
+def _listed_in(pattern: str) -> list[Step]:
+    from bpe.pretokenize.steps import decode_steps
+
+    return decode_steps(pattern.removeprefix(STEPS))
+
+
+def _isolated(regex: str) -> Split:
+    from bpe.pretokenize.steps import Split
+
+    return Split({"Regex": regex}, "Isolated")
+
+
+def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
+    """Return the pattern of a list of Hugging Face's pre-tokenizers, in their JSON.
+
+    These are `Split` and `Digits` steps, and "gpt2" for a ByteLevel that splits by its own regex.
+
+    Raises:
+        PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
+    """
+    from bpe.pretokenize.steps import check_steps
+
+    return _name_of(check_steps(listed))
+
+
+def _name_of(listed: list[Step]) -> str:
+    canonical = [_canonical(step) for step in listed]
+    only = canonical[0] if len(canonical) == 1 else None
+    if isinstance(only, str):
+        return only
+    import msgspec
+
+    from bpe.pretokenize.steps import Split
+
+    regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
+    # Text that would be read as a name or a prefix is written as a step.
+    is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
+    if is_text and only == _isolated(regex):
+        return regex
+    return STEPS + msgspec.json.encode(canonical).decode()
+
+
+def _canonical(step: Step) -> Step:
+    if isinstance(step, str):
+        if step not in PATTERNS:
+            expected = ", ".join(PATTERNS)
+            raise PatternError(f"the step {step!r} is no pattern: expected one of {expected}")
+        return step
+    from bpe.pretokenize.steps import Split
+
+    if isinstance(step, Split):
+        name = _HUGGINGFACE_SPELLINGS.get(step.pattern.get("Regex", ""))
+        if name is not None and step == _isolated(_HUGGINGFACE[name]):
+            return name
+        step.splitter()
+    return step
+
+
+def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
+    """Return the steps of a pattern as Hugging Face's JSON; None for gpt2, which ByteLevel splits.
+
+    Raises:
+        PatternError: The pattern was written for tiktoken, and no text means the same there.
+    """
+    pattern = pattern_name(pattern)
+    if pattern == "gpt2":
+        return None
+    if pattern.startswith(TIKTOKEN):
+        raise PatternError(
+            f"the pattern {shown(pattern)} was written for tiktoken: it cannot be said to mean "
+            "the same in a tokenizer.json; write it for Hugging Face, without the prefix"
+        )
+    named = (_isolated(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
+    import msgspec
+
+    return [msgspec.to_builtins(step) for step in named]
+
+
+def to_tiktoken(pattern: str) -> str:
+    """Return the regex with which tiktoken splits as the pattern does.
+
+    Raises:
+        PatternError: No single regex is known to.
+    """
+    pattern = pattern_name(pattern)
+    if pattern in _TIKTOKEN:
+        return _TIKTOKEN[pattern]
+    if pattern.startswith(TIKTOKEN):
+        return pattern.removeprefix(TIKTOKEN)
+    raise PatternError(
+        f"the pattern {shown(pattern)} was written for Hugging Face: tiktoken may read it "
+        "otherwise; use the tokenizer through tokenizer.json, or train with 'tiktoken:' before it"
+    )

@@ -1,0 +1,174 @@
+"""From the name of a pattern to its scanner.
+
+A `Pretokenizer` splits exactly as the definition in `bpe.reference` does, whatever the length and
+alignment of the buffer. No byte outside the buffer is read: the last ones are read from a copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.bit_set import bits_between, set_bits
+from bpe.kernels import search, utf8
+from bpe.kernels.runtime.jit import pack
+from bpe.kernels.split import cl100k as split_cl100k
+from bpe.kernels.split import gpt2 as split
+from bpe.kernels.split import rows as split_rows
+from bpe.pretokenize.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
+from bpe.unicode_classes import class_pages, class_table
+
+if TYPE_CHECKING:
+    from bpe.pretokenize.steps import Step
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+Starts = NDArray[np.uint64]
+Number = TypeVar("Number", bound=np.generic)
+
+# Name of a pattern -> its flags for `split_cl100k`; gpt2 has a scanner of its own. A pattern of the
+# same family needs a line here and one in `bpe.pretokenize.patterns` (docs/patterns.md).
+_FLAGS = {
+    "cl100k": split_rows.WHOLE_END,
+    "o200k": split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES,
+    "llama3": 0,
+    "qwen2": split_rows.SINGLE_DIGITS,
+}
+
+
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
+    """Return a read-only view: kernels are compiled for that type alone."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
+    """Return where `needle` begins in `uint8[n_bytes]`: int64[n], ascending, as `bytes.split` cuts.
+
+    Of overlapping occurrences the leftmost count. The needle has at least one byte.
+    """
+    if not needle:
+        raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
+    wanted, buffer = read_only(np.frombuffer(needle, np.uint8)), read_only(buffer)
+    pieces, found, position = [np.empty(0, np.int64)], np.empty(4096, np.int64), 0
+    while position < len(buffer):
+        n_found, position = search.find_all(buffer, wanted, position, found)
+        pieces.append(found[:n_found].copy())
+    return np.concatenate(pieces)
+
+
+def is_utf8(buffer: Bytes) -> bool:
+    """Return True if `uint8[n_bytes]` is UTF-8 (RFC 3629: no surrogates, nothing overlong)."""
+    whole = len(buffer) // 64 * 64
+    tail = np.zeros(64, np.uint8)
+    tail[: len(buffer) - whole] = buffer[whole:]
+    state = np.zeros(utf8.STATE_WORDS, np.uint64)
+    return bool(utf8.is_utf8(read_only(buffer), read_only(tail), state))
+
+
+def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
+    """Return the first invalid byte of `uint8[n_bytes]` that is not UTF-8, and a description."""
+    try:
+        buffer.tobytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start, f"0x{buffer[error.start]:02x}: {error.reason}"
+    raise AssertionError("the kernel and Python disagree about UTF-8")
+
+
+class Pretokenizer:
+    """Splits UTF-8 into pre-tokens by a pattern as `bpe.pretokenize.patterns` writes it.
+
+    Raises:
+        PatternError: It is no pattern.
+
+    >>> Pretokenizer("gpt2").split(b"Hello world's end")
+    [b'Hello', b' world', b"'s", b' end']
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern_name(pattern)
+        dialect = "tiktoken" if self.pattern.startswith(TIKTOKEN) else "huggingface"
+        self._refine = [_splitter(step, dialect) for step in steps(self.pattern)]
+
+    def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the set of places where a pre-token begins.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            offsets: int64[n_documents + 1], where documents begin; from 0 to n_bytes.
+
+        Returns:
+            uint64[n_bytes // 64 + 1], see `bpe.bit_set`: where pre-tokens begin, and n_bytes.
+
+        Raises:
+            EncodingError: The pattern was written for tiktoken, which would lose some of the text.
+        """
+        starts = np.empty(len(buffer) // 64 + 1, np.uint64)
+        for i, refine in enumerate(self._refine):
+            refine(buffer, offsets, i > 0, starts)  # the pieces of one step are split by the next
+        return starts
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Return the pre-tokens of one document; joined they are the document."""
+        starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
+        places = bits_between(starts, 0, len(data) + 1)
+        return [data[i:j] for i, j in pairwise(places)]
+
+    def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
+        """Return the first place in `position`..`stop` where cutting changes no pre-token.
+
+        It is `stop` if none is known, as for patterns without a scanner; it is never 0. `buffer` is
+        uint8[>= stop].
+        """
+        if self.pattern not in PATTERNS:
+            return stop
+        # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
+        after_letters_only, classes = self.pattern != "gpt2", class_table()
+        cut = split.safe_cut(read_only(buffer), position, stop, classes, after_letters_only)
+        return int(cut)
+
+
+_Refine = Callable[[Bytes, Offsets, bool, Starts], None]
+
+
+def _splitter(step: Step, dialect: str) -> _Refine:
+    """Return a function that splits documents or, if `is_marked`, pieces of a bit set, in place."""
+    if isinstance(step, str):
+        return functools.partial(_scan, step)
+    refine = step.splitter(dialect).refine
+
+    def marked(buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
+        if not is_marked:
+            starts[:] = 0
+            set_bits(starts, offsets)
+        refine(buffer, starts)
+
+    return marked
+
+
+def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
+    split_documents, *memory = splitting(name)
+    split_documents(*memory, read_only(buffer), read_only(offsets), is_marked, starts)
+
+
+def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
+    """Return the kernel of a pattern and its first two arguments, with new scratch."""
+    if name == "gpt2":
+        kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
+    else:
+        kernel = split.splitter(split_cl100k.scanner(_FLAGS[name]), 0)
+        n_words = split_rows.STATE_WORDS
+    tail = np.empty(split.TAIL, np.uint8)
+    scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
+    return kernel, _characters(), scratch
+
+
+@functools.cache
+def _characters() -> Any:
+    return pack(split.Characters(class_table(), class_pages()))

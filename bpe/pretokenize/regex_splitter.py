@@ -1,0 +1,195 @@
+r"""Split patterns that have no scanner: any regex, run exactly as its owner's engine runs it.
+
+A regex splits as in the engine it was written for, whatever Unicode the installed `regex` package
+has; or it is refused by name:
+
+- `bpe.pretokenize.regex_parser` takes only what is known to mean the same;
+- a regex tells code points apart only by the sets it names. All sets are made from our own table
+  (Unicode 16.0); code points in the same sets become one letter of a small alphabet, into which
+  text and regex are translated. What then runs uses no property of Unicode;
+- text is cut at documents only, because no other safe cut is known.
+
+Splitting takes about 15 bytes of memory per byte of a document, and 100 times as long as a scanner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import regex as engine
+from numpy.typing import NDArray
+
+from bpe.bit_set import bits_between, set_bits
+from bpe.errors import EncodingError, PatternError
+from bpe.pretokenize.regex_parser import FIRST_SET, LONGEST, N_CODE_POINTS, Parser, Set
+from bpe.unicode_classes import members_of, runs_of
+
+DIALECTS: Final = ("huggingface", "tiktoken")
+# What becomes of a match -> neighbours that are one piece, as (is a match, is a match).
+BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
+    "Isolated": (),
+    "Contiguous": ((False, False), (True, True)),
+    "MergedWithPrevious": ((False, True),),
+    "MergedWithNext": ((True, False),),
+}
+_PATIENCE = 10.0  # seconds until a match is given up; usual ones take a second for 100 MB
+_BYTES_AT_A_TIME = 1 << 22  # documents are translated together up to this size
+
+
+def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
+    """Return uint16[0x110000], letters of the code points, and each set's letters in a regex."""
+    # Code points between two edges of sets are alike.
+    changes = np.zeros(N_CODE_POINTS, np.bool_)
+    changes[0] = True
+    for members in sets:
+        changes[1:] |= members[1:] != members[:-1]
+    firsts = np.flatnonzero(changes)
+    in_sets = np.array([members[firsts] for members in sets]).reshape(len(sets), len(firsts))
+    kinds, letters = np.unique(in_sets, axis=1, return_inverse=True)
+    lengths = np.diff(firsts, append=N_CODE_POINTS)
+    return (
+        np.repeat(letters.ravel().astype(np.uint16), lengths),
+        ["".join(rf"\u{number:04x}" for number in np.flatnonzero(kind)) for kind in kinds],
+    )
+
+
+class RegexSplitter:
+    """Splits by a regex, written for Hugging Face's engine or tiktoken's (`dialect`).
+
+    With `invert` the text between matches counts as matches, and the reverse; `behavior` is a key
+    of `BEHAVIORS`, as in Hugging Face's `Split`.
+
+    Raises:
+        PatternError: The regex has something that is not implemented, or can match nothing at all.
+    """
+
+    def __init__(
+        self, regex: str, dialect: str = "huggingface", behavior: str = "Isolated",
+        invert: bool = False,
+    ) -> None:
+        if dialect not in DIALECTS or behavior not in BEHAVIORS:
+            raise PatternError(
+                f"dialect {dialect!r}, behavior {behavior!r}: expected one of {', '.join(DIALECTS)}"
+                f" and one of {', '.join(BEHAVIORS)}, which lose no text"
+            )
+        if len(regex) > LONGEST:
+            found = f"a split pattern has {len(regex):,} characters"
+            raise PatternError(f"{found}: expected {LONGEST:,} at most")
+        parser = Parser(regex, dialect)
+        tree = parser.parse()
+        if tree.can_be_empty:
+            raise PatternError(
+                f"the split pattern {regex[:100]!r} can match nothing at all: expected one that"
+                " takes a character at least; write '+' for '*'"
+            )
+        letters, sets = _alphabet(parser.sets)
+        self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
+        written = {FIRST_SET + i: f"[{each}]" if each else "(?!)" for i, each in enumerate(sets)}
+        self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
+        self._dialect = dialect
+        self._joined = BEHAVIORS[behavior]
+        self._invert = invert
+
+    def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        """Split every piece further.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            starts: uint64[n_bytes // 64 + 1], bit set of the places where a piece begins, and of
+                place n_bytes; modified in place.
+
+        Raises:
+            EncodingError: tiktoken would lose some of the text, or a match takes forever.
+        """
+        encoding = "latin-1" if self._letters.dtype == np.uint8 else "utf-16-le"
+        for first, n_bytes, code_points, places in _texts(buffer, starts):
+            text = self._letters[code_points].tobytes().decode(encoding)
+            pieces = bits_between(starts, first, first + n_bytes + 1) - first
+            bounds = np.searchsorted(places, pieces)
+            cuts: list[int] = []
+            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+                cuts += self._cuts(text[begin:end], begin, first, places)
+            set_bits(starts, places[cuts] + first)
+
+    def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
+        """Yield the matches in one text; `place` is its first byte."""
+        patience = _PATIENCE + len(text) * 1e-6
+        try:
+            yield from self._find(text, timeout=patience)
+        except TimeoutError as error:
+            raise EncodingError(
+                f"the split pattern takes more than {patience:.0f} s for one match in the text of"
+                f" {len(text):,} characters from byte {place} on: it tries very many ways to match;"
+                " write it so that only one can (no repetition within a repetition)"
+            ) from error
+
+    def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
+        """Yield where pieces of one text begin, in characters, plus `begin`."""
+        pieces: list[tuple[int, bool]] = []  # where each begins, whether it is a match
+        place = 0
+        for found in self._matches(text, first + int(places[begin])):
+            if place < found.start():
+                pieces.append((place, self._invert))
+            pieces.append((found.start(), not self._invert))
+            place = found.end()
+        if place < len(text):
+            pieces.append((place, self._invert))
+        before: bool | None = None
+        for start, is_match in pieces:
+            if self._dialect == "tiktoken" and not is_match:
+                raise EncodingError(
+                    f"byte {first + int(places[begin + start])} of the text is in no match of"
+                    " the split pattern: tiktoken would lose it; give a pattern that takes"
+                    " every character"
+                )
+            if (before, is_match) not in self._joined:
+                yield begin + start
+            before = is_match
+
+
+# Numbers only to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` uses.
+_NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
+
+
+class DigitsSplitter:
+    """Splits off numbers (General_Category N), as Hugging Face's `Digits`.
+
+    With `individual` each number is a piece, else each run of numbers.
+    """
+
+    def __init__(self, individual: bool) -> None:
+        self._individual = individual
+        self._numbers = members_of(*runs_of("N"), *_NEWER_NUMBERS)
+
+    def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        """Split every piece further; as `RegexSplitter.refine`."""
+        for first, _, code_points, places in _texts(buffer, starts):
+            is_number = self._numbers[code_points]
+            begins = is_number.copy() if self._individual else np.zeros(len(is_number), np.bool_)
+            begins[1:] |= is_number[1:] != is_number[:-1]
+            set_bits(starts, places[:-1][begins] + first)
+
+
+def _texts(
+    buffer: NDArray[np.uint8], starts: NDArray[np.uint64]
+) -> Iterator[tuple[int, int, NDArray[np.uint32], NDArray[np.int64]]]:
+    """Yield whole pieces, some megabytes at a time, as code points.
+
+    Yields:
+        (first byte, n_bytes, uint32[n] code points, int64[n + 1] offsets from the first byte).
+    """
+    first = 0
+    while first < len(buffer):
+        stop = len(buffer)
+        if first + _BYTES_AT_A_TIME < stop:
+            at = first + _BYTES_AT_A_TIME  # the piece there goes with the ones before
+            while not len(found := bits_between(starts, at, min(at + 65536, stop + 1))):
+                at += 65536
+            stop = int(found[0])
+        part = buffer[first:stop]
+        code_points = np.frombuffer(part.tobytes().decode().encode("utf-32-le"), np.uint32)
+        places = np.append(np.flatnonzero(part & 0xC0 != 0x80), stop - first)
+        yield first, stop - first, code_points, places
+        first = stop

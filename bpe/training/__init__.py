@@ -1,0 +1,1 @@
+"""Train a tokenizer: counts of pre-tokens, then merges."""

@@ -1,0 +1,201 @@
+"""Compare two tokenizers on the same text: how many tokens each makes of it, and how fast.
+
+Both get the same documents from the same reader, unit by unit, in one thread each, and take turns
+to be first. Reading, loading, compiling and the first units, with which caches fill, are left out
+of the time where there is more text than that. Memory is that of a unit; only tokenizers that let
+no document be cut need as much as the largest document.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.report.progress import Progress
+from preprocess.report.summary import table
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import END_OF_TEXT, CompareSettings
+from preprocess.sources import find_sources
+from preprocess.sources.standard_library import StandardLibrary
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+# Units that are left out of the time where there are more.
+_WARMING_UP = 4
+
+
+class _Side:
+    """One of the two tokenizers, with its tokens so far and its MB/s in each unit."""
+
+    def __init__(self, name: Path, pattern: str | None) -> None:
+        from bpe import load_tokenizer
+
+        pattern = pattern if name.suffix == ".tiktoken" else None
+        self.name, self.tokenizer = name, load_tokenizer(name, pattern=pattern)
+        self.n_tokens, self.rates = 0, list[float]()
+        self.encoder = self.tokenizer.new_encoder()
+        # Compile and set up whatever the first text does.
+        self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([0, 9], np.int64))
+
+    def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        started = time.perf_counter()
+        ids, ends = self.encoder.encode(
+            batch.buffer, batch.bounds, gaps=True,
+            starts_mid_document=batch.starts_mid_document,
+            ends_mid_document=batch.ends_mid_document,
+        )
+        seconds = time.perf_counter() - started
+        self.n_tokens += len(ids)
+        self.rates.append(batch.n_bytes / 1e6 / seconds)
+        return ids, ends
+
+    def facts(self, sizes: Sequence[int], n_documents: int) -> dict[str, Any]:
+        """Describe it; MB/s are the median of units that are not small, of `sizes` bytes."""
+        rates = [rate for rate, n in zip(self.rates, sizes, strict=True) if n >= max(sizes) / 2]
+        warm = rates[_WARMING_UP:] if len(rates) > 2 * _WARMING_UP else rates
+        return {
+            "name": str(self.name),
+            "pattern": self.tokenizer.pattern,
+            "vocab_size": self.tokenizer.vocab_size,
+            "tokens": self.n_tokens,
+            "bytes_per_token": sum(sizes) / max(self.n_tokens, 1),
+            "tokens_per_document": self.n_tokens / max(n_documents, 1),
+            "megabytes_per_second": float(np.median(warm)) if warm else 0.0,
+        }
+
+
+def compare(
+    *,
+    first: StrPath,
+    second: StrPath,
+    paths: StrPath | Iterable[StrPath] = (),
+    pattern: str | None = None,
+    max_bytes: int | str = 64 * 1024 * 1024,
+    separator: str = END_OF_TEXT,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Encode the same text with two tokenizers.
+
+    Every option is described in docs/options.md and by `tokenbin compare --help`. `progress` shows
+    what is done; None shows nothing.
+
+    Returns:
+        What was found, ready for JSON: `text` (documents, bytes, and whether that is all of it);
+        for each of `tokenizers` its vocab_size, tokens, bytes_per_token, tokens_per_document,
+        megabytes_per_second and only_here, how many tokens the other has not; `same_tokens`, how
+        many both have; `same_vocabulary`, and if so `same_ids`, the share of documents that both
+        encode to the same ids, else None.
+
+    Raises:
+        TokenbinError: A tokenizer or the text cannot be read.
+    """
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = convert(options, CompareSettings)
+    sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
+    ours, theirs = (side.tokenizer for side in sides)
+    reading = ReadOptions(
+        separator=settings.separator.encode(),
+        unit_size=settings.unit_size,
+        on_invalid_utf8=settings.on_invalid_utf8,
+        safe_cut=_where_both_cut(ours, theirs),
+        uncut=tuple(token.encode() for side in (ours, theirs) for token in side.atomic_texts),
+    )
+    paths = settings.paths
+    sources = find_sources(paths, reading) if paths else [StandardLibrary(reading)]
+    same_vocabulary = ours.vocab == theirs.vocab
+    n_documents = n_same = n_read = 0
+    sizes: list[int] = []
+    is_same_so_far = True
+    n_all = sum(source.n_bytes for source in sources)
+    with _one_thread(), progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
+        for unit in (unit for source in sources for unit in source.units()):
+            batch = unit.read()
+            n_read += unit.n_bytes
+            stage.advance(unit.n_bytes)
+            if len(batch):
+                turn = 1 if len(sizes) % 2 == 0 else -1
+                encoded = [side.encode(batch) for side in sides[::turn]][::turn]
+                if same_vocabulary:
+                    documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
+                    equal = [np.array_equal(*pair) for pair in zip(*documents, strict=True)]
+                    # A document that came in parts is the same if all of its parts are.
+                    equal[0] &= is_same_so_far or not batch.starts_mid_document
+                    n_same += sum(equal[: batch.n_ended])
+                    is_same_so_far = equal[-1]
+                n_documents += batch.n_ended
+                sizes.append(batch.n_bytes)
+            if n_read >= settings.max_bytes:
+                break
+    tokens = [set(side.tokenizer.vocab.values()) for side in sides]
+    return {
+        "text": {"documents": n_documents, "bytes": sum(sizes), "everything": n_read == n_all},
+        "tokenizers": [
+            side.facts(sizes, n_documents) | {"only_here": len(own - other)}
+            for side, own, other in zip(sides, tokens, tokens[::-1], strict=True)
+        ],
+        "same_tokens": len(tokens[0] & tokens[1]),
+        "same_vocabulary": same_vocabulary,
+        "same_ids": n_same / max(n_documents, 1) if same_vocabulary else None,
+    }
+
+
+def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
+    """Return a function that finds where both allow a cut, as `Pretokenizer.safe_cut`."""
+
+    def safe_cut(buffer: Bytes, position: int, stop: int) -> int:
+        while position < stop:
+            place = first.safe_cut(buffer, position, stop)
+            position = second.safe_cut(buffer, place, stop) if place < stop else stop
+            if position == place:
+                return place
+        return stop
+
+    return safe_cut
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep Hugging Face's library, which reads this variable each time, to one thread."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = {name: os.environ[name]} if name in os.environ else {}
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        os.environ.update(before)
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Put what `compare` returns into lines for people."""
+    columns = {
+        "ids": "{vocab_size:,}", "only here": "{only_here:,}", "tokens": "{tokens:,}",
+        "bytes/token": "{bytes_per_token:.3f}", "tokens/document": "{tokens_per_document:,.1f}",
+        "MB/s": "{megabytes_per_second:,.1f}", "tokenizer": "{name}",
+    }
+    rows = [[text.format_map(one) for text in columns.values()] for one in found["tokenizers"]]
+    first, second = found["tokenizers"]
+    text = found["text"]
+    all_of_it = "" if text["everything"] else " (not all of the text: --max-bytes)"
+    result = [
+        *table([[*columns], *rows]),
+        f"text: {text['documents']:,} documents, {text['bytes']:,} bytes{all_of_it};"
+        " one thread each",
+        f"the second makes {second['tokens'] / max(first['tokens'], 1):.3f} tokens for one of the"
+        f" first; {found['same_tokens']:,} tokens are in both vocabularies",
+    ]
+    if found["same_vocabulary"]:
+        result.append(f"documents with the same ids: {found['same_ids']:.2%}")
+    return result

@@ -1,0 +1,250 @@
+"""Check whether a machine is fit for a long job: what is installed, what there is, what works.
+
+Everything that is reported was tried or measured just now; nothing is left behind. A check that
+fails is a line with its remedy, and the other checks go on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bpe.errors import TokenbinError
+from bpe.parallel import available_workers
+from preprocess.report.progress import system_values
+from preprocess.run.outputs import TOKENIZER_FILE
+from preprocess.settings.options import StrPath, convert
+from preprocess.settings.schema import DoctorSettings
+from preprocess.storage import OutputError, open_storage, writing
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+_PACKAGES = ("tokenbin", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
+_WRITTEN_BYTES = 32 * 1024 * 1024
+_MEMORY_INFO, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+_GROUP_ROOT = Path("/sys/fs/cgroup")
+_LEAST_MEMORY = _LEAST_DISK = 1e9
+_TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
+
+
+class NotFitError(TokenbinError):
+    """Something that a job needs is missing."""
+
+
+class Check(NamedTuple):
+    """What was checked, whether it is fit for a job, and what was found and is to be done."""
+
+    name: str
+    fit: bool
+    text: str
+
+
+def run_doctor(path: StrPath = "data") -> list[Check]:
+    """Check the machine, and the directory where outputs would be written.
+
+    The directory need not exist. Its tokenizer.json is tried, if it has one.
+    """
+    directory = Path(convert({"path": path}, DoctorSettings).path)
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("versions", _versions),
+        ("processor", _processor),
+        ("memory", _memory),
+        ("accelerator", _accelerator),
+        ("output directory", lambda: _directory(directory)),
+        ("disk", lambda: _disk(directory)),
+        ("tokenizer", lambda: _tokenizer(directory)),
+    ]
+    found = []
+    for name, check in checks:
+        try:
+            found.append(Check(name, True, check()))
+        except (TokenbinError, OSError, ImportError) as error:
+            found.append(Check(name, False, str(error)))
+    return found
+
+
+def _versions() -> str:
+    said = [f"Python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            said.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            said.append(f"{name} not installed")
+    return ", ".join(said)
+
+
+def _processor() -> str:
+    values = system_values(Path("/proc/cpuinfo"))
+    model = values.get("model name") or platform.processor() or platform.machine()
+    return f"{model}, {available_workers()} processors for this process ({platform.system()})"
+
+
+def _memory() -> str:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    said = f"{total / 1e9:,.1f} GB"
+    if (limit := _memory_limit()) is not None and limit < total:
+        total = limit
+        said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
+    # What can be had without swapping, memory of cached files included.
+    if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
+        free = int(available.split()[0]) * 1024
+        said += f", {free / 1e9:,.1f} GB available on the machine now"
+        total = min(total, free)
+    if total < _LEAST_MEMORY:
+        raise NotFitError(
+            f"{said}; a build needs about 1 GB: end other work, raise the limit, or take a machine"
+            " that has more"
+        )
+    return said
+
+
+def _memory_limit() -> int | None:
+    """Find the least limit of the control groups of this process, in bytes, if there is one.
+
+    A process that exceeds it is killed, whatever the machine has.
+    """
+    limits = []
+    try:
+        groups = _GROUPS.read_text().splitlines()
+    except OSError:
+        return None  # Not Linux.
+    for line in groups:
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            root, file = _GROUP_ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = _GROUP_ROOT / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        place = root / group.lstrip("/")
+        # A group has what the groups around it leave. In a container its own may be the root.
+        for directory in (place, *place.parents):
+            if directory.is_relative_to(root) and (directory / file).is_file():
+                text = (directory / file).read_text().strip()
+                limits += [int(text)] if text.isdecimal() else []
+    return min(limits, default=None)
+
+
+def _accelerator() -> str:
+    if find_spec("torch") is None:
+        return "PyTorch is not installed; building needs none of it"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none that PyTorch sees; building needs none"
+    try:
+        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+        done = int(torch.ones(1000, device="cuda").sum().item())
+    except RuntimeError as error:
+        raise NotFitError(
+            f"PyTorch sees one and cannot use it ({' '.join(str(error).split())}); building needs"
+            " none, but training does: see to its driver and to PyTorch's build of CUDA"
+        ) from error
+    if done != 1000:
+        raise NotFitError(f"{name} adds a thousand ones up to {done}; take another one")
+    memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
+    return f"{torch.cuda.device_count()} x {name}, {memory}"
+
+
+def _directory(path: Path) -> str:
+    storage = open_storage(path, "doctor")
+    storage.check_writable()
+    if path.is_dir():
+        with storage:
+            pass  # locks the directory, or names another process at work there
+    _write_as_a_build_does(_existing(path))
+    work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
+    more = f"; unfinished: {', '.join(work)}" if work else ""
+    return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
+
+
+def _write_as_a_build_does(place: Path) -> None:
+    """Do in a new directory what a build does: lock, append, synchronize, rename, map.
+
+    Raises:
+        OutputError: Something of it cannot be done.
+    """
+    content = bytes(range(256))
+    with (
+        writing(place),
+        tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
+        open_storage(trial, "doctor") as storage,
+    ):
+        stream = storage.stream("trial.bin")
+        stream.append(memoryview(content))
+        stream.sync()
+        stream.close()
+        storage.put("trial.json", content)
+        storage.publish(["trial.bin"], ["trial.json"])
+        storage.clear()
+        found = np.memmap(Path(trial, "trial.bin")).tobytes()
+    if found != content:
+        raise OutputError(
+            f"{place}: what was written is not what is read from a mapped file; choose a directory"
+            " on another disk"
+        )
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _disk(path: Path) -> str:
+    place = _existing(path)
+    state = os.statvfs(place)
+    free = state.f_bavail * state.f_frsize
+    block = os.urandom(1024 * 1024)
+    with writing(place), tempfile.TemporaryFile(dir=place) as file:
+        began = time.perf_counter()
+        for _ in range(_WRITTEN_BYTES // len(block)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
+    text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
+    if free < _LEAST_DISK:
+        raise OutputError(f"{text}; make space or choose another directory")
+    if (largest := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
+        limit = f"no file may be larger than {largest:,} bytes"
+        raise OutputError(f"{text}, but {limit}; raise that limit (ulimit -f unlimited)")
+    return text
+
+
+def _tokenizer(path: Path) -> str:
+    """Try a round trip with a tokenizer trained for it, and with the one that exists."""
+    from bpe import Tokenizer, load_tokenizer, train_bpe
+
+    tokenizer: AnyTokenizer = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
+    ids = tokenizer.encode_ordinary(_TEXT)
+    if tokenizer.decode(ids) != _TEXT:
+        raise NotFitError(
+            "one just trained does not give the text back that it encoded: the installation is"
+            " damaged; install tokenbin, numba and llvmlite again"
+        )
+    there, which = path / TOKENIZER_FILE, "one just trained"
+    if there.exists():
+        tokenizer, which = load_tokenizer(there), str(there)
+        ids = tokenizer.encode_ordinary(_TEXT)
+    size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
+    if (back := tokenizer.decode(ids)) == _TEXT:
+        return f"{which} gives every byte back {size}"
+    # Normal forms and a space in front change a text once; what they have made they leave alone.
+    if isinstance(tokenizer, Tokenizer) and (
+        not back or tokenizer.decode(tokenizer.encode_ordinary(back)) != back
+    ):
+        raise NotFitError(
+            f"{there}: does not give back what it encoded, not even its own text; save it again"
+            " from where it came from, or train one"
+        )
+    return f"{which} changes text before it encodes it {size}"

@@ -1,0 +1,346 @@
+"""Statistics of a token file: which tokens occur, lengths and copies of documents, samples.
+
+Every token and every document is read, a part of the file at a time; nothing is estimated, and what
+was not looked at is reported. Memory is that of the vocabulary, one part, and 16 bytes per
+document: documents are compared by the xxh3_64 of their ids, so that among a hundred million of
+them one pair in three thousand corpora is wrongly taken for copies.
+
+Statistics are dictionaries, ready for JSON; `lines` puts them into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile
+from preprocess.report.progress import percent
+from preprocess.report.summary import listed
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+_TOKENS_AT_A_TIME = 1 << 20
+_SHARES = (0, 1, 10, 50, 90, 99, 100)
+_LISTED = 5
+_SAMPLE_TOKENS = 24
+# Stands for special tokens where text is searched; not in any UTF-8.
+_NO_TEXT = b"\xff"
+
+Facts = dict[str, Any]
+
+
+def facts(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
+    """Describe a token file, except copies of documents; without its tokenizer, in less detail.
+
+    Raises:
+        TokenFileError: The file is damaged.
+    """
+    manifest = file.manifest
+    counts, bounds = occurrences(file), _document_bounds(file)
+    found: Facts = {
+        "path": str(file.path),
+        "dtype": file.dtype.name,
+        "tokens": file.n_tokens,
+        "documents": file.n_documents,
+        "shards": len(manifest.shards),
+        "bytes": manifest.n_bytes,
+        "bytes_per_token": manifest.n_bytes / max(file.n_tokens, 1),
+        "vocab_size": file.vocab_size,
+        "ids_that_occur": int(np.count_nonzero(counts)),
+        "end_of_text_id": manifest.end_of_text_id,
+        "begin_of_text_id": manifest.begin_of_text_id,
+        "sources": [str(source.get("name")) for source in manifest.sources],
+        **_lengths(np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2),
+    }
+    if tokenizer is not None:
+        found["vocabulary"] = of_vocabulary(counts, tokenizer)
+        found |= _spelled(file, counts, tokenizer)
+        found["samples"] = list(_samples(file, bounds, tokenizer))
+    return found
+
+
+def occurrences(file: TokenFile) -> NDArray[np.int64]:
+    """Count how often each id occurs: int64[vocab_size].
+
+    Raises:
+        TokenFileError: An id is not in the vocabulary.
+    """
+    counts = np.zeros(file.vocab_size, np.int64)
+    for start in range(0, len(file), _TOKENS_AT_A_TIME):
+        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
+        if int(part.max()) >= file.vocab_size:
+            place = start + int((part >= file.vocab_size).argmax())
+            expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
+            raise _damage(file, f"token {place:,} {expected} and is {file[place]:,}")
+        found = np.bincount(part)
+        counts[: len(found)] += found
+    return counts
+
+
+def _damage(file: TokenFile, what: str) -> TokenFileError:
+    return TokenFileError(
+        f"{file.path}: {what}; the file is damaged: 'tokenbin verify {file.path}' says where, and"
+        " with --repair rebuilds it from the sources"
+    )
+
+
+# --- documents ---
+
+
+def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
+    """Read where documents begin, and where the last ends: int64[n_documents + 1].
+
+    Raises:
+        TokenFileError: An end is not where one can be.
+    """
+    bounds = np.zeros(file.n_documents + 1, np.int64)
+    number = start = 0
+    for ids, ends in file.shards:
+        here = bounds[number : number + len(ends) + 1]
+        # What does not fit becomes negative, and so is not after the end before it.
+        here[1:] = ends
+        here[1:] += start
+        bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
+        if bad.any():
+            place = int(bad.argmax())
+            least, most, end = int(here[place]), start + len(ids), int(ends[place]) + start
+            expected = f"should end behind token {least:,} and at most at {most:,}"
+            raise _damage(file, f"document {number + place:,} {expected}, and ends at {end:,}")
+        number += len(ends)
+        start += len(ids)
+    if bounds[-1] != file.n_tokens:
+        expected = f"should end at {file.n_tokens:,}, the number of tokens,"
+        raise _damage(file, f"the last document {expected} and ends at {bounds[-1]:,}")
+    return bounds
+
+
+def _lengths(lengths: NDArray[np.int64], around: int) -> Facts:
+    """Describe lengths of documents, in tokens, of which `around` are special; reorders them."""
+    if not len(lengths):
+        return {"empty_documents": 0, "tokens_per_document": None}
+    empty, mean = int(np.count_nonzero(lengths <= around)), int(lengths.sum()) / len(lengths)
+    found = np.percentile(lengths, _SHARES, method="nearest", overwrite_input=True).tolist()
+    spread = {"mean": mean, "percentiles": dict(zip(map(str, _SHARES), found, strict=True))}
+    return {"empty_documents": empty, "tokens_per_document": spread}
+
+
+def document_hashes(file: TokenFile) -> NDArray[np.uint64]:
+    """Compute the xxh3_64 of the ids of each document, sorted: uint64[n_documents].
+
+    Raises:
+        TokenFileError: The file is damaged.
+    """
+    hashes = np.fromiter(_digests(file), np.uint64, file.n_documents)
+    hashes.sort()
+    return hashes
+
+
+def _digests(file: TokenFile) -> Iterator[int]:
+    ends = _document_bounds(file)[1:]
+    digest = xxhash.xxh3_64()
+    for start in range(0, len(file), _TOKENS_AT_A_TIME):
+        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
+        data = np.ascontiguousarray(part).view(np.uint8).data
+        first, last = np.searchsorted(ends, [start, start + len(part)], "right")
+        place = 0
+        for end in ((ends[first:last] - start) * part.itemsize).tolist():
+            digest.update(data[place:end])
+            yield digest.intdigest()
+            digest.reset()
+            place = end
+        digest.update(data[place:])
+
+
+def copies(hashes: NDArray[np.uint64]) -> int:
+    """Count copies of earlier documents, n_documents - n_unique, from `document_hashes`."""
+    return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+
+
+def shared(of_val: NDArray[np.uint64], of_train: NDArray[np.uint64]) -> int:
+    """Count documents of one file that are in another, from their `document_hashes`."""
+    first, stop = (np.searchsorted(of_train, of_val, side) for side in ("left", "right"))
+    return int(np.count_nonzero(first < stop))
+
+
+def _samples(
+    file: TokenFile, bounds: NDArray[np.int64], tokenizer: AnyTokenizer
+) -> Iterator[Facts]:
+    """Decode the beginnings of the first, the middle and the last document."""
+    last = file.n_documents - 1
+    for number in sorted({0, last // 2, last} if file.n_documents else ()):
+        start, stop = bounds[number : number + 2].tolist()
+        ids = file[start : min(stop, start + _SAMPLE_TOKENS)]
+        text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+        yield {"document": number, "begins": text}
+
+
+# --- vocabulary ---
+
+
+def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
+    """Describe which tokens of the vocabulary occur, how often, and which do not.
+
+    `counts` are `occurrences`. Special tokens only count in the total of the share of single bytes.
+    """
+    spelled = tokenizer.vocab
+    special = set(tokenizer.special_tokens.values())
+    ordinary = np.array(sorted(i for i in spelled if i not in special and i < len(counts)), int)
+    used, unused = ordinary[counts[ordinary] > 0], ordinary[counts[ordinary] == 0]
+    n_single = sum(int(counts[i]) for i in used.tolist() if len(spelled[i]) == 1)
+
+    def first(ids: NDArray[np.int64]) -> list[Facts]:
+        return [
+            {"id": i, "token": spelled[i].decode("utf-8", "replace"), "count": int(counts[i])}
+            for i in ids[:_LISTED].tolist()
+        ]
+
+    # Among equals the smallest id comes first.
+    return {
+        "most_frequent": first(used[np.argsort(-counts[used], kind="stable")]),
+        "rarest": first(used[np.argsort(counts[used], kind="stable")]),
+        "ordinary_tokens": len(ordinary),
+        "unused": len(unused),
+        "unused_first": first(unused),
+        "single_bytes": n_single,
+        "single_bytes_share": n_single / max(int(counts.sum()), 1),
+    }
+
+
+# --- text ---
+
+
+def _spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
+    """Count U+FFFD, and special tokens spelled by ordinary text, in the text of documents."""
+    from bpe import Tokenizer
+
+    if not isinstance(tokenizer, Tokenizer):
+        return {"replacement_characters": None, "look_alikes": None}
+    special = tokenizer.special_tokens
+    needles = [text.encode() for text in ("\ufffd", *special)]
+    replacements, *found = count_texts(needles, file, counts, tokenizer)
+    look_alikes = {text: n for text, n in zip(special, found, strict=True) if n}
+    return {"replacement_characters": replacements, "look_alikes": look_alikes}
+
+
+def count_texts(
+    needles: list[bytes], file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
+) -> list[int]:
+    """Count the places where `needles` (UTF-8, none empty) begin in documents; they may overlap.
+
+    Decoding a whole file takes a minute per ten gigabytes. Instead, texts inside one token are
+    counted by the `occurrences` of that token. All others begin in a token that ends with a prefix
+    of the text, before one that continues it; only there are tokens decoded.
+    """
+    special = dict.fromkeys(tokenizer.special_tokens.values(), _NO_TEXT)
+    vocab = tokenizer.vocab | special
+    tokens = [vocab.get(token_id, _NO_TEXT) for token_id in range(len(counts))]
+    # A text ends at most so many tokens after the one in which it begins.
+    reach = max(map(len, needles)) - 1
+    prefixes = {needle[:n] for needle in needles for n in range(1, len(needle))}
+    suffixes = {needle[n:] for needle in needles for n in range(1, len(needle))}
+    middles = {suffix[:n] for suffix in suffixes for n in range(1, len(suffix) + 1)}
+    found = [0] * len(needles)
+    begins, continues = np.zeros((2, len(tokens)), bool)
+    for token_id in np.flatnonzero(counts).tolist():
+        token = tokens[token_id]
+        upto = range(1, min(len(token), reach) + 1)
+        begins[token_id] = any(token[-n:] in prefixes for n in upto)
+        continues[token_id] = token in middles or any(token[:n] in suffixes for n in upto)
+        for number, needle in enumerate(needles):
+            if needle in token:
+                inside = range(len(token) - len(needle) + 1)
+                found[number] += _beginnings(token, needle, inside) * int(counts[token_id])
+    for start in range(0, len(file), _TOKENS_AT_A_TIME):
+        part = file.tokens[start : start + _TOKENS_AT_A_TIME + reach]
+        here = begins[part[:-1]] & continues[part[1:]]
+        # What begins after `_TOKENS_AT_A_TIME` tokens belongs to the next part.
+        for place in np.flatnonzero(here[:_TOKENS_AT_A_TIME]).tolist():
+            first, *others = (tokens[i] for i in part[place : place + reach + 1].tolist())
+            text = b"".join([first, *others])
+            for number, needle in enumerate(needles):
+                across = range(max(len(first) - len(needle) + 1, 0), len(first))
+                found[number] += _beginnings(text, needle, across)
+    return found
+
+
+def _beginnings(text: bytes, needle: bytes, places: range) -> int:
+    return sum(text.startswith(needle, place) for place in places)
+
+
+# --- words ---
+
+
+def lines(found: Facts) -> list[str]:
+    """Format `facts` as lines for people; "copies" and "no_tokenizer" are reported if present."""
+    shards = f", {found['shards']:,} shards" if found["shards"] else ""
+    heading = (
+        "{path}: {tokens:,} tokens ({dtype}), {documents:,} documents" + shards,
+        "  {bytes:,} bytes of text, {bytes_per_token:.2f} to the token",
+        "  vocabulary {vocab_size:,}, of which {ids_that_occur:,} occur; end of text"
+        " {end_of_text_id}, begin of text {begin_of_text_id}",
+    )
+    said = [text.format_map(found) for text in heading]
+    said.append(f"  sources: {listed(found['sources'])}")
+    if lengths := found["tokens_per_document"]:
+        shares = (f"{share} % {value:,}" for share, value in lengths["percentiles"].items())
+        said.append(f"  tokens per document: {lengths['mean']:,.1f} on average")
+        said.append(f"  tokens per document, by share of documents: {', '.join(shares)}")
+    repeated = ""
+    if "copies" in found:
+        share = percent(found["copies"] / max(found["documents"], 1), 1)
+        repeated = f"; copies of other documents: {found['copies']:,} ({share})"
+    said.append(f"  empty documents: {found['empty_documents']:,}{repeated}")
+    if "no_tokenizer" in found:
+        return [*said, f"  no sample, for its tokenizer is not beside it: {found['no_tokenizer']}"]
+    vocabulary = found["vocabulary"]
+    unused = ", ".join(repr(each["token"]) for each in vocabulary["unused_first"])
+    said += [
+        f"  most frequent: {_tokens(vocabulary['most_frequent'])}",
+        f"  rarest: {_tokens(vocabulary['rarest'])}",
+        f"  {vocabulary['unused']:,} of {vocabulary['ordinary_tokens']:,} ordinary tokens do not"
+        f" occur{', as ' * bool(unused)}{unused}",
+        f"  single bytes: {percent(vocabulary['single_bytes_share'], 2)} of all tokens",
+    ]
+    if found["look_alikes"] is None:
+        said.append(
+            "  replacement characters and text that spells special tokens: not looked for, for its"
+            " tokenizer is not a byte-level one; stats.json says what was found on encoding"
+        )
+    else:
+        said.append(f"  replacement characters U+FFFD: {found['replacement_characters']:,}")
+        said.append(f"  text that spells special tokens: {_times(found['look_alikes'])}")
+    samples = map("  document {document:,} begins: {begins!r}".format_map, found["samples"])
+    return [*said, *samples]
+
+
+def shared_line(found: Facts) -> str:
+    """Report how many documents of a validation file are in its train file, or why not."""
+    if "not_compared" in found:
+        return f"{found['val']} in {found['train']}: not compared, for {found['not_compared']}"
+    counts = f"{found['in_train']:,} of {found['documents']:,} validation documents"
+    return f"{found['val']} in {found['train']}: {counts} are in train as well"
+
+
+def run_line(stats: Facts) -> str:
+    """Report what stats.json says of text that did not become documents as it was."""
+    found = {token: n for token, n in stats["look_alikes"].items() if n}
+    text = (
+        "dropped on encoding: {empty_documents:,} empty documents, {skipped_documents:,} that were"
+        " not UTF-8; {replaced_sequences:,} sequences became U+FFFD; text that spelled special"
+        " tokens: "
+    )
+    return text.format_map(stats) + _times(found)
+
+
+def _tokens(tokens: list[Facts]) -> str:
+    return ", ".join(map("{token!r} {count:,}".format_map, tokens)) or "none"
+
+
+def _times(counts: dict[str, int]) -> str:
+    return ", ".join(f"{text!r} {n:,} times" for text, n in counts.items()) or "none"

@@ -1,0 +1,280 @@
+"""Rebuild token files from their sources: to compare them with what is there, or to repair it.
+
+Files are rebuilt by the functions of the build, and only what is proven is written: a block has the
+digest in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint in the
+manifest. stats.json has the settings and the paths; the manifest has the counts of each source, so
+only the sources that are concerned are read.
+
+Functions raise `RebuildError` if the origin is not known or the result not proven, another
+`TokenbinError` if a source cannot be read, and `OutputError` if a file cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import xxhash
+
+from bpe.errors import TokenbinError
+from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
+from preprocess.dataset.manifest import DataFile, Manifest
+from preprocess.dataset.reader import TokenFile
+from preprocess.report.progress import Progress
+from preprocess.report.summary import Report
+from preprocess.run.encode_pass import Part, SpecialIds, reencode
+from preprocess.run.journal import Journal
+from preprocess.run.outputs import (
+    TOKENIZER_FILE,
+    Stats,
+    names_of_tokenizer,
+    put_tokenizer,
+    read_stats,
+)
+from preprocess.run.plan import pass_of, reload_tokenizer
+from preprocess.settings.options import SettingsError, convert
+from preprocess.settings.schema import BuildSettings, EncodeSettings
+from preprocess.sources import Source, digest_of
+from preprocess.storage import REPAIR, Storage, open_storage
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+
+class RebuildError(TokenbinError):
+    """Token files cannot be rebuilt: what they were built from is not known or has changed."""
+
+
+class Origin(NamedTuple):
+    """What a token file was built from: its manifest, and the same sources in the same order.
+
+    `encode` encodes sources [start, stop) once more, unit by unit.
+    """
+
+    manifest: Manifest
+    sources: Sequence[Source]
+    encode: Callable[[range], Iterator[Part]]
+
+
+def starts_of(manifest: Manifest, per: str) -> list[int]:
+    """The first token or document of each source, and the total."""
+    counts = [source.get(f"{per}s") for source in manifest.sources]
+    known = [count for count in counts if isinstance(count, int) and count >= 0]
+    if len(known) < len(counts):
+        raise RebuildError("its manifest does not say what each source gave")
+    return [0, *accumulate(known)]
+
+
+def sources_at(manifest: Manifest, file: DataFile, number: int) -> range:
+    """Indices of the sources that gave the values of a block of a data file."""
+    starts, values = starts_of(manifest, file.column.per), file.block(number)
+    n_before = file.before.count(file.column)
+    first = int(np.searchsorted(starts, n_before + values.start, "right")) - 1
+    return range(max(first, 0), int(np.searchsorted(starts, n_before + values.stop, "left")))
+
+
+def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
+    """Find what a token file was built from, and check that the sources have the same sizes."""
+    settings, _ = _run_of(bin_path)
+    try:
+        read = pass_of(settings, tokenizer, bin_path.stem)
+        names, sources = list(read.names.values()), read.sources
+    except TokenbinError as error:
+        raise RebuildError(str(error)) from error
+    starts_of(manifest, "token")
+    known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
+    found = [(source.name, source.n_bytes) for source in sources]
+    for before, now in zip(known, found, strict=False):
+        if before != now:
+            was = f"its source {before[0]} had {before[1]} bytes"
+            raise RebuildError(f"{was}, and {now[0]} with {now[1]} is there now")
+    if len(known) != len(found):
+        raise RebuildError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
+    ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
+    part = names.index(bin_path.stem)
+
+    def encode(indices: range) -> Iterator[Part]:
+        for source in sources[indices.start : indices.stop]:
+            for parts in reencode(source, tokenizer, ids, settings.workers, len(names)):
+                yield parts[part]
+
+    return Origin(manifest, sources, encode)
+
+
+def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
+    """Find the settings of the run that made a token file, and its stats.json.
+
+    Where a command wrote over the file of another, both list it: the digest of the manifest decides
+    which is right.
+    """
+    found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
+    unread = []
+    files = open_storage(bin_path.parent).finished
+    for file_name in files.names():
+        if not file_name.endswith("stats.json"):
+            continue
+        stats = read_stats(files, file_name)
+        if stats is None or stats.made_from is None or stats.settings is None:
+            unread.append(file_name)
+            continue
+        try:
+            if stats.made_from.command == "encode":
+                encoded = convert(stats.settings, EncodeSettings)
+                if encoded.name == bin_path.stem:
+                    found[file_name] = encoded, stats
+            elif stats.made_from.command == "build":
+                built = convert(stats.settings, BuildSettings)
+                # A run without validation leaves a val.bin of another one alone.
+                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
+                if bin_path.stem in map(built.named, names):
+                    found[file_name] = built, stats
+        except SettingsError:
+            unread.append(file_name)
+    if not found:
+        more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
+        raise RebuildError(f"no stats.json beside it says how it was made{more}")
+    runs = list(found.values())
+    if len(runs) > 1:
+        name = manifest_name(bin_path.stem)
+        digest = xxhash.xxh3_128_hexdigest(files.get(name) or b"")
+        runs = [run for run in runs if run[1].manifests.get(name) == digest]
+    if not runs:
+        both = " and ".join(found)
+        raise RebuildError(f"{both} both tell how it was made, and which came last is not known")
+    return runs[0]
+
+
+def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
+    """Encode the sources once more, and replace the manifest if it has the digest in stats.json.
+
+    The disk needs room for a second copy of the token files.
+    """
+    settings, stats = _run_of(bin_path)
+    name = manifest_name(bin_path.stem)
+    with _working(bin_path) as storage:
+        with Journal(storage) as journal:
+            read = pass_of(settings, tokenizer, bin_path.stem)
+            read.fill(settings, tokenizer, Report(), progress, journal)
+        digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
+        if digest != stats.manifests.get(name):
+            now = "the sources and the tokenizer give another one now"
+            raise RebuildError(f"{now} than stats.json tells of")
+        storage.publish([], [name])
+
+
+def rebuild_tokenizer(
+    bin_path: Path, fingerprint: str, found: AnyTokenizer | None, progress: Progress
+) -> None:
+    """Replace tokenizer.json: by the one that was `found` there, or as the build made it.
+
+    `fingerprint` is that in the manifest.
+    """
+    with _working(bin_path) as storage:
+        tokenizer = found
+        if tokenizer is None or tokenizer.fingerprint != fingerprint:
+            settings, _ = _run_of(bin_path)
+            if isinstance(settings, EncodeSettings):
+                raise RebuildError(f"it was not made here, but given ({settings.tokenizer})")
+            tokenizer = reload_tokenizer(settings, storage, progress)
+        if (now := tokenizer.fingerprint) != fingerprint:
+            raise RebuildError(f"what it was made from gives another one now ({now[:16]}...)")
+        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+        storage.publish(names_of_tokenizer(TOKENIZER_FILE))
+
+
+def clear_repair(directory: Path) -> None:
+    """Remove what a killed repair left."""
+    storage = open_storage(directory, REPAIR)
+    if REPAIR in storage.runs():
+        with storage:
+            storage.clear()
+
+
+@contextmanager
+def _working(bin_path: Path) -> Iterator[Storage]:
+    """A locked storage for a repair, which leaves nothing but its results."""
+    with open_storage(bin_path.parent, REPAIR) as storage:
+        storage.clear()
+        try:
+            yield storage
+        finally:
+            storage.clear()
+
+
+def first_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
+    """Find where the sources, encoded again, differ from a token file.
+
+    Returns:
+        (name of a source, what differs), or None if everything is the same.
+    """
+    done, name = {"token": 0, "document": 0}, ""
+    columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
+    for index, source in enumerate(origin.sources):
+        name = source.name
+        if digest_of(source).hexdigest() != origin.manifest.sources[index].get("digest"):
+            return name, "its text is not what it was when the file was built"
+        for piece in origin.encode(range(index, index + 1)):
+            values_of = piece.values()
+            for column, stored in columns:
+                if column.name not in values_of:
+                    return name, f"it has the column {column.name}, and none is computed now"
+                values, start = values_of[column.name], done[column.per]
+                wanted = column.stored(values, origin.manifest.vocab_size, done["token"])
+                found = stored[start : start + len(wanted)]
+                if not np.array_equal(found, wanted):
+                    n = min(len(found), len(wanted))
+                    differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
+                    return name, f"{column.noun} of {column.per} {start + differs[0]:,} differs"
+            done["token"] += len(piece.ids)
+            done["document"] += len(piece.document_ends)
+    if tuple(done.values()) != (len(file), file.n_documents):
+        return name, f"it gives {done['token']:,} tokens and {done['document']:,} documents"
+    return None
+
+
+def mend(origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]) -> int:
+    """Rebuild damaged blocks of a token file, write those that are proven, and count them.
+
+    `damaged` is name of a file -> numbers of damaged blocks, ascending.
+    """
+    n_mended = 0
+    for file in origin.manifest.files(name):
+        size = storage.finished.size(file.name) or 0
+        blocks = damaged.get(file.name, ())
+        n_before = n_mended
+        # A file grows only by proven blocks: readers check its size, and would take one that was
+        # filled up with zeros for a complete one.
+        for number in blocks:
+            start, block = number * BLOCK_BYTES, _rebuilt(origin, file, number)
+            if start <= size and xxhash.xxh3_128_hexdigest(block) == file.digests[number]:
+                storage.mend(file.name, start, block)
+                size = max(size, start + len(block))
+                n_mended += 1
+        if size > file.n_bytes and n_mended - n_before == len(blocks):
+            storage.mend(file.name, file.n_bytes, b"", cut=True)
+    return n_mended
+
+
+def _rebuilt(origin: Origin, file: DataFile, number: int) -> bytes:
+    """A block of a file, from the sources that gave it."""
+    column, before, manifest = file.column, file.before, origin.manifest
+    block, n_before = file.block(number), before.count(column)
+    start, stop = n_before + block.start, n_before + block.stop
+    indices = sources_at(manifest, file, number)
+    place = starts_of(manifest, column.per)[indices.start]
+    token = starts_of(manifest, "token")[indices.start]
+    content = bytearray()
+    for piece in origin.encode(indices):
+        if (found := piece.values().get(column.name)) is None:
+            raise RebuildError(f"the column {column.name} is not one that is computed now")
+        wanted = found[max(start - place, 0) : max(stop - place, 0)]
+        content += column.stored(wanted, manifest.vocab_size, token - before.n_tokens).tobytes()
+        token += len(piece.ids)
+        place += len(found)
+        if place >= stop:
+            break
+    return bytes(content)

@@ -1,0 +1,1 @@
+"""Documents between a source and the kernels: batches, and positions in them."""

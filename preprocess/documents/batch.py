@@ -1,0 +1,272 @@
+"""Batches of documents between a source and the kernels, and their preparation.
+
+A document is the bytes that its source gives, not stripped and not normalized. Documents of zero
+bytes are dropped; text that is not UTF-8 is an error, is replaced, or its document is skipped; all
+of it is counted. Decisions are made per document, so they do not depend on work units.
+
+Documents are not copied: a batch holds the buffer that was read and the bounds of each document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+from numpy.typing import NDArray
+
+from bpe.errors import CorpusError
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+InvalidText = Literal["error", "replace", "skip"]
+
+
+class ReadOptions(Struct, frozen=True):
+    """How sources are read; the same for every source of a pass.
+
+    Documents may be cut at `safe_cut`, as `Pretokenizer.safe_cut` (None: as gpt2 allows), and not
+    inside byte strings of `uncut`, the special tokens.
+    """
+
+    separator: bytes = b"<|endoftext|>"  # between documents; empty: each file is one document
+    unit_size: int = 4 * 1024 * 1024  # target size of a work unit in bytes, at least 1
+    on_invalid_utf8: InvalidText = "error"
+    validation_fraction: float = 0.0  # of the documents, in [0, 1)
+    safe_cut: Callable[[Bytes, int, int], int] | None = None
+    uncut: tuple[bytes, ...] = ()
+
+
+class Spans(Struct, frozen=True, eq=False):
+    """Byte ranges of documents, each with a value, such as the bytes to train on.
+
+    Range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a batch; it is not empty and lies in
+    one document.
+    """
+
+    bounds: Offsets  # int64[2 * n], ascending
+    values: NDArray[Any]  # [n]
+
+    def document_of(self, bounds: Offsets) -> NDArray[np.intp]:
+        """Return the index of the document of each range, int64[n]; `bounds` as in a batch."""
+        return np.searchsorted(bounds[1::2], self.bounds[::2], side="right")
+
+    def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
+        """Return the ranges of chosen documents, moved with them.
+
+        `document` is `document_of` the ranges, `chosen` bool[n_documents], and `shift`
+        int64[n_documents], by how many bytes each document has moved.
+        """
+        kept = chosen[document]
+        bounds = self.bounds.reshape(-1, 2)[kept] + shift[document[kept], np.newaxis]
+        return Spans(bounds.ravel(), self.values[kept])
+
+
+class DocumentBatch(Struct, frozen=True, eq=False):
+    """Documents side by side, none of them empty, all of them UTF-8, once they are prepared.
+
+    Attributes:
+        buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
+        bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
+            The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
+        fields: Name -> array[n_documents, ...], a value for each document; a document that comes in
+            parts has it in each of them.
+    """
+
+    buffer: Bytes
+    bounds: Offsets
+    starts_mid_document: bool = False  # document 0 began in an earlier batch of the source
+    ends_mid_document: bool = False  # the last document continues in the next batch
+    in_validation: NDArray[np.bool_] | None = None  # bool[n_documents]; None where nobody asked
+    n_empty: int = 0  # documents of zero bytes that were dropped
+    n_skipped: int = 0  # documents that were left out because they are not UTF-8
+    n_replaced: int = 0  # sequences that were not UTF-8 and became U+FFFD
+    content: Bytes | None = None  # of the source; not pickled
+    fields: Mapping[str, NDArray[Any]] = {}
+    spans: Spans | None = None  # None: the source has none
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DocumentBatch, astuple(replace(self, content=None))
+
+    def __len__(self) -> int:
+        return len(self.bounds) // 2
+
+    @property
+    def sizes(self) -> Offsets:
+        """int64[n_documents], the bytes of each document."""
+        return self.bounds[1::2] - self.bounds[::2]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all documents."""
+        return int(self.sizes.sum())
+
+    @property
+    def n_ended(self) -> int:
+        """Number of documents that end in this batch: the first so many."""
+        return len(self) - self.ends_mid_document
+
+    def without_text(self) -> DocumentBatch:
+        """Return the batch with its counts and decisions, and documents of zero bytes."""
+        bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
+        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None)
+
+    def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
+        """Select documents by a mask `bool[n_documents]`, with their fields and spans."""
+        bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
+        first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
+        bounds -= first
+        if (spans := self.spans) is not None:
+            shift = np.full(len(self), -first)
+            spans = spans.moved(spans.document_of(self.bounds), chosen, shift)
+        return DocumentBatch(
+            self.buffer[first:end], bounds,
+            starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
+            ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
+            fields={name: values[chosen] for name, values in self.fields.items()},
+            spans=spans,
+        )
+
+    def joined(self) -> tuple[Bytes, Offsets]:
+        """Join documents: uint8[n_bytes], int64[n_documents + 1]; copies only if there are gaps."""
+        from bpe.separated import joined
+
+        return joined(self.buffer, self.bounds)
+
+
+def replace_invalid(data: bytes) -> tuple[bytes, int]:
+    r"""Replace each maximal sequence that is not UTF-8 by U+FFFD, and count them.
+
+    >>> replace_invalid(b"a\xffb\xe4\xb8")
+    (b'a\xef\xbf\xbdb\xef\xbf\xbd', 2)
+    """
+    replaced = data.decode("utf-8", "replace").encode()
+    mark = "\ufffd".encode()
+    return replaced, replaced.count(mark) - data.count(mark)
+
+
+def validation_limit(fraction: float) -> int:
+    """Return the limit below which the xxh3_64 of a document puts it into validation.
+
+    A document keeps its side when the corpus grows, and copies of it are on the same side.
+    """
+    return round(fraction * 2**64)
+
+
+def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[np.bool_]:
+    """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
+    from xxhash import xxh3_64_intdigest
+
+    from bpe.separated import places
+
+    hashes = (xxh3_64_intdigest(buffer[start:end].data) for start, end in places(bounds))
+    return np.fromiter(hashes, np.uint64, len(bounds) // 2) < validation_limit(fraction)
+
+
+def prepare(
+    batch: DocumentBatch, reading: ReadOptions, where: Callable[[int], str],
+    in_validation: bool | None = None,
+) -> DocumentBatch:
+    """Prepare documents of a source: check for UTF-8, drop, replace, divide.
+
+    Args:
+        batch: The documents; some may be empty or not UTF-8. The gaps between them are UTF-8.
+        reading: The user's choices.
+        where: Formats position i of the buffer as a place in the source, for error messages.
+        in_validation: The decision for all of these documents, if it was made before.
+
+    Raises:
+        CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
+    """
+    from bpe.pretokenize.pretokenizer import invalid_utf8, is_utf8
+
+    prepared = batch.select(batch.bounds[1::2] > batch.bounds[::2])
+    n_empty, n_skipped, n_replaced = len(batch) - len(prepared), 0, 0
+    if not is_utf8(batch.buffer):
+        if reading.on_invalid_utf8 == "error":
+            place, what = invalid_utf8(batch.buffer)
+            raise CorpusError(
+                f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
+                " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
+            )
+        skip = reading.on_invalid_utf8 == "skip"
+        prepared, n_skipped, n_replaced = _without_invalid(prepared, skip)
+    decided = None
+    if fraction := reading.validation_fraction:
+        decided = np.full(len(prepared), bool(in_validation))
+        if in_validation is None:
+            decided = validation_mask(prepared.buffer, prepared.bounds, fraction)
+    return replace(
+        prepared, in_validation=decided, content=batch.content,
+        n_empty=n_empty, n_skipped=n_skipped, n_replaced=n_replaced,
+    )
+
+
+def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
+    """(batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow is fine."""
+    from bpe.separated import places
+
+    text, starts, n_replaced = bytearray(), [], 0
+    chosen = np.ones(len(batch), np.bool_)
+    for number, (start, end) in enumerate(places(batch.bounds)):
+        document = batch.buffer[start:end].tobytes()
+        replaced, n_in_document = replace_invalid(document)
+        starts.append(len(text))
+        if n_in_document and skip:
+            chosen[number] = False
+        else:
+            n_replaced += n_in_document
+            text += replaced
+    kept, spans = batch.select(chosen), batch.spans
+    if spans is not None:
+        document_of = spans.document_of(batch.bounds)
+        begins = batch.bounds[::2][document_of].repeat(2)
+        sizes = [
+            len(replace_invalid(batch.buffer[begin:place].tobytes())[0])
+            for begin, place in zip(begins, spans.bounds, strict=True)
+        ]
+        shift = np.array(starts, np.int64) - batch.bounds[::2]
+        spans = replace(spans, bounds=begins + sizes).moved(document_of, chosen, shift)
+    offsets = np.append(np.array(starts, np.int64)[chosen], len(text))
+    buffer = np.frombuffer(text, np.uint8)
+    buffer.flags.writeable = False
+    bounds = np.repeat(offsets, 2)[1:-1]
+    n_skipped = len(batch) - len(kept)
+    return replace(kept, buffer=buffer, bounds=bounds, spans=spans), n_skipped, n_replaced
+
+
+class SpecialTokenText:
+    """Counter of ordinary text inside documents that spells a special token.
+
+    Special tokens that contain the separator cannot occur inside a document, and are left out.
+    """
+
+    def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
+        from bpe.special_tokens import SpecialTokenMatcher
+
+        tokens = special_tokens
+        self.tokens = tuple(x for x in tokens if not separator or separator not in x.encode())
+        self._matcher = SpecialTokenMatcher({token: i for i, token in enumerate(self.tokens)})
+
+    def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
+        """Occurrences of each of `tokens`, from the left and not overlapping: int64[n_tokens]."""
+        counts = np.zeros(len(self.tokens), np.int64)
+        for token, found in self._matcher.occurrences(batch.buffer).items():
+            counts[self._matcher.ids[token]] = _count_inside(batch, token, found)
+        return counts
+
+
+def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
+    """Count the occurrences of `needle`, which begin at `found`, that lie in one document."""
+    from bpe.pretokenize.pretokenizer import find_all
+    from bpe.separated import places
+
+    # An odd one is the end of a document, an even one of what stands between two.
+    bound = np.searchsorted(batch.bounds, found, side="right")
+    if (found + len(needle) <= batch.bounds[bound]).all():
+        return int((bound & 1).sum())
+    # An occurrence that runs over an end may hide one that lies inside.
+    documents = (batch.buffer[start:end] for start, end in places(batch.bounds))
+    return sum(len(find_all(document, needle)) for document in documents)

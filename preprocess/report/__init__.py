@@ -1,0 +1,1 @@
+"""Report progress while a run works, and a summary at its end."""

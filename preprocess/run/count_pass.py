@@ -1,0 +1,299 @@
+"""Count the pre-tokens of the train documents and train a tokenizer on the counts.
+
+Workers count units; the calling thread takes their results in order. After an interruption, the
+pass is resumed from the last checkpoint in the journal (`Counted`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+from msgspec import Struct, field
+
+from preprocess.documents.batch import DocumentBatch
+from preprocess.report.progress import OutOfTimeError, Progress, Stage
+from preprocess.report.summary import LeftOut, check_has_documents, out_of_time
+from preprocess.reused_memory import ReusedMemory
+from preprocess.run import spill
+from preprocess.run.fingerprint import end_of_text_token
+from preprocess.run.journal import Journal
+from preprocess.run.memory_limit import bytes_for_tables, check_merging
+from preprocess.run.units import (
+    Executor,
+    resume_point_after,
+    run_numbered,
+    run_on_threads,
+    units_after,
+)
+from preprocess.settings.schema import TrainSettings
+from preprocess.sources import ResumePoint, Source, WorkUnit
+
+if TYPE_CHECKING:
+    from bpe import PretokenCounts, Tokenizer
+    from bpe.training.counts import Arrays, FrozenCounts
+
+_WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
+_COUNTS, _RUN = "counts-", "run-"  # prefixes of file names
+
+Numbered = tuple[int, WorkUnit]  # with the number of its source
+
+
+def train_tokenizer(
+    sources: Sequence[Source],
+    settings: TrainSettings,
+    journal: Journal,
+    progress: Progress,
+    left_out: LeftOut,
+    executor: Executor = run_on_threads,
+) -> Tokenizer:
+    """Count the pre-tokens of the documents but those of validation, then merge.
+
+    Counts are saved in the storage of the journal, and what was dropped is added to `left_out`.
+
+    Raises:
+        CorpusError: Text cannot be read, or an output would have no documents.
+        JournalError: The files of an earlier run are damaged.
+        OutOfTimeError: The time limit of the run is reached.
+    """
+    from bpe import Tokenizer, train_from_counts
+
+    counting = CountPass(sources, settings, journal, progress, executor)
+    counts = counting.run()
+    left_out.restore(counting.at.left_out)
+    check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
+    n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
+    with progress.stage("merging", n_merges, "merges") as stage:
+
+        def advance(done: int, total: int) -> None:
+            stage.advance(done - stage.done)
+            if done < total and progress.out_of_time():
+                raise OutOfTimeError(out_of_time(progress, "merging begins again from its counts"))
+
+        trained = train_from_counts(
+            counts, settings.vocab_size, special_tokens=settings.all_special_tokens,
+            tie_break=settings.tie_break, min_frequency=settings.min_frequency,
+            workers=settings.workers, progress=advance,
+        )
+    return Tokenizer.from_vocabulary(
+        trained.vocabulary, pattern=trained.pattern, tie_break=trained.tie_break,
+        eos_token=end_of_text_token(settings, None),
+    )
+
+
+class Counted(Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True):
+    """Checkpoint of counting: the position in the sources, and what was seen before it."""
+
+    source: int = 0  # the number of the source
+    after: ResumePoint | None = None  # the position in it, as `WorkUnit.after`; None: its start
+    is_all: bool = False  # nothing is left to count
+    file: str = ""  # the name of the file of counts; "": there is none
+    digest: str = ""  # the xxh3_128 of that file
+    n_words: int = 0  # number of pre-tokens in it
+    documents: int = 0  # number of documents that ended
+    validation: int = 0  # number of those that are validation
+    divided: bool = False  # documents are divided into train and validation
+    left_out: LeftOut = field(default_factory=LeftOut)
+    bytes: int = 0  # of the sources
+    seconds: float = 0.0
+    run: spill.Run | None = None  # written with this checkpoint; those of all belong together
+
+
+class CountUnits:
+    """Makes workers that count the pre-tokens of units.
+
+    Workers of this process add to `tables`, each to its own; those of another process, for tables
+    are not pickled, return the counts of each unit.
+    """
+
+    def __init__(
+        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts]
+    ) -> None:
+        self._like = pattern, special_tokens
+        self._tables: list[PretokenCounts] | None = tables
+        self._idle = tables[:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_tables": None, "_idle": []}
+
+    def __call__(self) -> Callable[[WorkUnit], tuple[DocumentBatch, FrozenCounts | None]]:
+        """Make a worker, which returns the batch of a unit without text, and maybe its counts."""
+        from bpe import PretokenCounts
+        from bpe.training.counts import sum_counts
+
+        memory = ReusedMemory(limit=4, largest=1 << 26)
+        own = self.own_table()
+
+        def count(unit: WorkUnit) -> tuple[DocumentBatch, FrozenCounts | None]:
+            batch = unit.read(memory.array)
+            chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
+            counts = PretokenCounts(*self._like) if own is None else own
+            counts.add(*chosen.joined())
+            unit.check_unchanged()
+            return batch.without_text(), sum_counts([counts]) if own is None else None
+
+        return count
+
+    def own_table(self) -> PretokenCounts | None:
+        """Return a table that no other worker has; None in another process. Any thread may call."""
+        from bpe import PretokenCounts
+
+        if self._tables is None:
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            # Not `self._tables[-1]`: another thread may append in between.
+            table = PretokenCounts(*self._like)
+            self._tables.append(table)
+            return table
+
+
+@dataclass
+class CountPass:
+    """The pass over the sources that counts the pre-tokens of all documents but validation.
+
+    Workers count in tables of their own, which are merged and saved at the end. Now and then they
+    pause while counts are saved as a checkpoint. When the tables exceed their memory, they are
+    saved as a run and emptied. Arguments and errors are those of `train_tokenizer`.
+    """
+
+    sources: Sequence[Source]
+    settings: TrainSettings
+    journal: Journal
+    progress: Progress
+    executor: Executor
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self._like = settings.pattern, tuple(settings.all_special_tokens)
+        self._tables: list[PretokenCounts] = []
+        self._is_over = False  # all units are counted
+        self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
+        checkpoints = self.journal.of(Counted)
+        self._runs = [each.run for each in checkpoints if each.run is not None]
+        self.at = checkpoints[-1] if checkpoints else Counted()
+        self.at.run = None
+
+    def run(self) -> FrozenCounts:
+        """Count what is left to count; return all counts."""
+        at, progress = self.at, self.progress
+        self._remove_leftovers()
+        if at.is_all:
+            progress.add_stage_before("counting", at.seconds, at.bytes, "B")
+            return self._saved()
+        if at.file:
+            self._merge(self._saved())
+        n_bytes = sum(source.n_bytes for source in self.sources)
+        with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
+            units, seconds = units_after(self.sources, at.source, at.after), 0.0
+            while not self._is_over:
+                self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
+                if self._is_over:
+                    ended = {"train": at.documents - at.validation}
+                    ended |= {"val": at.validation} if at.divided else {}
+                    for name, n in ended.items():
+                        check_has_documents(name, self.sources, n, at.documents, at.left_out)
+                began = time.monotonic()
+                self._checkpoint()
+                seconds = time.monotonic() - began
+                if not self._is_over and progress.out_of_time():
+                    raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
+            return self._merged()
+
+    def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
+        """Count until `seconds` have passed, the time limit is reached, or tables are full."""
+        at, paused, pause = self.at, False, time.monotonic() + seconds
+
+        def until_paused() -> Iterator[Numbered]:
+            while not paused:
+                if (numbered := next(units, None)) is None:
+                    self._is_over = True
+                    return
+                yield numbered
+
+        work = CountUnits(*self._like, self._tables)
+        counted = run_numbered(until_paused(), work, self.settings.workers, self.executor)
+        with closing(counted) as results:
+            for index, unit, (batch, counts) in results:
+                if counts is not None:
+                    self._merge(counts)
+                at.documents += batch.n_ended
+                if batch.in_validation is not None:
+                    at.divided = True
+                    at.validation += int(batch.in_validation[: batch.n_ended].sum())
+                at.left_out.add(batch)
+                at.source, at.after = resume_point_after(index, unit)
+                stage.advance(unit.n_bytes)
+                is_due = time.monotonic() >= pause or self.progress.out_of_time()
+                paused = is_due or self._is_full()
+        at.bytes, at.seconds = stage.done, stage.seconds
+
+    def _merge(self, counts: FrozenCounts) -> None:
+        """Add counts of another process or run; no worker of this process may have a table."""
+        from bpe import PretokenCounts
+
+        if not self._tables:
+            self._tables.append(PretokenCounts(*self._like))
+        self._tables[0].merge(counts)
+
+    def _is_full(self) -> bool:
+        return sum(table.n_bytes for table in self._tables) > self._most
+
+    def _checkpoint(self) -> None:
+        """Save counts: as a run if tables are full, or at the end if there are runs already."""
+        at, tables = self.at, self._tables
+        if tables and (self._is_full() or (self._is_over and self._runs)):
+            at.run = spill.write_run(self.journal.storage, f"{_RUN}{len(self._runs)}", tables)
+            self._runs.append(at.run)
+            tables.clear()
+        if at.run is not None or not self._is_over:
+            self._save([table.arrays() for table in tables])
+            at.run = None
+
+    def _merged(self) -> FrozenCounts:
+        """Merge the counts of all workers and runs, and save them."""
+        from bpe.training.counts import sum_counts
+
+        if self._runs:
+            counts = spill.merged(self.journal.storage, self._runs, self._like)
+        else:
+            counts = sum_counts(self._tables)
+        self.at.is_all = True
+        self._save([counts.arrays()])
+        for run in self._runs:
+            self.journal.storage.remove(run.file)
+        return counts
+
+    def _save(self, pieces: Sequence[Arrays]) -> None:
+        """Write counts, concatenated, and then the checkpoint."""
+        at, before = self.at, self.at.file
+        at.file = at.digest = ""
+        at.n_words = sum(len(counts) for _, _, counts in pieces)
+        if pieces:
+            content = spill.written(pieces)
+            name = "all" if at.is_all else f"{at.source}-{at.bytes}"
+            at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
+            self.journal.storage.put(at.file, content)
+        self.journal.append(at)
+        if before and before != at.file:
+            self.journal.storage.remove(before)
+
+    def _saved(self) -> FrozenCounts:
+        """Read the counts of the checkpoint."""
+        at = self.at
+        content = self.journal.storage.get(at.file)
+        return spill.counts_in(content, at.n_words, at.digest, at.file, self._like)
+
+    def _remove_leftovers(self) -> None:
+        """Remove files that do not belong to the last checkpoint."""
+        known = {self.at.file}
+        if not self.at.is_all:
+            known.update(run.file for run in self._runs)
+        for name in self.journal.storage.names():
+            if name.startswith((_COUNTS, _RUN)) and name not in known:
+                self.journal.storage.remove(name)

@@ -1,0 +1,446 @@
+"""The files of one run: begun, resumed, refused, or found to be finished already.
+
+Nothing gets a final name before everything is complete and on disk. Then old manifests are removed
+first and new ones come last, so that no manifest ever describes files that are not its own. An
+interrupted run leaves its work directory, which the same command resumes and no other command
+touches without --overwrite. A run that was refused because of its text leaves nothing, for no
+command could resume it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import xxhash
+from msgspec import Struct
+
+from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
+from preprocess.dataset import columns
+from preprocess.dataset.columns import TokenFileError, manifest_name
+from preprocess.dataset.manifest import Manifest
+from preprocess.report.progress import logger
+from preprocess.report.summary import LeftOut
+from preprocess.run.fingerprint import Record, differences
+from preprocess.run.journal import FORMAT_VERSION, Journal, JournalError
+from preprocess.settings.schema import BuildSettings
+from preprocess.storage import (
+    JOURNAL_FILE,
+    DamagedStateError,
+    Files,
+    OutputError,
+    Storage,
+    open_storage,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from bpe import Tokenizer
+    from bpe.text_tokenizer import AnyTokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+STATS_FORMAT = "tokenbin-stats"
+
+
+class Stats(Struct, kw_only=True):
+    """What later runs read of a stats.json; earlier versions may lack keys."""
+
+    made_from: Record | None = None
+    manifests: dict[str, str | None] = {}  # name of a manifest -> its xxh3_128
+    settings: dict[str, Any] | None = None
+    fingerprint: str | None = None  # of a tokenizer that was trained alone
+
+
+class Begun(Struct, tag_field="kind", tag="begun"):
+    """The first entry of a journal: the record of the run."""
+
+    format_version: int
+    made_from: Record
+    overwrite: bool
+
+
+class Trained(Struct, tag_field="kind", tag="trained", forbid_unknown_fields=True):
+    """The tokenizer is trained and saved."""
+
+    fingerprint: str  # the sha256 of its file
+    left_out: LeftOut  # by counting
+    stages: list[dict[str, Any]]  # so far, as `Stage.facts`
+
+
+class Finishing(Struct, tag_field="kind", tag="finishing"):
+    """Only final names are missing; the arguments of `Storage.publish`."""
+
+    names: list[str]
+    last: list[str]
+    gone: list[str]
+
+
+class Outputs:
+    """The files of one run in one directory; as a context manager it holds the directory's lock.
+
+    Args:
+        location: The directory; created if it does not exist.
+        name: The name of the work directory inside it.
+        made_from: The record of the run.
+        overwrite: Whether existing files may be replaced, and an unfinished run be given up.
+
+    Attributes:
+        storage: Holds everything that has no final name.
+        journal: What was done; of use inside the `with`.
+        overwrite: As given.
+        resumed: Whether an earlier run of the same command is resumed.
+
+    Raises:
+        OutputError: The directory cannot be written or is locked, or has an unfinished run of
+            something else.
+        JournalError: The journal of the unfinished run is damaged.
+    """
+
+    journal: Journal
+
+    def __init__(self, location: str, name: str, made_from: Record, overwrite: bool) -> None:
+        self.storage = open_storage(location, name)
+        self.storage.check_writable()
+        self.overwrite, self.resumed, self._made_from = overwrite, False, made_from
+        self._small, self._data, self._manifests = list[str](), list[str](), list[str]()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.storage)
+            self._open()
+            stack.pop_all()
+        return self
+
+    def _open(self) -> None:
+        try:
+            self.journal = Journal(self.storage)
+            begun = self.journal.last(Begun)
+            if self.journal.entries and begun is None:
+                raise JournalError(
+                    f"{JOURNAL_FILE}: does not say what was begun; start anew (--overwrite)"
+                )
+            if begun is not None and self._resumes(begun):
+                self.resumed = True
+                return
+        except (JournalError, OutputError):
+            if not self.overwrite:
+                raise
+        self.storage.clear()
+        self.journal = Journal(self.storage)
+
+    def _resumes(self, begun: Begun) -> bool:
+        """Return True if this run resumes the one that wrote `begun`, False if it replaces it."""
+        work = self.storage.where()
+        if begun.format_version != FORMAT_VERSION:
+            raise JournalError(
+                f"{work}: an unfinished run of another version of tokenbin; finish it with that"
+                " one, or start anew (--overwrite)"
+            )
+        changed = differences(begun.made_from, self._made_from)
+        # A run that was to overwrite is resumed with --overwrite; others start anew with it.
+        if self.overwrite and (changed or not begun.overwrite):
+            return False
+        if changed:
+            raise OutputError(
+                f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
+                " the command that it was to finish it, choose another directory or name, or give"
+                " it up and start anew (--overwrite)"
+            )
+        return True
+
+    def begin(self) -> None:
+        """Write the first entry of the journal, if this is a new run."""
+        if not self.resumed:
+            self.journal.append(Begun(FORMAT_VERSION, self._made_from, self.overwrite))
+
+    def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
+        """Write a tokenizer and its configuration."""
+        put_tokenizer(self.storage, tokenizer, file_name)
+        self._small += names_of_tokenizer(file_name)
+
+    def trained(self, file_name: str, fingerprint: str) -> Tokenizer:
+        """Return the tokenizer that an earlier run trained and wrote.
+
+        Raises:
+            JournalError: Its file is not what it was.
+        """
+        from bpe import Tokenizer
+
+        if _sha256(self.storage.get(file_name)) != fingerprint:
+            raise JournalError(
+                f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
+                " gone; start anew (--overwrite)"
+            )
+        self._small += names_of_tokenizer(file_name)
+        return Tokenizer.from_file(self.storage.path(file_name))
+
+    def add_token_file(self, name: str, manifest: Manifest) -> None:
+        """Register NAME.json and the files that it describes for `commit`."""
+        self._data += [file.name for file in manifest.files(name)]
+        self._manifests.append(manifest_name(name))
+
+    def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
+        """Write a stats.json."""
+        content = {
+            "format": STATS_FORMAT,
+            "made_from": msgspec.to_builtins(self._made_from),
+            "manifests": {each: _digest(self.storage.get(each)) for each in self._manifests},
+            **stats,
+        }
+        self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
+        self._small.append(name)
+
+    def commit(self) -> None:
+        """Give everything its final name; the writers were finished before."""
+        names, last = [*self._small, *self._data], self._manifests
+        replaced: set[str] = set()
+        for name in last:
+            if (text := self.storage.finished.get(name)) is not None:
+                # That it is one of ours was checked before any work was done.
+                manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
+                replaced |= {file.name for file in manifest.files(Path(name).stem)}
+        entry = Finishing(names, last, sorted(replaced - {*names, *last}))
+        self.journal.append(entry)
+        self._publish(entry)
+
+    def commit_again(self) -> bool:
+        """Resume a `commit` that was interrupted; return False if there was none."""
+        entry = self.journal.last(Finishing)
+        if entry is not None:
+            self._publish(entry)
+        return entry is not None
+
+    def _publish(self, entry: Finishing) -> None:
+        self.storage.publish(entry.names, entry.last, entry.gone)
+        self.storage.clear()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        try:
+            self.journal.__exit__(kind, error, traceback)
+            if error is not None:
+                self._keep_or_clear(error)
+        finally:
+            self.storage.__exit__(kind, error, traceback)
+
+    def _keep_or_clear(self, error: object) -> None:
+        """Keep the work directory if the same command can resume it, and report which."""
+        is_unavailable = isinstance(error, UnavailableError)
+        if isinstance(error, (CorpusError, TrainingError)) and not is_unavailable:
+            self.storage.clear()
+            if self.journal.n_entries > 1:
+                logger.warning(
+                    "what was done is given up: the same command would come to this again, and one"
+                    " with other text or settings could not go on with it"
+                )
+        elif isinstance(error, DamagedStateError):
+            # The message says to start anew with --overwrite, and a run that has that option
+            # already would resume itself with the same damage for ever.
+            if self.overwrite:
+                self.storage.clear()
+                logger.warning(
+                    "what was done is damaged and was given up (--overwrite): the same command"
+                    " starts anew"
+                )
+        elif self.storage.names():
+            when = (
+                ", when the file is as it was, with its time (cp -p); without it, or with what it"
+                " is now, start anew (--overwrite)"
+            )
+            logger.warning(
+                "what was done is kept in %s: the same command goes on there%s",
+                self.storage.where(), when if is_unavailable else "",
+            )
+
+
+# --- tokenizer files ---
+
+
+def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
+    """Write a tokenizer and its configuration into a storage.
+
+    Raises:
+        OutputError: That failed, there or in the directory of temporary files.
+    """
+    where = Path(storage.finished.where(file_name))
+    with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+        tokenizer.save(Path(directory, file_name))
+        for path in sorted(Path(directory).iterdir()):
+            storage.put(path.name, path.read_bytes())
+
+
+def names_of_tokenizer(file_name: str) -> list[str]:
+    """Return the files of a tokenizer in the order of writing: its configuration, then itself."""
+    return [f"{Path(file_name).stem}_config.json", file_name]
+
+
+def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
+    """Refuse to replace a configuration without a tokenizer, which may not be one of ours.
+
+    Raises:
+        OutputError: There is one, and it may not be replaced.
+    """
+    configuration, _ = names_of_tokenizer(name)
+    is_alone = files.size(configuration) is not None and files.size(name) is None
+    if is_alone and not overwrite:
+        raise OutputError(
+            f"{files.where(configuration)}: exists without {name} and would be replaced; move it"
+            " away, choose another name or directory, or replace it (--overwrite)"
+        )
+
+
+def saves_tokenizer(
+    files: Files, tokenizer: AnyTokenizer | None, settings: BuildSettings
+) -> bool:
+    """Return True if a build has to write a tokenizer.json; `tokenizer` is None if it trains one.
+
+    Raises:
+        OutputError: Another tokenizer, or a configuration, exists and may not be replaced.
+    """
+    from bpe import load_tokenizer
+
+    check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
+    if files.size(TOKENIZER_FILE) is None:
+        return True
+    path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
+    if tokenizer is not None and settings.tokenizer is not None:
+        if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
+            return False
+        with suppress(TokenizerFileError):  # Whatever it is, it is not this tokenizer.
+            if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
+                return False
+    if not settings.overwrite:
+        raise OutputError(
+            f"{where}: another tokenizer is there, and the token files beside it may need it; use"
+            f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
+        )
+    return True
+
+
+# --- outputs of earlier runs ---
+
+
+def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file whose "format" is as given; None if there is none."""
+    try:
+        content = json.loads(files.get(name) or b"null")
+    except (ValueError, OutputError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == format_name else None
+
+
+def stats_in(files: Files, name: str) -> dict[str, Any] | None:
+    """Return the content of a stats.json of ours; None if there is none."""
+    return object_in(files, name, STATS_FORMAT)
+
+
+def read_stats(files: Files, name: str) -> Stats | None:
+    """Return what later runs read of a stats.json; None if there is none that they can read."""
+    try:
+        return msgspec.convert(stats_in(files, name), Stats | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def _sha256(content: bytes | None) -> str:
+    return hashlib.sha256(content or b"").hexdigest()
+
+
+def _digest(content: bytes | None) -> str | None:
+    return None if content is None else xxhash.xxh3_128_hexdigest(content)
+
+
+def finished_from(
+    files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
+) -> Record | None:
+    """Return the record of the run that finished outputs.
+
+    Args:
+        files: Where they would be.
+        stats_file: The name of the stats.json of their run.
+        token_files: NAME of each token file.
+        tokenizer: The name of a tokenizer that was trained alone.
+
+    Returns:
+        None if there are none, or they are not those that stats.json describes.
+    """
+    stats = read_stats(files, stats_file)
+    if stats is None:
+        return None
+    for name in map(manifest_name, token_files):
+        content = files.get(name)
+        if content is None or stats.manifests.get(name) != _digest(content):
+            return None
+    if tokenizer is not None and stats.fingerprint != _sha256(files.get(tokenizer)):
+        return None
+    return stats.made_from
+
+
+def check_outputs_absent(
+    files: Files,
+    token_files: Sequence[str],
+    stats_file: str,
+    overwrite: bool,
+    why: str = "",
+    shards: bool = False,
+) -> None:
+    """Check before any work is done that the outputs can be put in place.
+
+    Raises:
+        OutputError: Something else has the name of the stats.
+        TokenFileError: As `check_token_file_absent`.
+    """
+    for name in token_files:
+        check_token_file_absent(files, name, overwrite, why, shards)
+    if files.size(stats_file) is not None and stats_in(files, stats_file) is None:
+        raise OutputError(
+            f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
+            " alone; move it away or choose another directory or name"
+        )
+
+
+def check_token_file_absent(
+    files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
+) -> None:
+    """Check before any work is done that the files of NAME replace no others.
+
+    Args:
+        files: Where the files would be.
+        name: NAME of the files.
+        overwrite: Whether files may be replaced.
+        why: More about what is there.
+        shards: Whether there will be shards, so that no existing ones may be there.
+
+    Raises:
+        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
+    """
+    manifest = manifest_name(name)
+    names = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
+    if shards:
+        suffixes = "|".join(column.name for column in columns.COLUMNS)
+        shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")
+        names += filter(shard.fullmatch, files.names())
+    for each in names:
+        if files.size(each) is None:
+            continue
+        where = files.where(each)
+        if each == manifest:
+            try:
+                Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
+            except TokenFileError as error:
+                raise TokenFileError(
+                    f"{where}: exists and is not a manifest that this tokenbin wrote, so it is left"
+                    " alone; move it away or choose another directory or name"
+                ) from error
+        if not overwrite:
+            raise TokenFileError(
+                f"{where}: exists; {why}choose another directory or name, or overwrite it"
+                " (--overwrite)"
+            )

@@ -1,0 +1,170 @@
+"""End a command that does not end by itself: after a signal, or when a worker hangs.
+
+A signal ends the process within about a second. The main thread raises `Stopped` and closes
+everything in order. It cannot while it is in a kernel, compiles kernels or waits for a worker. So
+another thread receives each signal, waits a little, and then exits the process. What is in the
+journal is on the disk by then; the rest is lost as in a power cut: see `preprocess.run.journal`.
+
+A thread cannot be ended alone. So if a worker takes longer for a unit than any text needs (in a
+kernel, a library, or a read that the disk never answers), the process reports the text and exits.
+If another program called `build`, the text is only reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+SECONDS = 0.8
+PATIENCE = 600.0  # seconds that any unit may take: kernels are compiled, the machine is busy
+BYTES_A_SECOND = 10_000  # of a unit per further second; the slowest tokenizer does many times more
+TICK = 5.0
+HUNG_CODE = 4
+
+logger = logging.getLogger("preprocess")
+_is_command = False
+
+
+class Stopped(BaseException):
+    """Signal `number` asks the process to end; like KeyboardInterrupt it is no Exception."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number))
+        self.number = number
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and workers that hang end what happens inside the `with`.
+
+    Raises:
+        Stopped: One of the signals came.
+    """
+    global _is_command
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # A process that was started in the background ignores SIGINT, and still does so.
+    numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(reading, over, set(numbers)), daemon=True).start()
+    before = {number: signal.signal(number, _stop) for number in numbers}
+    fd_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _is_command = True
+    try:
+        yield
+    finally:
+        _is_command = False
+        over.set()
+        signal.set_wakeup_fd(fd_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writing)  # ends the watcher, which closes the other end
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
+    """Exit the process if it does not end by itself after a signal; for a thread of its own."""
+    with os.fdopen(reading, "rb", buffering=0) as signals:
+        while received := signals.read(1):
+            number = received[0]
+            if number in numbers and not over.wait(SECONDS):
+                _exit(
+                    "something was in the middle of a unit and not waited for; what was done before"
+                    " is kept: the same command goes on there",
+                    f"stopped ({signal.strsignal(number)})",
+                    128 + number,
+                )
+
+
+def _exit(state: str, error: str, code: int) -> NoReturn:
+    print(f"tokenbin: {state}\ntokenbin: error: {error}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+@dataclass(repr=False, eq=False)
+class _WatchedUnit:
+    """A unit that a worker has."""
+
+    where: str
+    n_bytes: int
+    seconds: float = 0.0  # so far
+
+
+class Watch:
+    """Notices units that are never finished: calls `hangs` once with the text and the seconds.
+
+    Time is counted in ticks: none passes while the process is stopped or the machine sleeps.
+    """
+
+    def __init__(self, hangs: Callable[[str, float], None]) -> None:
+        self._hangs = hangs
+        # Without a lock: a signal may raise anywhere in the main thread, and would leave it locked.
+        self._units: set[_WatchedUnit] = set()
+
+    @contextmanager
+    def over(self, where: str, n_bytes: int) -> Iterator[None]:
+        """Watch a unit, text of `n_bytes` at `where`, inside the `with`."""
+        unit = _WatchedUnit(where, n_bytes)
+        self._units.add(unit)
+        try:
+            yield
+        finally:
+            self._units.discard(unit)
+
+    def tick(self) -> None:
+        """Count `TICK` seconds more."""
+        for unit in tuple(self._units):
+            unit.seconds += TICK
+            if unit.seconds > PATIENCE + unit.n_bytes / BYTES_A_SECOND:
+                self._units.discard(unit)
+                self._hangs(unit.where, unit.seconds)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Return a watch whose time passes inside the `with`."""
+    watch = Watch(_report_or_exit)
+    with repeating(watch.tick, TICK):
+        yield watch
+
+
+@contextmanager
+def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds in another thread inside the `with`."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _report_or_exit(where: str, seconds: float) -> None:
+    hung = f"a worker hangs: for {seconds / 60:,.0f} minutes it has not come back from {where}"
+    logger.error("%s", hung, extra={"only_file": _is_command})
+    if _is_command:
+        _exit(
+            "what was done before is kept: the same command goes on there; if a worker hangs at the"
+            " same place again, see to the disk, or leave that text out and report it",
+            hung,
+            HUNG_CODE,
+        )

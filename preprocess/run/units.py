@@ -1,0 +1,76 @@
+"""Work units of several sources: iterate over them, resume after any, run work on them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Protocol, TypeVar
+
+from bpe.parallel import run_in_order
+from preprocess.run.signals import watching
+from preprocess.sources import ResumePoint, Source, WorkUnit
+
+Result = TypeVar("Result")
+MakeWork = Callable[[], Callable[[WorkUnit], Result]]
+
+
+def units_after(
+    sources: Sequence[Source], first: int, after: ResumePoint | None
+) -> Iterator[tuple[int, WorkUnit]]:
+    """Yield the units after a place in the source `first`, each with the number of its source."""
+    for index in range(first, len(sources)):
+        for unit in sources[index].units(after if index == first else None):
+            yield index, unit
+
+
+def resume_point_after(index: int, unit: WorkUnit) -> tuple[int, ResumePoint | None]:
+    """Return the number of a source and the place in it after a unit of the source `index`."""
+    return (index + 1, None) if unit.after is None else (index, unit.after)
+
+
+class Executor(Protocol):
+    """Runs work on units as `bpe.parallel.run_in_order`; units, `make_work` and results pickle."""
+
+    def __call__(
+        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
+    ) -> Generator[Result, None, None]:
+        """Yield the result of every unit, in order."""
+
+
+def run_on_threads(
+    units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
+) -> Generator[Result, None, None]:
+    """Run work on threads of this process; report units that hang."""
+
+    def make() -> Callable[[WorkUnit], Result]:
+        work = make_work()
+
+        def watched(unit: WorkUnit) -> Result:
+            with watch.over(unit.where, unit.n_bytes):
+                return work(unit)
+
+        return watched
+
+    with watching() as watch, closing(run_in_order(units, make, workers)) as results:
+        yield from results
+
+
+def run_numbered(
+    numbered: Iterable[tuple[int, WorkUnit]], make_work: MakeWork[Result], workers: int,
+    executor: Executor,
+) -> Generator[tuple[int, WorkUnit, Result], None, None]:
+    """Yield (number of the source, unit, result) for every unit, in order."""
+    under_way: deque[tuple[int, WorkUnit]] = deque()
+
+    def units() -> Iterator[WorkUnit]:
+        for each in numbered:
+            under_way.append(each)
+            yield each[1]
+
+    def with_unit(result: Result) -> tuple[int, WorkUnit, Result]:
+        return *under_way.popleft(), result
+
+    with closing(executor(units(), make_work, workers)) as results:
+        # Not a loop, which would keep a result and its memory while the next is waited for.
+        yield from map(with_unit, results)

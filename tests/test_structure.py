@@ -1,0 +1,169 @@
+"""The structure of the code: who imports whom, sizes, files that documents name, light imports."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Not loaded before something needs them.
+HEAVY = {"numba", "llvmlite", "pyarrow", "tiktoken", "tokenizers", "torch", "transformers", "regex"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of both packages."""
+    paths = [path for package in ("bpe", "preprocess") for path in (ROOT / package).rglob("*.py")]
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
+MODULES = modules()
+
+
+def imports_of(name: str) -> set[str]:
+    """The modules of ours that a module imports anywhere in its text, for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name} has a relative import; spell it out"
+            assert node.module is not None
+            for alias in node.names:  # `from package import module` imports the module
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return {module for module in found if module in MODULES}
+
+
+def layers() -> list[str]:
+    """The rows of the table in docs/architecture.md."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    return text.partition("```text\n")[2].partition("```")[0].splitlines()
+
+
+LAYER_OF = {room: layer for layer, row in enumerate(layers()) for room in row.split()}
+
+
+def room_of(name: str) -> str:
+    """The package of a module, or the module itself beside the packages of `bpe` and others."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    return name if package in ("bpe", "preprocess", "bpe.kernels") else package
+
+
+def test_every_room_has_a_layer() -> None:
+    assert sorted({room_of(name) for name in MODULES}) == sorted(LAYER_OF)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_go_downward(name: str) -> None:
+    room = room_of(name)
+    others = {other for other in imports_of(name) if room_of(other) != room}
+    assert {other for other in others if LAYER_OF[room_of(other)] >= LAYER_OF[room]} == set()
+
+
+def test_no_modules_import_one_another() -> None:
+    list(TopologicalSorter({name: imports_of(name) for name in MODULES}).static_order())
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_files_and_functions_are_short(name: str) -> None:
+    text = MODULES[name].read_text("utf-8")
+    assert len(text.splitlines()) <= 500
+    most = 150 if name.startswith("bpe.kernels.") else 80
+    lengths = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {function: n for function, n in lengths.items() if n > most} == {}
+
+
+@pytest.mark.parametrize(
+    "path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name
+)
+def test_files_that_documents_name_exist(path: Path) -> None:
+    text = path.read_text("utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    linked = [path.parent / link for link in links if "://" not in link]
+    named = re.findall(r"`((?:bpe|preprocess|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`", text)
+    assert [each for each in [*linked, *(ROOT / x for x in named)] if not each.exists()] == []
+
+
+def test_bpe_knows_nothing_of_corpora() -> None:
+    for name in MODULES:
+        if name.partition(".")[0] == "bpe":
+            assert all(other.partition(".")[0] == "bpe" for other in imports_of(name))
+
+
+def test_sampling_knows_only_the_token_file() -> None:
+    allowed = {
+        "bpe.errors",
+        "bpe.files.locations",
+        "preprocess.dataset.columns",
+        "preprocess.dataset.reader",
+        "preprocess.dataset.shards",
+        "preprocess.reused_memory",
+    }
+    for name in MODULES:
+        if name == "preprocess.sampling":
+            assert imports_of(name) <= allowed
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that are loaded in a new process after `code`."""
+    code += "\nimport json, sys; print(json.dumps([*sys.modules]))"
+    environment = {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import bpe",
+        "import preprocess",
+        "import preprocess.cli",
+        "from preprocess import get_batch, open_tokens",
+        "import numpy, preprocess; preprocess.get_batch(numpy.arange(9), 2, 3)",
+    ],
+)
+def test_heavy_packages_wait_until_they_are_needed(code: str) -> None:
+    assert not loaded_by(code) & HEAVY
+
+
+@pytest.mark.parametrize("code", ["import bpe", "import preprocess", "import preprocess.cli"])
+def test_numpy_waits_too(code: str) -> None:
+    assert "numpy" not in loaded_by(code)
+
+
+def test_who_samples_never_loads_the_builder() -> None:
+    loaded = loaded_by("from preprocess import get_batch")
+    ours = {name for name in loaded if name.partition(".")[0] in ("bpe", "preprocess")}
+    assert ours == {
+        "bpe",
+        "bpe.errors",
+        "bpe.files",
+        "bpe.files.locations",
+        "preprocess",
+        "preprocess.dataset",
+        "preprocess.dataset.columns",
+        "preprocess.dataset.manifest",
+        "preprocess.dataset.reader",
+        "preprocess.dataset.shards",
+        "preprocess.reused_memory",
+        "preprocess.sampling",
+    }
+
+
+@pytest.mark.parametrize("package", ["bpe", "preprocess"])
+def test_public_names_exist(package: str) -> None:
+    code = f"import {package} as p; assert all(hasattr(p, n) for n in p.__all__), p.__all__"
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, check=True)
