@@ -74,13 +74,13 @@ test-all: $(all)
 	$(run) -m pytest -n 2 $(ARGS)
 
 torture: $(dev)
-	$(run) tests/torture.py $(ARGS)
+	$(run) tests/support/torture.py $(ARGS)
 
 fuzz: $(dev)
-	$(run) tests/fuzz.py $(ARGS)
+	$(run) tests/support/fuzz.py $(ARGS)
 
 coverage: $(dev)
-	NUMBA_DISABLE_JIT=1 $(run) -m coverage run -m pytest -q tests/test_kernels.py
+	NUMBA_DISABLE_JIT=1 $(run) -m coverage run -m pytest -q tests/kernels/test_kernels.py
 	$(run) -m coverage report --show-missing
 
 lint: $(dev)

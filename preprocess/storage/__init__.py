@@ -3,7 +3,7 @@
 A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to a work area of
 its own until `publish` gives files their final names; `publish` may be interrupted anywhere and
 repeated. docs/durability.md describes this commit protocol, also for a store of objects;
-tests/test_storage.py has such a store in memory.
+tests/faults/test_storage.py has such a store in memory.
 """
 
 from __future__ import annotations

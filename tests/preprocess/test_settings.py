@@ -21,7 +21,7 @@ from preprocess.settings import schema
 from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("docs_options", ROOT / "docs" / "options.py")
 docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(docs)

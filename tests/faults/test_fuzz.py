@@ -1,4 +1,4 @@
-"""A little of tests/fuzz.py: damaged and hostile files, read or refused."""
+"""A little of tests/support/fuzz.py: damaged and hostile files, read or refused."""
 
 from __future__ import annotations
 

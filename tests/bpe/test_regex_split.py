@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from engines import differs_in_tiktoken
+from engines import differs_in_tiktoken, pieces, splitting
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nasty import SAMPLES, nasty_texts, pattern_texts
+from nasty import SAMPLES, nasty_texts, pattern_texts, regex_texts, regexes
 
 from bpe import reference
 from bpe.errors import EncodingError, PatternError
@@ -19,29 +17,6 @@ from bpe.pretokenize import regex_splitter as regex_split
 from bpe.pretokenize.patterns import PATTERNS, from_huggingface
 from bpe.pretokenize.pretokenizer import Pretokenizer
 from bpe.pretokenize.regex_splitter import RegexSplitter
-
-
-def pieces(splitter: RegexSplitter, texts: list[str]) -> list[list[str]]:
-    """Return the pieces of each of several texts that stand one after the other."""
-    encoded = [text.encode() for text in texts]
-    data = b"".join(encoded)
-    offsets = np.cumsum([0, *map(len, encoded)])
-    bits = np.zeros((len(data) // 64 + 1) * 64, np.uint8)
-    bits[offsets] = 1
-    starts = np.packbits(bits, bitorder="little").view(np.uint64)
-    splitter.refine(np.frombuffer(data, np.uint8), starts)
-    places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
-    result = []
-    for first, stop in pairwise(offsets):
-        inside = [*places[(places >= first) & (places < stop)].tolist(), int(stop)]
-        cut = pairwise(inside)
-        result.append([data[i:j].decode() for i, j in cut] if first < stop else [])
-    return result
-
-
-def splitting(splitter: RegexSplitter) -> Callable[[str], list[str]]:
-    return lambda text: pieces(splitter, [text])[0]
-
 
 TIKTOKENS = {name: RegexSplitter(text, "tiktoken") for name, text in PATTERNS.items()}
 
@@ -60,33 +35,8 @@ def test_long_text_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pieces(TIKTOKENS["llama3"], texts) == [reference.split(t, "llama3") for t in texts]
 
 
-_atom = st.sampled_from(
-    ["a", "b", "'", "1", r"\s", r"\S", r"\d", r"\p{L}", r"\p{Lu}", r"\P{N}", r"\p{M}", r"\p{P}",
-     r"\p{S}", r"\p{Zs}", "[a-c]", "[^a]", r"[^\s\p{L}]", r"[\r\n]", ".", "(?i:s)", "(?i:'ll|k)",
-     r"\n", r"\x41", r"(?!a)b", r"(?=\S)\p{L}", "(?<=a)b", "(?<!b)a", "(?>a+)b"]
-)  # fmt: skip
-_quantified = st.builds(
-    lambda atom, quantifier: f"(?:{atom}){quantifier}",
-    _atom,
-    st.sampled_from(
-        ["", "+", "*", "?", "{2}", "{1,3}", "{2,}", "+?", "*?", "??", "++", "*+", "?+"]
-    ),
-)
-_regex = st.lists(
-    st.lists(_quantified, min_size=1, max_size=3).map("".join), min_size=1, max_size=3
-).map("|".join)
-_text = st.lists(
-    st.one_of(
-        st.text("abAB'sSlL1 \n.", max_size=8),
-        st.sampled_from(SAMPLES),
-        st.characters(exclude_categories=["Cs"]),
-    ),
-    max_size=8,
-).map("".join)  # fmt: skip
-
-
 @settings(max_examples=250)
-@given(_regex, st.lists(_text, max_size=6))
+@given(regexes, st.lists(regex_texts, max_size=6))
 def test_any_regex_splits_as_in_tiktoken(regex: str, texts: list[str]) -> None:
     # A last choice that takes any character, so that nothing is lost.
     regex += r"|[\s\S]"

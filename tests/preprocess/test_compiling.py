@@ -18,7 +18,7 @@ from preprocess.run import compiling
 
 pytestmark = pytest.mark.skipif(jit.DISABLE_JIT, reason="uncompiled there is nothing to compile")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 STAGES = ["counting", "merging", "encoding train"]
 
 # The process that compiles is killed at once; at the end none is left.

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nasty import nasty_text
-from test_word_level import word_texts
+from nasty import nasty_text, word_texts
 
 from bpe.word_level import SPECIAL_TOKENS, WordLevelTokenizer, create_vocabulary
 

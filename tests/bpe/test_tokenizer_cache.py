@@ -25,7 +25,7 @@ from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import TokenizerParts, save
 from bpe.vocabulary import AddedToken, Vocabulary
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MERGES = trained.merges()[:200]
 RANKS = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"abc": 257, b"bc": 258}
 VOCABULARIES = {

@@ -30,7 +30,7 @@ from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.storage import LocalStorage
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 END = "<|endoftext|>"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nasty import nasty_text, nasty_texts
+from nasty import MARKS, nasty_texts, word_texts
 
 from bpe.errors import (
     EncodingError,
@@ -27,19 +27,7 @@ from bpe.word_level import (
     split,
 )
 
-MARKS = ",.:;?_!\"()'"
 TEXT = 'The cat -- a "small" one -- sat on the mat; did it?'
-
-# What the splitting rule tells apart, more often than nasty text has it.
-word_texts = st.lists(
-    st.one_of(
-        st.sampled_from([*MARKS, "-", "--", "---", " ", "\n", "\u3000", "\x1c", "a", "b-", "Ab"]),
-        st.sampled_from([*SPECIAL_TOKENS, "<|", "|>", "<|endof", "text|>"]),
-        nasty_text(max_pieces=2),
-    ),
-    max_size=12,
-).map("".join)
-
 
 def plain_split(text: str) -> list[str]:
     """Return the words of a text, character by character."""

@@ -14,7 +14,6 @@ from typing import Any, Self
 import faults
 import pytest
 import torture
-from test_resume import Stopping
 
 from bpe.files.locations import LocationError
 from preprocess import build
@@ -123,8 +122,9 @@ def test_a_build_on_objects_is_interrupted_resumed_and_verified(
         "preprocess.storage.LocalStorage", lambda at, run: ObjectStorage(objects, run, cache)
     )
     for stage in ("counting", "merging", "encoding train and val"):
+        progress = faults.Stopping(stage, 0 if stage == "merging" else 3)
         with pytest.raises(faults.CutOff):
-            build(**options, out="memory", progress=Stopping(stage, 0 if stage == "merging" else 3))
+            build(**options, out="memory", progress=progress)
         assert {key.partition(":")[0] for key in objects} == {"build"}
     publish = ObjectStorage.publish
 

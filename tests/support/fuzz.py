@@ -1,12 +1,12 @@
 """Damaged and hostile files, for as long as one likes: documented errors, soon, in bounded memory.
 
-    python tests/fuzz.py --minutes 60 --seed 1
+    python tests/support/fuzz.py --minutes 60 --seed 1
 
 Law: whatever stands in a tokenizer.json, a manifest, a journal or a .docs, its readers give a
 result or raise what they document, a `TokenbinError`; they take seconds of a processor at most, and
 no more than `MEMORY` on top of what the process has. `verify` reports every damage, with the very
 blocks. Hypothesis draws the files; what fails is made small and printed, and the exit code is 1.
-The suite does a little of it: tests/test_fuzz.py.
+The suite does a little of it: tests/faults/test_fuzz.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import trained

@@ -12,7 +12,6 @@ import faults
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from test_resume import Stopping
 
 from bpe import Tokenizer, train_bpe
 from preprocess.documents.batch import DocumentBatch, ReadOptions
@@ -115,7 +114,7 @@ def test_three_outputs_of_any_kind(
 
     wanted, whole = run("peace", Progress())
     with pytest.raises(faults.CutOff):
-        run("cut", Stopping("encoding short and middle and long"))
+        run("cut", faults.Stopping("encoding short and middle and long"))
     assert run("cut", Progress())[0] == wanted
     again, report = run("cut", Progress())  # finished: nothing is encoded
     assert json.dumps(again, default=str) == json.dumps(wanted, default=str)

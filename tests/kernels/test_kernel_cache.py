@@ -16,7 +16,7 @@ import bpe
 from bpe import reference
 from bpe.kernels.runtime import jit
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 FIND = """
 import numpy as np

@@ -1,6 +1,6 @@
 """Builds that are killed again and again end in the bytes of one that was left in peace.
 
-    python tests/torture.py --builds 200 --seed 1
+    python tests/support/torture.py --builds 200 --seed 1
 
 Every build is killed with SIGKILL at random moments, either at a call that changes the disk (when a
 write was half done) or after a random time, and started again with the same command; the workers
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import faults
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torture
 import written
-from test_resume import Stopping
 
 from preprocess import build, open_tokens
 from preprocess.check.verify import verify
@@ -44,8 +43,9 @@ def test_a_column_is_one_entry(
     build(**options, out=tmp_path / "plain")
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
     build(**options, out=tmp_path / "whole")
+    progress = faults.Stopping("encoding train and val", 4)
     with pytest.raises(faults.CutOff):
-        build(**options, out=tmp_path / "resumed", progress=Stopping("encoding train and val", 4))
+        build(**options, out=tmp_path / "resumed", progress=progress)
     build(**options, out=tmp_path / "resumed")
     assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
     file = open_tokens(tmp_path / "whole" / "train.json")
@@ -116,7 +116,7 @@ def test_values_that_do_not_fit(
 def test_columns_that_a_manifest_states(
     stated: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    from test_token_file import GOLDEN_ENDS, GOLDEN_IDS, edit, write
+    from written import GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
     write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
     sound = {"name": "x", "dtype": "uint8", "per": "token"}
@@ -139,7 +139,7 @@ def test_values_outside_of_a_column(
 
 
 def test_a_key_of_a_shard_that_is_not_known_is_ignored(tmp_path: Path) -> None:
-    from test_token_file import FIELDS, edit
+    from written import FIELDS, edit
 
     with written.token_file(tmp_path, "train", vocab_size=301, shard_tokens=2) as writer:
         writer.append(np.array([1, 299, 2, 299], np.uint32), np.array([2, 4]))

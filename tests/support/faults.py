@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bpe.files import atomic_write as files
+from preprocess.report.progress import Progress
 from preprocess.storage import local as storage
 
 CHANGING = {
@@ -92,3 +93,17 @@ def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
             module.os = system  # type: ignore[attr-defined]  # that module's own name for `os`
         else:
             patch.setattr(module, "os", system)
+
+
+class Stopping(Progress):
+    """Ends a run in a stage, when so many units of it are done."""
+
+    def __init__(self, stage: str, units: int = 3) -> None:
+        super().__init__()
+        self._stage, self._units = stage, units
+
+    def note_memory(self) -> None:
+        if self.stages[-1].name == self._stage and self.stages[-1].done:
+            self._units -= 1
+            if self._units < 0:
+                raise CutOff

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from bpe.word_level import SPECIAL_TOKENS
+
 # The 25 code points of White_Space, and those that are often taken for it.
 WHITE_SPACES = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 WHITE_SPACES += "\u2028\u2029\u202f\u205f\u3000"
@@ -81,3 +83,40 @@ def pattern_texts(max_texts: int = 20, max_pieces: int = 15) -> st.SearchStrateg
     """Return a strategy for lists of text made of what split patterns tell apart."""
     text = st.lists(_pattern_piece, max_size=max_pieces).map("".join)
     return st.lists(text, min_size=1, max_size=max_texts)
+
+
+# Regexes of what both owners' engines know.
+_atom = st.sampled_from(
+    ["a", "b", "'", "1", r"\s", r"\S", r"\d", r"\p{L}", r"\p{Lu}", r"\P{N}", r"\p{M}", r"\p{P}",
+     r"\p{S}", r"\p{Zs}", "[a-c]", "[^a]", r"[^\s\p{L}]", r"[\r\n]", ".", "(?i:s)", "(?i:'ll|k)",
+     r"\n", r"\x41", r"(?!a)b", r"(?=\S)\p{L}", "(?<=a)b", "(?<!b)a", "(?>a+)b"]
+)  # fmt: skip
+_quantified = st.builds(
+    lambda atom, quantifier: f"(?:{atom}){quantifier}",
+    _atom,
+    st.sampled_from(
+        ["", "+", "*", "?", "{2}", "{1,3}", "{2,}", "+?", "*?", "??", "++", "*+", "?+"]
+    ),
+)
+regexes = st.lists(
+    st.lists(_quantified, min_size=1, max_size=3).map("".join), min_size=1, max_size=3
+).map("|".join)
+regex_texts = st.lists(
+    st.one_of(
+        st.text("abAB'sSlL1 \n.", max_size=8),
+        st.sampled_from(SAMPLES),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    max_size=8,
+).map("".join)  # fmt: skip
+
+MARKS = ",.:;?_!\"()'"
+# What the splitting rule of word-level tokenizers tells apart, more often than nasty text has it.
+word_texts = st.lists(
+    st.one_of(
+        st.sampled_from([*MARKS, "-", "--", "---", " ", "\n", "\u3000", "\x1c", "a", "b-", "Ab"]),
+        st.sampled_from([*SPECIAL_TOKENS, "<|", "|>", "<|endof", "text|>"]),
+        nasty_text(max_pieces=2),
+    ),
+    max_size=12,
+).map("".join)

@@ -12,7 +12,8 @@ import pytest
 from bpe.kernels.runtime import vectors
 from bpe.kernels.runtime.jit import kernel
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+KERNELS = str(ROOT / "tests" / "kernels" / "test_kernels.py")
 
 
 @kernel
@@ -26,9 +27,9 @@ def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
     # of that is for nobody else, and has a cache of its own.
     cache = pytestconfig.rootpath / ".pytest_cache" / mode.lower()
     environment = os.environ | {mode: "1", "NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", str(TESTS / "test_kernels.py")]
+    command = [sys.executable, "-m", "pytest", "-q", KERNELS]
     run = subprocess.run(
-        command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -40,14 +41,14 @@ def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> Non
     generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_BOUNDSCHECK": "1"}
     environment = os.environ | generic | {"NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
     tests = [
-        str(TESTS / "test_kernels.py"),
+        KERNELS,
         "-k",
         "encoder_gives_the_ids or beyond_a_window or eight",
     ]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *tests],
         env=environment,
-        cwd=TESTS.parent,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -59,9 +60,9 @@ def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> Non
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect is called as on Linux")
 def test_nothing_outside_the_buffer_is_read() -> None:
     run = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(TESTS / "guard_pages.py")],
-        cwd=TESTS.parent,
-        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        [sys.executable, "-X", "faulthandler", str(ROOT / "tests" / "support" / "guard_pages.py")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

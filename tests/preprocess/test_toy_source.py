@@ -14,7 +14,6 @@ import pytest
 import torture
 from hypothesis import given
 from hypothesis import strategies as st
-from test_resume import Stopping
 
 from bpe.separated import between
 from bpe.text_file import Cutter, Ends, new_array
@@ -108,7 +107,7 @@ def test_a_format_is_built_killed_resumed_and_verified(
     build(**lined, out=tmp_path / "whole")
     for stage in ("counting", "encoding train"):
         with pytest.raises(faults.CutOff):
-            build(**lined, out=tmp_path / "resumed", progress=Stopping(stage, 4))
+            build(**lined, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
     build(**lined, out=tmp_path / "resumed")
     assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
     assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))

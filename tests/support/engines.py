@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import numpy as np
 import tiktoken
+
+from bpe.pretokenize.regex_splitter import RegexSplitter
 
 
 def differs_in_tiktoken(
@@ -43,3 +46,26 @@ def differs_in_huggingface(
         if [piece for piece, _ in engine.pre_tokenize_str(text)] != split(text):
             return text
     return None
+
+
+def pieces(splitter: RegexSplitter, texts: list[str]) -> list[list[str]]:
+    """Return the pieces of each of several texts that stand one after the other."""
+    encoded = [text.encode() for text in texts]
+    data = b"".join(encoded)
+    offsets = np.cumsum([0, *map(len, encoded)])
+    bits = np.zeros((len(data) // 64 + 1) * 64, np.uint8)
+    bits[offsets] = 1
+    starts = np.packbits(bits, bitorder="little").view(np.uint64)
+    splitter.refine(np.frombuffer(data, np.uint8), starts)
+    places = np.flatnonzero(np.unpackbits(starts.view(np.uint8), bitorder="little"))
+    result = []
+    for first, stop in pairwise(offsets):
+        inside = [*places[(places >= first) & (places < stop)].tolist(), int(stop)]
+        cut = pairwise(inside)
+        result.append([data[i:j].decode() for i, j in cut] if first < stop else [])
+    return result
+
+
+def splitting(splitter: RegexSplitter) -> Callable[[str], list[str]]:
+    """Return a function that splits one text."""
+    return lambda text: pieces(splitter, [text])[0]

@@ -33,7 +33,7 @@ from preprocess.run.journal import JournalError
 from preprocess.sources.text import TextUnit
 from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 END = "<|endoftext|>"
 DOCUMENTS = [f"document {i} of many, and some more words: {i * i}" for i in range(60)]
 contents = torture.contents
@@ -68,25 +68,11 @@ def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
-class Stopping(Progress):
-    """Ends a run in a stage, when so many units of it are done."""
-
-    def __init__(self, stage: str, units: int = 3) -> None:
-        super().__init__()
-        self._stage, self._units = stage, units
-
-    def note_memory(self) -> None:
-        if self.stages[-1].name == self._stage and self.stages[-1].done:
-            self._units -= 1
-            if self._units < 0:
-                raise faults.CutOff
-
-
 def cut_off(
     options: dict[str, Any], stage: str = "encoding train and val", units: int = 3, **more: Any
 ) -> None:
     with pytest.raises(faults.CutOff):
-        build(**options | more, progress=Stopping(stage, units))
+        build(**options | more, progress=faults.Stopping(stage, units))
 
 
 # Kills.
@@ -95,7 +81,7 @@ def cut_off(
 def test_killed_builds_end_in_the_same_bytes() -> None:
     """A dozen builds, each killed up to five times; `make torture` does it with many more."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "torture.py"), "--builds", "12"],
+        [sys.executable, str(ROOT / "tests" / "support" / "torture.py"), "--builds", "12"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -150,7 +136,7 @@ def test_the_other_commands_go_on_too(
         own["vocab_size"] = 280
     function(**own, out=tmp_path / "peace" / name)
     with pytest.raises(faults.CutOff):
-        function(**own, out=tmp_path / "out" / name, progress=Stopping(stage))
+        function(**own, out=tmp_path / "out" / name, progress=faults.Stopping(stage))
     progress = Progress()
     function(**own, out=tmp_path / "out" / name, progress=progress)
     assert progress.stages[0].done_before > 800

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from engines import differs_in_huggingface
+from engines import differs_in_huggingface, splitting
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nasty import nasty_texts, pattern_texts
-from test_regex_split import _regex, _text, splitting
+from nasty import nasty_texts, pattern_texts, regex_texts, regexes
 
 from bpe.errors import PatternError
 from bpe.pretokenize.patterns import PATTERNS, from_huggingface
@@ -38,7 +37,7 @@ def test_published_regexes(regex: str, texts: list[str]) -> None:
 
 
 @settings(max_examples=300)
-@given(_regex, st.lists(_text, max_size=6))
+@given(regexes, st.lists(regex_texts, max_size=6))
 def test_any_regex(regex: str, texts: list[str]) -> None:
     try:
         splitter = RegexSplitter(regex)
@@ -78,7 +77,7 @@ def test_digits_for_every_code_point(individual: bool) -> None:
     ],
 )
 @settings(max_examples=80)
-@given(regex=st.sampled_from([r"\p{L}", r"\s+|1", "a|'"]), texts=st.lists(_text, max_size=6))
+@given(regex=st.sampled_from([r"\p{L}", r"\s+|1", "a|'"]), texts=st.lists(regex_texts, max_size=6))
 def test_behaviors(behavior: str, name: str, invert: bool, regex: str, texts: list[str]) -> None:
     theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), behavior, invert)
     split = splitting(RegexSplitter(regex, "huggingface", name, invert))

@@ -16,22 +16,15 @@ import written
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
 from bpe.errors import TokenbinError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import TokenFile, _manifest_digest, open_tokens
+from preprocess.dataset.reader import _manifest_digest, open_tokens
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.run.outputs import check_token_file_absent
 from preprocess.storage import LocalFiles, LocalStorage
-
-FIELDS: dict[str, Any] = {
-    "n_bytes": 12,
-    "tokenizer_fingerprint": "ab" * 32,
-    "pattern": "gpt2",
-    "unicode_version": "16.0.0",
-    "sources": [{"name": "train.txt", "bytes": 14, "digest": "00" * 16}],
-}
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.
 GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
@@ -68,23 +61,7 @@ GOLDEN_MANIFEST = """\
   "manifest_digest": "6f8ba84e6d54d039c5df0f41b04e0e4f"
 }
 """
-ROOT = Path(__file__).parent.parent
-GOLDEN_IDS = [5, 300, 0, 299, 299, 7, 299]
-GOLDEN_ENDS = [4, 5, 7]
-
-
-def write(
-    directory: Path,
-    ids: Any,
-    ends: Any,
-    *,
-    vocab_size: int = 301,
-    name: str = "train",
-) -> TokenFile:
-    with written.token_file(directory, name, vocab_size=vocab_size) as writer:
-        writer.append(np.array(ids, np.uint32), np.array(ends, np.int64))
-        writer.finish(end_of_text_id=299, **FIELDS)
-    return open_tokens(directory / f"{name}.bin")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -92,12 +69,6 @@ def built(tmp_path: Path) -> Path:
     """The `.bin` of the golden files."""
     write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
     return tmp_path / "train.bin"
-
-
-def edit(manifest_path: Path, **changes: Any) -> None:
-    data = json.loads(manifest_path.read_text())
-    data.update(changes)
-    manifest_path.write_text(json.dumps(data))
 
 
 def test_more_ids_than_one_write_takes(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from preprocess.run.signals import (
 )
 from preprocess.storage import LOCK_FILE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.
 STUCK = """
 import hashlib, os, signal, sys

@@ -16,7 +16,7 @@ import written
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = "".join(f"{i} plus {i} is {2 * i}, and one more is {2 * i + 1}.\n" for i in range(900))
 
 
