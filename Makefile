@@ -80,7 +80,7 @@ fuzz: $(dev)
 	$(run) tests/support/fuzz.py $(ARGS)
 
 coverage: $(dev)
-	NUMBA_DISABLE_JIT=1 $(run) -m coverage run -m pytest -q tests/kernels/test_kernels.py
+	NUMBA_DISABLE_JIT=1 $(run) -m coverage run -m pytest -q tests/kernels/test_kernels_*.py
 	$(run) -m coverage report --show-missing
 
 lint: $(dev)

@@ -13,7 +13,7 @@ from bpe.kernels.runtime import vectors
 from bpe.kernels.runtime.jit import kernel
 
 ROOT = Path(__file__).parents[2]
-KERNELS = str(ROOT / "tests" / "kernels" / "test_kernels.py")
+KERNELS = [str(path) for path in sorted(Path(__file__).parent.glob("test_kernels_*.py"))]
 
 
 @kernel
@@ -27,7 +27,7 @@ def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
     # of that is for nobody else, and has a cache of its own.
     cache = pytestconfig.rootpath / ".pytest_cache" / mode.lower()
     environment = os.environ | {mode: "1", "NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", KERNELS]
+    command = [sys.executable, "-m", "pytest", "-q", *KERNELS]
     run = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -41,7 +41,7 @@ def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> Non
     generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_BOUNDSCHECK": "1"}
     environment = os.environ | generic | {"NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
     tests = [
-        KERNELS,
+        *KERNELS,
         "-k",
         "encoder_gives_the_ids or beyond_a_window or eight",
     ]

@@ -1,0 +1,160 @@
+"""Rows of the shared cache: found, filled, moved, by several threads."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from kernel_cases import share_count
+from numba import config
+
+from bpe.kernels.encode import cache_rows as word_kernels
+from bpe.kernels.runtime.jit import kernel
+
+
+def words_of(n_rows: int, n_long_rows: int) -> word_kernels.PretokenCache:
+    """Empty tables."""
+    arena = np.zeros(256, np.uint64)
+    return word_kernels.PretokenCache(
+        rows=np.zeros(4 * n_rows, np.uint64),
+        long_rows=np.zeros(2 * n_long_rows, np.uint64),
+        arena=arena,
+        arena_bytes=arena.view(np.uint8),
+        used=np.zeros(3, np.int64),
+        limits=np.array([n_rows, n_long_rows, len(arena)]),
+        own=np.zeros(4, np.int64),
+    )
+
+
+def key_of(number: int) -> tuple[np.uint64, np.uint64]:
+    return np.uint64(number * 0x9E3779B97F4A7C15 % 2**64), np.uint64(8 << 56)
+
+
+def find(words: word_kernels.PretokenCache, number: int) -> int:
+    """Where `put` has put the row of a number, or -2 less where it would, or -1."""
+    low, high = key_of(number)
+    bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
+    return int(word_kernels.find_row(words.rows, bucket, low, high))
+
+
+def put(words: word_kernels.PretokenCache, number: int) -> int:
+    """Add a row of its own for a number, unless it is there; its place is returned."""
+    low, high = key_of(number)
+    at = find(words, number)
+    if at >= 0:
+        return at
+    return int(word_kernels.add_row(words, at, low, high, np.uint64(number), np.uint64(1)))
+
+
+@pytest.mark.parametrize("n_rows", [4, 8, 32, 64])
+def test_rows_are_found_until_there_is_no_room(n_rows: int) -> None:
+    words = words_of(n_rows, 4)
+    places: dict[int, int] = {}
+    for number in range(1, 100):
+        free = find(words, number)
+        assert free < 0
+        assert word_kernels.still_free(words.rows, free) or free == -1
+        place = put(words, number)
+        if place >= 0:
+            assert free == -2 - place
+            assert not word_kernels.still_free(words.rows, free)
+            assert words.rows[place : place + 4].tolist() == [*key_of(number), number, 1]
+            assert put(words, number) == place  # not a second time
+            places[number] = place
+        assert [find(words, known) for known in places] == list(places.values())
+    # A row that finds room in none of its buckets is left out; of 8 buckets each finds any.
+    assert n_rows * 3 // 4 <= len(places) == len(set(places.values())) <= n_rows
+    assert len(places) == n_rows or n_rows > 32
+    assert words.own[word_kernels.ROWS_ADDED] == len(places)
+
+
+def test_a_row_that_somebody_fills_is_none_yet() -> None:
+    words = words_of(4, 4)
+    words.rows[1] = word_kernels._CLAIMED
+    assert put(words, 5) == 4
+    assert (find(words, 5), find(words, 6)) == (4, -2 - 8)
+    larger = words_of(16, 4)
+    word_kernels.move_rows(words.rows, larger, False)
+    assert np.count_nonzero(larger.rows[1::4]) == 1
+    assert larger.rows[find(larger, 5) + 2] == 5
+    words.long_rows[1] = word_kernels._CLAIMED
+    text = np.frombuffer(b"0123456789abcdefghi", np.uint8)
+    text.flags.writeable = False
+    hashed = word_kernels.hash_bytes(text, 0, len(text))
+    free = word_kernels.find_long_row(words, hashed, text, 0, len(text))
+    assert free == -2 - 2
+    assert word_kernels.still_free(words.long_rows, free)
+    ids = np.arange(3, dtype=np.uint32)
+    place = word_kernels.remember(words, ids, 2, text, 0, len(text))
+    entry = np.uint64(int(place) << 22 | 2 << 11 | len(text))
+    assert word_kernels.add_long_row(words, free, hashed, entry) == 2
+    assert word_kernels.find_long_row(words, hashed, text, 0, len(text)) == 2
+    # The hash alone is not believed.
+    other = np.frombuffer(b"0123456789abcdefghj", np.uint8)
+    assert word_kernels.find_long_row(words, hashed, other, 0, len(other)) == -2 - 4
+    assert not word_kernels.still_free(words.long_rows, free)
+    larger = words_of(4, 16)._replace(arena=words.arena, arena_bytes=words.arena_bytes)
+    word_kernels.move_rows(words.long_rows, larger, True)
+    assert np.count_nonzero(larger.long_rows[1::2]) == 1
+    at = int(word_kernels.find_long_row(larger, hashed, text, 0, len(text)))
+    assert larger.long_rows[at + 1] == entry
+
+
+def test_rows_that_move_are_all_there() -> None:
+    # Some buckets are full and some are not; then a table of as many buckets, and one of more.
+    words = words_of(4 * 64, 4)
+    for number in range(1, 200):
+        assert put(words, number) >= 0
+    for times in (1, 4):
+        larger = words_of(4 * 64 * times, 4)
+        word_kernels.move_rows(words.rows, larger, False)
+        assert sorted(larger.rows[2::4].tolist())[-199:] == list(range(1, 200))
+        assert all(larger.rows[find(larger, number) + 2] == number for number in range(1, 200))
+
+
+@kernel
+def _add_and_check(words, n):
+    """Add rows whose ids follow from the key. Returns how many are found with others."""
+    wrong = 0
+    for i in range(n):
+        low, high = np.uint64(i * 40503), np.uint64(8 << 56)
+        bucket = np.int64(word_kernels.row_bucket(low, high, words.rows))
+        at = word_kernels.find_row(words.rows, bucket, low, high)
+        if at < 0:
+            at = word_kernels.add_row(words, at, low, high, np.uint64(i), low ^ high)
+        if at >= 0 and (words.rows[at + 2] != np.uint64(i) or words.rows[at + 3] != low ^ high):
+            wrong += 1
+    return wrong
+
+
+def test_who_finds_a_row_finds_all_of_it() -> None:
+    n = 200 if config.DISABLE_JIT else 100_000
+    for _ in range(2 if config.DISABLE_JIT else 20):
+        words = words_of(2**18, 4)
+        with ThreadPoolExecutor(4) as pool:
+            # One after the other in the same rows, as closely as threads come.
+            each = [words._replace(own=np.zeros(4, np.int64)) for _ in range(4)]
+            assert list(pool.map(_add_and_check, each, [n] * 4)) == [0] * 4
+        assert np.count_nonzero(words.rows[1::4] == np.uint64(8 << 56)) >= n
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
+def test_rows_are_published_in_order_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A processor that keeps the order of all stores would not notice if it were not asked for.
+    from bpe.kernels.runtime import plain_numba
+
+    # Numba shows nothing of code that comes from a cache.
+    monkeypatch.setattr(plain_numba, "kept_code", lambda: SimpleNamespace(directory=None))
+    share = plain_numba.dispatcher.__wrapped__(share_count)
+    share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
+    (code,) = share.inspect_llvm().values()
+    for expected in (
+        r"load atomic i64, .* acquire",
+        r"store atomic i64 .* release",
+        r"cmpxchg .* acq_rel acquire",
+        r"atomicrmw add .* monotonic",
+    ):
+        assert re.search(expected, code)
