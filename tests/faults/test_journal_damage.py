@@ -1,0 +1,299 @@
+"""State of an unfinished run that is overwritten, damaged, locked, or out of time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_cases import contents, cut_off
+
+from bpe.errors import CorpusError, TokenbinError
+from preprocess import build, pipeline, storage
+from preprocess.check.inspect import facts, lines
+from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
+from preprocess.report.progress import OutOfTimeError, Progress
+from preprocess.run import journal
+from preprocess.run.journal import JournalError
+from preprocess.storage import LOCK_FILE, DamagedStateError, OutputError
+
+
+def test_overwrite_starts_anew_but_goes_on_with_itself(options: dict[str, Any]) -> None:
+    build(**options)
+    for begun_with, overwrite, goes_on in [(False, True, False), (True, True, True)]:
+        more = {"vocab_size": 290}
+        out = options["out"].with_name(f"{begun_with}")
+        if begun_with:
+            build(**options | {"out": out})
+        cut_off(options | more | {"out": out}, overwrite=begun_with)
+        progress = Progress()
+        build(**options | more | {"out": out}, overwrite=overwrite, progress=progress)
+        assert (progress.stages[0].done_before > 0) == goes_on
+
+
+def test_a_run_that_overwrites_leaves_the_old_files_until_the_end(options: dict[str, Any]) -> None:
+    build(**options)
+    before = contents(options["out"])
+    cut_off(options | {"vocab_size": 290}, overwrite=True)
+    after = options["out"]
+    assert {name: (after / name).read_bytes() for name in before} == before
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options | {"vocab_size": 290})
+    build(**options | {"vocab_size": 290}, overwrite=True)
+    assert contents(options["out"]) != before
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "train.bin", "tokenizer.json", "counts"])
+def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
+    if name == "counts":
+        cut_off(options, "counting")
+    else:
+        cut_off(options)
+    work = options["out"] / ".build.partial"
+    path = next(work.glob(f"{name}*"))
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TokenbinError, match=r"damaged.*start anew \(--overwrite\)"):
+        build(**options)
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_a_run_that_is_refused_for_its_text_says_that_its_work_is_given_up(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = options["train"] / "b.txt"
+    times, text = path.stat(), path.read_bytes()
+    path.write_bytes(text[:-20] + b"\xff" * 20)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    given_up = "what was done is given up: the same command would come to this again"
+    # All of a.txt was counted.
+    with pytest.raises(CorpusError, match=r"b\.txt: byte [\d,]+: not valid UTF-8"):
+        build(**options)
+    assert given_up in caplog.text
+    assert not list(options["out"].iterdir())
+    caplog.clear()
+    # Nothing was.
+    bad = options["train"].with_name("bad.txt")
+    bad.write_bytes(b"\xff")
+    with pytest.raises(CorpusError, match=r"bad\.txt: byte 0: not valid UTF-8"):
+        build(**options | {"train": bad})
+    assert given_up not in caplog.text
+    path.write_bytes(text)
+    build(**options)
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_counts_that_a_kill_left_over_are_removed(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_all: bool
+) -> None:
+    """Killed between writing counts and saying so, or between saying so and removing the old."""
+    build(**options | {"out": options["out"].with_name("peace")})
+    work = storage.LocalStorage(options["out"], "build")
+    cut_off(options, "merging" if is_all else "counting", 0 if is_all else 3)
+    (known,) = [name for name in work.names() if name.startswith("counts-")]
+    for name in ("counts-0-1", "counts-0-2.new", "run-7"):
+        work.put(name, b"left over")
+    seen = []
+
+    def looked(*arguments: Any, **more: Any) -> Any:
+        seen.append([name for name in work.names() if name.startswith(("counts-", "run-"))])
+        return Progress.stage(*arguments, **more)
+
+    progress = Progress()
+    monkeypatch.setattr(progress, "stage", lambda *a, **more: looked(progress, *a, **more))
+    build(**options, progress=progress)
+    assert seen[0] == [known]
+    assert contents(options["out"]) == contents(options["out"].with_name("peace"))
+
+
+@pytest.mark.parametrize("name", ["train.bin", "tokenizer.json", "counts"])
+def test_a_damaged_state_of_a_run_that_overwrites_is_given_up(
+    options: dict[str, Any], name: str
+) -> None:
+    """Such a run goes on with itself, so its damage would be in the way for ever."""
+    build(**options | {"vocab_size": 270})
+    cut_off(options, "counting" if name == "counts" else "encoding train and val", overwrite=True)
+    path = next((options["out"] / ".build.partial").glob(f"{name}*"))
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedStateError, match=r"damaged.*start anew \(--overwrite\)"):
+        build(**options, overwrite=True)
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.docs", "train.json"])
+@pytest.mark.parametrize("how", ["flip", "cut", "extend", "remove"])
+def test_damage_to_what_a_pass_has_finished_is_found(
+    options: dict[str, Any], name: str, how: str
+) -> None:
+    """It would get a final name beside a manifest that tells of something else."""
+    del options["val_fraction"]
+    cut_off(options, "encoding val", val=options["train"])
+    path = options["out"] / ".build.partial" / name
+    content = path.read_bytes()
+    changed = {
+        "flip": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        "cut": content[:-3],
+        "extend": content + b"x",
+    }
+    path.write_bytes(changed[how]) if how != "remove" else path.unlink()
+    with pytest.raises(DamagedStateError, match=rf"{name}: was finished .* \(--overwrite\)"):
+        build(**options, val=options["train"])
+    assert not (options["out"] / "train.json").exists()
+    build(**options, val=options["train"], overwrite=True)
+
+
+def test_a_journal_of_another_version_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("preprocess.run.outputs.FORMAT_VERSION", 0)
+        cut_off(options)
+    with pytest.raises(JournalError, match="an unfinished run of another version of tokenbin"):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("counting", r"counting: \d+ %, .* MB/s, about .* left; 0 of 2 files done"),
+        ("merging", r"counting: 100 %, .*; 2 of 2 files done"),
+        ("encoding train and val", r"encoding train and val: \d+ %, .* left; 0 of 2 files done"),
+    ],
+)
+def test_inspect_says_how_far_an_unfinished_run_is(
+    options: dict[str, Any], stage: str, said: str
+) -> None:
+    cut_off(options, stage, 0 if stage == "merging" else 3)
+    (line,) = lines(facts(options["out"]))
+    assert re.fullmatch(rf".*/\.build\.partial: not finished: {said}", line)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"kind": "nonsense"}],
+        [{"kind": "begun", "format_version": 1}],
+        [{"kind": "begun", "format_version": 1, "made_from": {"command": "build"}}],
+        [None, {"kind": "counted", "nonsense": 1}],
+        [None, {"kind": "finished"}],
+        [None, {"kind": "encoded", "number": 0, "streams": {"train.bin": 3}}],
+        [None, {"kind": "trained", "stages": [{"nonsense": 1}]}],
+    ],
+)
+def test_entries_that_nobody_writes_are_refused(
+    options: dict[str, Any], tmp_path: Path, entries: list[dict[str, Any] | None]
+) -> None:
+    pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
+    if "finished" in str(entries) or "encoded" in str(entries):
+        options["tokenizer"] = tmp_path / "t.json"
+    cut_off(options)
+    work = storage.LocalStorage(options["out"], "build")
+    with journal.Journal(work) as before:
+        first = before.entries[0]
+    work.remove(storage.JOURNAL_FILE)
+    with journal.Journal(work) as wrong:
+        for entry in entries:
+            wrong.append(entry or first)
+    (line,) = lines(facts(options["out"]))
+    assert "not finished: " in line
+    with pytest.raises(JournalError, match=r"--overwrite"):
+        build(**options)
+    build(**options, overwrite=True)
+
+
+def test_a_journal_that_cannot_be_read_is_an_error(options: dict[str, Any]) -> None:
+    journal_file = options["out"] / ".build.partial" / storage.JOURNAL_FILE
+    journal_file.mkdir(parents=True)
+    with pytest.raises(OutputError, match=r"journal\.jsonl: could not be read: Is a directory"):
+        build(**options)
+
+
+# One at a time, and in time.
+
+
+def test_two_builders_in_one_directory(options: dict[str, Any], capsys: Any) -> None:
+    out = options["out"]
+    out.mkdir()
+    with open(out / LOCK_FILE, "w") as lock:
+        lock.write('{"pid": 4711, "host": "elsewhere"}')
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match=r"out: process 4711 on elsewhere is writing in this"):
+            build(**options)
+        lock.truncate(0)
+        with pytest.raises(OutputError, match=r"out: another process is writing in this directory"):
+            build(**options)
+    # The file alone is no lock: its holder is dead.
+    build(**options)
+    assert not (out / LOCK_FILE).exists()
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    options["out"].mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (options["out"] / LOCK_FILE).symlink_to(tmp_path / "precious")
+    with pytest.raises(OutputError, match=r"out: could not be written: Too many levels of symbol"):
+        build(**options)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_the_lock_is_held_while_a_build_runs(options: dict[str, Any]) -> None:
+    refused = []
+
+    class Second(Progress):
+        def note_memory(self) -> None:
+            if not refused and self.stages[-1].done:
+                refused.append(None)
+                with pytest.raises(OutputError, match=f"process {os.getpid()} on .* is writing"):
+                    build(**options)
+
+    build(**options, progress=Second())
+    assert refused
+
+
+def test_max_minutes(options: dict[str, Any], capsys: Any) -> None:
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    seconds = 0.0
+
+    def clock() -> float:
+        nonlocal seconds
+        seconds += 1.0
+        return seconds
+
+    said = []
+    for _ in range(100):
+        try:
+            build(**options, max_minutes=0.2, progress=Progress(clock=clock))
+            break
+        except OutOfTimeError as error:
+            said.append(str(error))
+    assert len(said) > 1
+    assert "encoding train and val" in said[-1]
+    assert "all of it takes about" in said[-1]
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_max_minutes_exits_with_3(options: dict[str, Any], capsys: Any) -> None:
+    command = ["--train", str(options["train"]), "--out", str(options["out"])]
+    command += ["--unit-size", "300", "--val", str(options["train"])]
+    assert run([*command, "--max-minutes", "0.000001"]) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("tokenbin: the time is over (counting ")
+    assert said[-1].endswith("when the same command runs again")
+    assert run(command) == 0

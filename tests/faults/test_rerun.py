@@ -1,0 +1,487 @@
+"""Outputs that exist: up to date, of something else, or from sources and settings that changed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_cases import END, contents, cut_off
+
+from bpe import PretokenCounts, text_file
+from bpe.errors import ChangedError, TokenbinError, UnavailableError
+from preprocess import build, pipeline
+from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
+from preprocess.report.progress import Progress, Stage
+from preprocess.run.journal import JournalError
+from preprocess.sources.text import TextUnit
+from preprocess.storage import OutputError
+
+# What is there already.
+
+
+def unchanged(path: Path) -> tuple[int, int, int]:
+    """The same as long as nobody replaces or writes to a file."""
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def test_a_finished_output_is_up_to_date(options: dict[str, Any], capsys: Any) -> None:
+    out = options["out"]
+    build(**options)
+    before = {path: unchanged(path) for path in out.iterdir()}
+    arguments = [
+        "--train", options["train"], "--val-fraction", 0.2, "--out", out, "--vocab-size", 280,
+    ]  # fmt: skip
+    # Workers and units do not count.
+    for more in ([], ["--workers", 2], ["--unit-size", 999]):
+        assert run([*map(str, [*arguments, *more])]) == 0
+        assert "train: up to date (" in capsys.readouterr().out
+    assert {path: unchanged(path) for path in out.iterdir()} == before
+    result = build(**options)
+    assert result.manifests["train"].n_documents + result.manifests["val"].n_documents == 60
+    assert result.stats["documents"] == 60
+    assert result.tokenizer.vocab_size == 280
+
+
+def test_outputs_that_another_command_wrote_are_not_up_to_date(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    build(**options)
+    (tmp_path / "other.txt").write_text("something else")
+    tokenizer, out = options["out"] / "tokenizer.json", options["out"] / "train.bin"
+    pipeline.encode(paths=tmp_path / "other.txt", tokenizer=tokenizer, out=out, overwrite=True)
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options)
+    touch(options["train"] / "a.txt")
+    with pytest.raises(TokenFileError, match=r"train\.json: exists"):
+        build(**options)
+    build(**options, overwrite=True)
+    assert "up to date" in build(**options).lines[0]
+
+
+def test_another_tokenizer_under_the_name_is_not_up_to_date(corpus: Path, tmp_path: Path) -> None:
+    for name, size in (("t.json", 280), ("u.json", 270)):
+        pipeline.train(paths=corpus, out=tmp_path / name, vocab_size=size)
+    (tmp_path / "t.json").write_bytes((tmp_path / "u.json").read_bytes())
+    with pytest.raises(OutputError, match=r"t\.json: exists; choose another name"):
+        pipeline.train(paths=corpus, out=tmp_path / "t.json", vocab_size=280)
+
+
+def test_train_leaves_the_stats_of_others_alone(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "t_stats.json").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"t_stats\.json: exists and was not written by"):
+            pipeline.train(
+                paths=corpus, out=tmp_path / "t.json", vocab_size=280, overwrite=overwrite
+            )
+    assert (tmp_path / "t_stats.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["train", "build"])
+def test_a_configuration_without_its_tokenizer_is_left_alone(
+    options: dict[str, Any], command: str
+) -> None:
+    configuration = options["out"] / "tokenizer_config.json"
+    configuration.parent.mkdir()
+    configuration.write_text("mine")
+
+    def run_it(overwrite: bool) -> None:
+        if command == "build":
+            build(**options, overwrite=overwrite)
+        else:
+            out = options["out"] / "tokenizer.json"
+            pipeline.train(paths=options["train"], out=out, vocab_size=280, overwrite=overwrite)
+
+    with pytest.raises(OutputError, match=r"_config\.json: exists without tokenizer\.json"):
+        run_it(False)
+    assert configuration.read_text() == "mine"
+    run_it(True)
+    assert configuration.read_text() != "mine"
+
+
+def test_train_is_up_to_date_too(corpus: Path, tmp_path: Path, capsys: Any) -> None:
+    command = ["train", str(corpus), "--out", str(tmp_path / "t.json"), "--vocab-size", "280"]
+    assert run(command) == 0
+    before = unchanged(tmp_path / "t.json")
+    capsys.readouterr()
+    assert run(command) == 0
+    assert "t.json: up to date, 280 tokens" in capsys.readouterr().out
+    assert unchanged(tmp_path / "t.json") == before
+
+
+def grow(path: Path) -> None:
+    with open(path, "a") as file:
+        file.write("more")
+
+
+def shrink(path: Path) -> None:
+    path.write_text(path.read_text()[:-1])
+
+
+def rewrite(path: Path) -> None:
+    path.write_text(path.read_text().replace("many", "MANY"))
+    touch(path)
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_000))
+
+
+def add(path: Path) -> None:
+    path.with_name("c.txt").write_text("another file")
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("c.txt"))
+
+
+CHANGES = [
+    (grow, r"train and val: b\.txt grew from [\d,]+ to [\d,]+ bytes"),
+    (shrink, r"train and val: b\.txt shrank from [\d,]+ to [\d,]+ bytes"),
+    (rewrite, r"train and val: b\.txt was written to or touched \(as many bytes, but modified \d+"),
+    (add, r"train and val: c\.txt is new"),
+    (rename, r"train and val: b\.txt is gone; train and val: c\.txt is new"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES)
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_sources_are_named_and_not_mixed(
+    options: dict[str, Any], change: Callable[[Path], None], message: str, finished: bool
+) -> None:
+    if finished:
+        build(**options)
+    else:
+        cut_off(options)
+    before = contents(options["out"]) if finished else {}
+    change(options["train"] / "b.txt")
+    with pytest.raises(TokenbinError, match=message) as refusal:
+        build(**options)
+    assert "--overwrite" in str(refusal.value)
+    if finished:
+        assert contents(options["out"]) == before
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+class Noting(Progress):
+    """Sets a flag when something of a stage is done."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self._stage, self.is_there = stage, False
+
+    def note_memory(self) -> None:
+        if self.stages[-1].name == self._stage and self.stages[-1].done:
+            self.is_there = True
+
+
+@pytest.mark.parametrize("stage", ["counting", "encoding train and val"])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("stat", "cannot be opened any more: Too many; see to that and run the same command"),
+        ("open", "cannot be opened any more: Too many; see to that and run the same command"),
+        (
+            "readinto",
+            r"byte [\d,]+ and on cannot be read: Too many; see to the disk and run the sa",
+        ),
+        ("write", "was changed, replaced or removed while it was being read; run the command"),
+    ],
+)
+def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
+    call: str,
+    message: str,
+) -> None:
+    path, progress = options["train"] / "b.txt", Noting(stage)
+    text, state = path.read_bytes(), path.stat()
+
+    def refuse(name: str, called: Any) -> None:
+        if progress.is_there and name == call and Path(called) == path:
+            raise OSError(errno.EMFILE, "Too many")
+
+    class File(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            refuse("readinto", self.name)
+            if progress.is_there and call == "write" and Path(self.name) == path:
+                # No text, right after it was looked at.
+                path.write_bytes(b"\xff" * len(text))
+            return super().readinto(buffer)
+
+    class System:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def stat(self, path: Path) -> os.stat_result:
+            refuse("stat", path)
+            return os.stat(path)
+
+    def opened(path: Path, mode: str, buffering: int = 0) -> io.FileIO:
+        refuse("open", path)
+        return File(path, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(text_file, "os", System())
+        patch.setattr(text_file, "open", opened, raising=False)
+        with pytest.raises(UnavailableError, match=rf"b\.txt: {message}"):
+            build(**options, progress=progress)
+    assert (options["out"] / ".build.partial" / "journal.jsonl").exists()
+    assert caplog.messages[-1].endswith(
+        "/.build.partial: the same command goes on there, when the file is as it was, with its time"
+        " (cp -p); without it, or with what it is now, start anew (--overwrite)"
+    )
+    if call == "write":
+        with pytest.raises(OutputError, match=r"b\.txt was written to or touched.*--overwrite"):
+            build(**options)
+    path.write_bytes(text)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    again = Progress()
+    build(**options, progress=again)
+    done_before = {each.name: each.done_before for each in again.stages}
+    # One unit of the stage was done, at least, when the file could not be read any more.
+    assert done_before[stage] > 200
+    if stage != "counting":
+        assert done_before["counting"] == sum(p.stat().st_size for p in options["train"].iterdir())
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_file_that_changes_while_it_is_counted_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int, is_last: bool
+) -> None:
+    """Right after the unit that was read meanwhile, though nothing of the last is read again."""
+    path = options["train"] / "b.txt"
+    count, counted = PretokenCounts.add, []
+    n_units = 1
+
+    def add(counts: PretokenCounts, *text: Any) -> None:
+        count(counts, *text)
+        counted.append(1)
+        if len(counted) == n_units:
+            touch(path)
+
+    monkeypatch.setattr(PretokenCounts, "add", add)
+    few = {
+        "paths": path,
+        "out": options["out"] / "tokenizer.json",
+        "vocab_size": 280,
+        "unit_size": path.stat().st_size // 9,
+        "workers": workers,
+    }
+    if is_last:
+        n_units = 0
+        pipeline.train(**few | {"out": options["out"] / "other.json"})
+        n_units = len(counted)
+        assert n_units >= 9
+        counted.clear()
+    with pytest.raises(ChangedError, match=r"b\.txt: was changed, replaced or removed"):
+        pipeline.train(**few)
+    assert n_units <= len(counted) <= n_units + 2 * workers + 2
+
+
+class Texts:
+    """Of the units that were counted: which are still in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read = TextUnit.read
+        self._texts: list[weakref.ref[Any]] = []
+        self.three = threading.Event()
+        monkeypatch.setattr(TextUnit, "read", self._noted)
+
+    @property
+    def _noted(self) -> Callable[[TextUnit], Any]:
+        def read(unit: TextUnit, array: Any) -> Any:
+            batch = self._read(unit, array)
+            assert batch.content is not None
+            self._texts.append(weakref.ref(batch.content))
+            if len(self._texts) == 3:
+                self.three.set()
+            return batch
+
+        return read
+
+    def held(self, n: int | None = None) -> list[bool]:
+        return [text() is not None for text in self._texts[:n]]
+
+
+def test_text_that_is_counted_is_held_no_longer(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, seen, advance = Texts(monkeypatch), [], Stage.advance
+
+    def advanced(stage: Stage, n: int) -> None:
+        if stage.name == "counting":
+            seen.append(texts.held())
+        advance(stage, n)
+
+    monkeypatch.setattr(Stage, "advance", advanced)
+    build(**options)
+    assert len(seen) > 5
+    assert seen == [[False] * n for n in range(1, len(seen) + 1)]
+
+
+def test_text_that_is_counted_is_not_held_while_its_result_waits(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, read, seen = Texts(monkeypatch), TextUnit.read, []
+
+    def slowly(unit: TextUnit, array: Any) -> Any:
+        if unit.start == 0 and not seen:
+            assert texts.three.wait(60)
+            seen.append(texts.held(2))
+        return read(unit, array)
+
+    monkeypatch.setattr(TextUnit, "read", slowly)
+    build(**options | {"workers": 2, "val_fraction": 0, "train": options["train"] / "a.txt"})
+    assert seen == [[False, False]]
+
+
+def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(
+    options: dict[str, Any],
+) -> None:
+    build(**options)
+    before = unchanged(options["out"] / "train.bin")
+    touch(options["train"] / "a.txt")
+    assert "up to date" in build(**options).lines[0]
+    assert unchanged(options["out"] / "train.bin") == before
+
+
+def test_a_touched_file_of_an_unfinished_run_is_refused(options: dict[str, Any]) -> None:
+    cut_off(options)
+    touch(options["train"] / "a.txt")
+    with pytest.raises(OutputError, match=r"a\.txt was written to or touched"):
+        build(**options)
+
+
+def twin(options: dict[str, Any], text: Callable[[str], str]) -> Path:
+    """Files in another directory, of the same names, sizes and times."""
+    directory = options["train"].with_name("twin")
+    directory.mkdir()
+    for path in options["train"].iterdir():
+        (directory / path.name).write_text(text(path.read_text()))
+        times = path.stat()
+        os.utime(directory / path.name, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return directory
+
+
+@pytest.mark.parametrize("stage", ["counting", "encoding train and val", "finished"])
+def test_files_that_differ_by_their_directories_alone_are_told_apart(
+    options: dict[str, Any], stage: str
+) -> None:
+    build(**options) if stage == "finished" else cut_off(options, stage)
+    other = options | {"train": twin(options, str.swapcase)}
+    before = contents(options["out"]) if stage == "finished" else {}
+    message = rf"a\.txt was {options['train']}/a\.txt and is {other['train']}/a\.txt"
+    with pytest.raises(TokenbinError, match=message):
+        build(**other)
+    assert contents(options["out"]) == before if before else True
+    # Another way to the same files is no change.
+    link = options["train"].with_name("link")
+    link.symlink_to(options["train"])
+    build(**options | {"train": link})
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
+def test_finished_outputs_of_files_that_were_moved_are_up_to_date(options: dict[str, Any]) -> None:
+    build(**options)
+    before = unchanged(options["out"] / "train.bin")
+    assert "up to date" in build(**options | {"train": twin(options, str)}).lines[0]
+    assert unchanged(options["out"] / "train.bin") == before
+
+
+def test_a_change_that_no_time_tells_of_is_found_when_it_was_read(options: dict[str, Any]) -> None:
+    path = options["train"] / "a.txt"
+    cut_off(options)
+    times = path.stat()
+    path.write_text(path.read_text().replace("document 1 ", "DOCUMENT 1 "))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(JournalError, match=r"a\.txt: what was read of it before the interruption"):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"vocab_size": 281}, r"vocab_size was 280 and is 281"),
+        ({"separator": "\n"}, r"separator was '<\|endoftext\|>' and is '\\n'"),
+        ({"val_fraction": 0.3}, r"val_fraction was 0\.2 and is 0\.3"),
+        ({"pattern": "o200k", "min_frequency": 3}, r"min_frequency was 2 .*; pattern was 'gpt2'"),
+    ],
+)
+@pytest.mark.parametrize("finished", [False, True])
+def test_changed_settings_are_named(
+    options: dict[str, Any], more: dict[str, Any], message: str, finished: bool
+) -> None:
+    if finished:
+        build(**options)
+    else:
+        cut_off(options)
+    with pytest.raises(TokenbinError, match=message):
+        build(**options | more)
+    # It goes on, or is up to date, as if nobody had asked.
+    build(**options)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_default_that_is_spelled_out_is_no_change(
+    options: dict[str, Any], tmp_path: Path, finished: bool
+) -> None:
+    del options["val_fraction"]
+    (options["train"] / "a.txt").write_text(END.join(f"document {i}" for i in range(500)))
+    spelled_out: dict[str, Any] = {
+        "val_fraction": 0.01,
+        "end_of_text": END,
+        "special_tokens": [END],
+        "separator": END,
+        "min_frequency": 2,
+        "pattern": "gpt2",
+        "tie_break": "greatest-bytes",
+        "on_invalid_utf8": "error",
+    }
+    pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
+    for number, given in enumerate(({}, {"tokenizer": tmp_path / "t.json"})):
+        options["out"] = tmp_path / str(number)
+        of_run = {key: value for key, value in options.items() if key != "vocab_size" or not given}
+        if given:
+            for key in ("special_tokens", "min_frequency", "pattern", "tie_break"):
+                spelled_out.pop(key)
+        build(**of_run, **given) if finished else cut_off(of_run, **given)
+        progress = Progress()
+        result = build(**of_run, **given, **spelled_out, progress=progress)
+        if finished:
+            assert "up to date" in result.lines[0]
+        else:
+            assert progress.stages[0].done_before > 0
+
+
+def test_another_tokenizer_is_named(options: dict[str, Any], tmp_path: Path) -> None:
+    for size in (270, 275):
+        out = tmp_path / f"{size}.json"
+        pipeline.train(paths=options["train"], out=out, vocab_size=size)
+    del options["vocab_size"]
+    cut_off(options, tokenizer=tmp_path / "270.json")
+    message = r"the tokenizer [0-9a-f]{16}\.\.\. and the tokenizer [0-9a-f]{16}\.\.\. now"
+    with pytest.raises(OutputError, match=message):
+        build(**options, tokenizer=tmp_path / "275.json")
+    with pytest.raises(OutputError, match=r"the tokenizer .* and a tokenizer to be trained now"):
+        build(**options)
+    build(**options, tokenizer=tmp_path / "270.json")

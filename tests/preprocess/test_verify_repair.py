@@ -1,0 +1,462 @@
+"""Repair: what is damaged is rebuilt from the sources, or left alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+from torture import contents
+from verify_cases import damages, flip
+
+from preprocess import build
+from preprocess.check.inspect import facts, lines
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import open_tokens
+from preprocess.pipeline import encode
+from preprocess.report.progress import Progress
+from preprocess.storage import LocalStorage, OutputError
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.docs", "val.bin", "val.docs"])
+@pytest.mark.parametrize("how", ["flip", "cut", "extend", "remove"])
+def test_damaged_blocks_are_made_again(copy: Path, large: Path, name: str, how: str) -> None:
+    path = copy / name
+    n_bytes = path.stat().st_size
+    if how == "flip":
+        flip(path, n_bytes // 2)
+        flip(path, n_bytes - 1)
+    elif how == "cut":
+        os.truncate(path, n_bytes // 3)
+    elif how == "extend":
+        os.truncate(path, n_bytes + 7)
+    else:
+        path.unlink()
+    assert damages(verify(copy))
+    findings = verify(copy, repair=True)
+    assert not damages(findings)
+    assert path.read_bytes() == (large / name).read_bytes()
+    assert not damages(verify(copy))
+
+
+@pytest.mark.parametrize("how", ["flip", "extend", "remove"])
+def test_every_write_of_a_repair_fails_in_turn(
+    data: Path, built: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clear error, and the next repair ends in the same bytes."""
+    path, sound = data / "train.docs", (built / "train.docs").read_bytes()
+    messages = set[str]()
+    for number in range(1, 100):
+        path.write_bytes(sound[:-1] + b"\x07" + (b"more" if how == "extend" else b""))
+        if how == "remove":
+            path.unlink()
+        system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
+        with monkeypatch.context() as patch:
+            patch.setattr("preprocess.storage.local.os", system)
+            try:
+                assert not damages(verify(data, repair=True))
+            except OutputError as error:
+                assert "could not be written" in str(error)
+                messages.add(str(error))
+        if len(system.calls) < number:
+            break
+        assert not damages(verify(data, repair=True))
+        assert path.read_bytes() == sound
+    assert number > 5
+    assert any("what was rebuilt before is kept" in message for message in messages)
+
+
+def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
+    sources = copy.parent / "elsewhere"
+    stats = json.loads((copy / "stats.json").read_text())
+    text = Path(stats["settings"]["train"][0])
+    shutil.copytree(text, sources)
+    stats["settings"]["train"] = [str(sources)]
+    (copy / "stats.json").write_text(json.dumps(stats))
+    flip(copy / "train.bin", 1000)
+    # The same size, but another text.
+    other = sources / "0.txt"
+    other.write_text(other.read_text().replace("are", "ARE", 1))
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("0 of 1 damaged blocks were made again" in line for line in found)
+    (sources / "0.txt").write_text("short")
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("cannot be repaired: its source 0.txt had" in line for line in found)
+    (sources / "0.txt").unlink()
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("cannot be repaired: its source 0.txt had" in line for line in found)
+    (copy / "stats.json").unlink()
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("cannot be repaired: no stats.json beside it" in line for line in found)
+
+
+def test_an_empty_name_of_a_tokenizer_is_not_taken_for_none(built: Path) -> None:
+    assert damages(verify(built, tokenizer=""))
+
+
+def test_a_source_that_is_gone_is_a_finding(built: Path, tmp_path: Path) -> None:
+    text, path = tmp_path / "text", tmp_path / "data" / "train.bin"
+    text.write_bytes((built.parent / "text").read_bytes())
+    build(train=text, val=text, out=tmp_path / "data", vocab_size=280)
+    text.unlink()
+    assert not damages(verify(path))
+    assert any("text: no such file" in finding.text for finding in verify(path))
+    assert any("text: no such file" in line for line in damages(verify(path, deep=True)))
+    flip(path, 100)
+    found = damages(verify(path, repair=True))
+    assert any("cannot be repaired" in line and "text: no such file" in line for line in found)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "train.docs"])
+@pytest.mark.parametrize("how", ["cut", "remove", "extend"])
+def test_a_repair_that_fails_makes_nothing_up(
+    built: Path, tmp_path: Path, name: str, how: str
+) -> None:
+    """A file of the right size would be taken for a whole one when it is opened."""
+    text = tmp_path / "text"
+    text.write_bytes((built.parent / "text").read_bytes())
+    build(train=text, val=text, out=tmp_path / "data", vocab_size=280)
+    path = tmp_path / "data" / name
+    content = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(content[:100])
+    elif how == "extend":
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:] + b"more")
+    else:
+        path.unlink()
+    before = path.read_bytes() if path.exists() else None
+    text.write_text(text.read_text().replace(" low ", " l o "))
+    found = damages(verify(tmp_path / "data" / "train.bin", repair=True))
+    assert any("0 of 1 damaged blocks were made again" in line for line in found)
+    assert (path.read_bytes() if path.exists() else None) == before
+    with pytest.raises(TokenFileError):
+        open_tokens(tmp_path / "data" / "train.bin")
+
+
+MANIFEST_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "flip": lambda content: content.replace(b"gpt2", b"gpt3", 1),
+    "cut": lambda content: content[:-40],
+    "empty": lambda content: b"",
+    "remove": lambda content: None,
+    "another number": lambda content: json.dumps(
+        json.loads(content) | {"n_tokens": json.loads(content)["n_tokens"] - 5}
+    ).encode(),
+}
+
+
+def damage(path: Path, how: Callable[[bytes], bytes | None]) -> None:
+    content = how(path.read_bytes())
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", MANIFEST_DAMAGES)
+def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> None:
+    """Then the blocks of its token file can be, too."""
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    flip(data / "train.bin", 40)
+    findings = verify(data, repair=True)
+    assert not damages(findings)
+    lines = [f"{each.path}: {each.text}" for each in findings]
+    assert any("train.json: was made again, and has the digest in stats.json" in x for x in lines)
+    assert any("1 of 1 damaged blocks were made again" in line for line in lines)
+    for name in ("train.json", "train.bin"):
+        assert (data / name).read_bytes() == (built / name).read_bytes()
+    assert {path.name for path in data.iterdir()} == {path.name for path in built.iterdir()}
+    assert not damages(verify(data, deep=True))
+
+
+def test_manifests_of_every_kind_of_run_are_made_again(built: Path, tmp_path: Path) -> None:
+    given = {"tokenizer": built / "tokenizer.json"}
+    text = built.parent / "text"
+    build(train=text, out=tmp_path / "a", val_fraction=0.3, **given)
+    build(train=text, out=tmp_path / "b", val_fraction=0, name="x", shard_tokens=99, **given)
+    encode(paths=text, out=tmp_path / "c" / "y.bin", **given)
+    for path in (
+        tmp_path / "a" / "val.json",
+        tmp_path / "b" / "x_train.json",
+        tmp_path / "c" / "y.json",
+    ):
+        before = path.read_bytes()
+        path.write_bytes(before[:-1])
+        assert not damages(verify(path, tokenizer=built / "tokenizer.json", repair=True))
+        assert path.read_bytes() == before
+
+
+def copied(built: Path, root: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
+    """A build of its own, whose text may be changed: where it is, and its options."""
+    text = root / "text"
+    text.write_bytes((built.parent / "text").read_bytes())
+    options = {"train": text, "val": text, "out": root / "data", "vocab_size": 280, **more}
+    build(**options)
+    return root / "data", options
+
+
+AGAIN = "run the command that made it again, with --overwrite"
+
+
+@pytest.mark.parametrize("how", ["flip", "empty"])
+@pytest.mark.parametrize("why", ["another text", "no stats"])
+def test_a_manifest_that_cannot_be_proven_is_not_made_up(
+    built: Path, tmp_path: Path, how: str, why: str
+) -> None:
+    data, options = copied(built, tmp_path)
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    before = (data / "train.json").read_bytes()
+    if why == "another text":
+        options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
+        message = "the sources and the tokenizer give another one now than stats.json tells of"
+    else:
+        (data / "stats.json").unlink()
+        message = "no stats.json beside it says how it was made"
+    found = damages(verify(data / "train.bin", repair=True))
+    advice = f"; put a copy of it in its place, or remove train.json and {AGAIN}"
+    assert found[0].endswith(f"train.json: cannot be repaired: {message}{advice}")
+    assert (data / "train.json").read_bytes() == before
+    # What it says to do helps.
+    (data / "train.json").unlink()
+    build(**options, overwrite=True)
+    assert not damages(verify(data, deep=True))
+
+
+TOKENIZER_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "reads the same": lambda content: content[:-1],
+    "reads as another": lambda content: content.replace(
+        b'"ignore_merges": false', b'"ignore_merges": true'
+    ),
+    "cut": lambda content: content[:-40],
+    "remove": lambda content: None,
+}
+
+
+@pytest.mark.parametrize("how", TOKENIZER_DAMAGES)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_damaged_tokenizer_is_made_again(
+    built: Path, tmp_path: Path, how: str, given: bool
+) -> None:
+    """It is trained, or taken from where it was given."""
+    more = {"tokenizer": built / "tokenizer.json", "vocab_size": 32_000} if given else {}
+    data, _ = copied(built, tmp_path, **more)
+    before = contents(data)
+    damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
+    assert damages(verify(data))
+    findings = verify(data, repair=True)
+    assert not damages(findings)
+    (line,) = [f"{x.path}: {x.text}" for x in findings if "was made again" in x.text]
+    assert line.endswith("tokenizer.json: was made again, and has the fingerprint in the manifest")
+    assert contents(data) == before
+
+
+@pytest.mark.parametrize("how", ["reads as another", "cut"])
+def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
+    built: Path, tmp_path: Path, how: str
+) -> None:
+    data, options = copied(built, tmp_path)
+    damage(data / "tokenizer.json", TOKENIZER_DAMAGES[how])
+    before = (data / "tokenizer.json").read_bytes()
+    options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
+    found = damages(verify(data / "train.bin", repair=True))
+    assert re.search(
+        r"tokenizer\.json: cannot be repaired: what it was made from gives another one now"
+        rf" \([0-9a-f]{{16}}\.\.\.\); put a copy of it in its place, or {AGAIN}",
+        found[0],
+    )
+    assert (data / "tokenizer.json").read_bytes() == before
+    build(**options, overwrite=True)
+    assert not damages(verify(data, deep=True))
+
+
+def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
+    built: Path, tmp_path: Path
+) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes((built / "tokenizer.json").read_bytes()[:-40])
+    encode(paths=built.parent / "text", out=tmp_path / "x.bin", tokenizer=built / "tokenizer.json")
+    found = damages(verify(tmp_path, repair=True))
+    assert "tokenizer.json: cannot be repaired: it was not made here, but given (" in found[0]
+
+
+def test_without_tokenizer_and_manifest_nothing_is_proven(data: Path) -> None:
+    (data / "train.json").unlink()
+    (data / "tokenizer.json").unlink()
+    found = damages(verify(data / "train.bin", repair=True))
+    assert "train.json: cannot be repaired: tokenizer.json is damaged or gone, too; put" in found[0]
+
+
+def test_the_tokenizer_of_another_token_file_is_left_alone(built: Path, tmp_path: Path) -> None:
+    data, options = copied(built, tmp_path, name="a")
+    build(**options | {"name": "b", "vocab_size": 270}, overwrite=True)
+    before = (data / "tokenizer.json").read_bytes()
+    found = damages(verify(data / "a_train.bin", repair=True))
+    assert "built with the tokenizer" in found[0]
+    assert (data / "tokenizer.json").read_bytes() == before
+    assert not damages(verify(data / "b_train.bin", repair=True))
+
+
+def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
+    flip(data / "train.bin", 40)
+    before = (data / "train.bin").read_bytes()
+    with (
+        LocalStorage(data, "build"),
+        pytest.raises(OutputError, match=r"data: process \d+ on .* is writing in this directory"),
+    ):
+        verify(data / "train.bin", repair=True)
+    assert (data / "train.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("lost", [".bin", ".docs"])
+@pytest.mark.parametrize("how", ["empty", "remove"])
+def test_a_token_file_that_lost_two_of_its_files_is_not_passed_over(
+    data: Path, built: Path, lost: str, how: str
+) -> None:
+    damage(data / "train.json", MANIFEST_DAMAGES[how])
+    (data / f"train{lost}").unlink()
+    assert any("train" in line for line in damages(verify(data)))
+    assert not damages(verify(data, repair=True))
+    assert contents(data) == contents(built)
+
+
+def test_a_full_disk_is_no_damage(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (data / "tokenizer.json").unlink()
+    before = contents(data)
+    monkeypatch.setattr("bpe.Tokenizer.save", full)
+    with pytest.raises(OutputError, match=r"tokenizer\.json: could not be written: No space left"):
+        verify(data, repair=True)
+    assert contents(data) == before
+
+
+def test_what_a_killed_repair_left_is_said_and_cleared_away(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        """Stands for the end of the process."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    before = contents(data)
+    (data / "tokenizer.json").unlink()
+    with monkeypatch.context() as patched:
+        # At its beginning there is nothing to clear yet.
+        patched.setattr(LocalStorage, "publish", killed)
+        patched.setattr(LocalStorage, "clear", lambda self: None)
+        with pytest.raises(KilledError):
+            verify(data, repair=True)
+    work = data / "..repair.partial"
+    assert {"journal.jsonl", "tokenizer.json"} <= {path.name for path in work.iterdir()}
+    said = f"{work}: not finished: a repair; the next one clears it away (verify --repair)"
+    (data / "tokenizer.json").write_bytes(before["tokenizer.json"])
+    assert said in lines(facts(data))
+    assert not damages(verify(data, repair=True))
+    assert contents(data) == before
+    assert not work.exists()
+
+
+def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
+    built: Path, tmp_path: Path
+) -> None:
+    given = {"train": built.parent / "text", "out": tmp_path, "tokenizer": built / "tokenizer.json"}
+    build(**given, val_fraction=0.3)
+    build(**given, val_fraction=0, overwrite=True)
+    assert not damages(verify(tmp_path))
+    (found,) = damages(verify(tmp_path, deep=True))
+    assert "val.bin: not compared with its sources: no stats.json beside it" in found
+
+
+def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_path: Path) -> None:
+    """Two stats.json tell of it then; the manifest says which is right."""
+    text = tmp_path / "text"
+    text.write_text("another text, newer and lower")
+    tokenizer = data / "tokenizer.json"
+    encode(paths=text, out=data / "train.bin", tokenizer=tokenizer, overwrite=True)
+    before = contents(data)
+    flip(data / "train.bin", 4)
+    assert not damages(verify(data, repair=True, deep=True))
+    assert contents(data) == before
+    (data / "train.json").unlink()
+    found = damages(verify(data, repair=True))
+    both = "stats.json and train_stats.json both tell how it was made, and which came last is not"
+    assert f"train.json: cannot be repaired: {both} known; put a copy of it" in found[0]
+    assert contents(data) == {name: before[name] for name in before if name != "train.json"}
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data / "stats.json").unlink()
+    (data / "stats.json").mkdir()
+    (data / "a_stats.json").write_text(
+        '{"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
+    )
+    read_bytes = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == data / "train.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    findings = verify(data)
+    assert damages(findings) == [
+        f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; see to the disk and"
+        " its permissions"
+    ]
+    assert sum(finding.path.stem == "val" for finding in findings) == 8
+    unread = (
+        "no stats.json beside it says how it was made (a_stats.json, stats.json: cannot be read"
+    )
+    assert any(unread in finding.text for finding in findings)
+    assert run(["verify", str(data)]) == 1
+    assert "val.bin: sizes agree with the manifest" in capsys.readouterr().out
+
+
+def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
+    odd = {"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "encode"}}
+    for name, content in (("a_stats.json", odd), ("b_stats.json", odd | {"settings": 3})):
+        (data / name).write_text(json.dumps(content))
+    assert not damages(verify(data, deep=True))
+
+
+def test_ends_are_not_copied_to_look_for_two_of_them(tmp_path: Path) -> None:
+    from preprocess.check import verify
+    from preprocess.dataset.manifest import Manifest
+
+    n = 1 << 20
+    digests = {"bin": ("",), "docs": ("", "")}
+    manifest = Manifest(
+        dtype="uint16",
+        vocab_size=300,
+        n_tokens=2 * n,
+        n_documents=n,
+        n_bytes=0,
+        end_of_text_id=0,
+        begin_of_text_id=None,
+        tokenizer_fingerprint="",
+        pattern="",
+        unicode_version="",
+        sources=(),
+        digests=digests,
+    )
+    ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
+    stage = Progress().stage("x", 0)
+    scan = verify._Scan(tmp_path / "x.bin", manifest.files("x")[0], manifest, stage)
+    tracemalloc.start()
+    try:
+        finding = verify._check_blocks(scan, manifest, ends)
+        assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
+    finally:
+        tracemalloc.stop()
+    assert f"documents 0 to {n - 1:,}" in finding.text

@@ -1,0 +1,22 @@
+"""A small corpus, and runs of it that are cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faults
+import pytest
+import torture
+
+from preprocess import build
+
+END = "<|endoftext|>"
+DOCUMENTS = [f"document {i} of many, and some more words: {i * i}" for i in range(60)]
+contents = torture.contents
+
+
+def cut_off(
+    options: dict[str, Any], stage: str = "encoding train and val", units: int = 3, **more: Any
+) -> None:
+    with pytest.raises(faults.CutOff):
+        build(**options | more, progress=faults.Stopping(stage, units))
