@@ -84,6 +84,11 @@ def test_files_and_functions_are_short(name: str) -> None:
     assert {function: n for function, n in lengths.items() if n > most} == {}
 
 
+def test_files_of_tests_are_short() -> None:
+    lengths = {path: len(path.read_bytes().splitlines()) for path in ROOT.glob("tests/**/*.py")}
+    assert {path: n for path, n in lengths.items() if n > 500} == {}
+
+
 @pytest.mark.parametrize(
     "path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name
 )

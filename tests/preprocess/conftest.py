@@ -1,4 +1,4 @@
-"""Datasets to damage, for the tests of verify and repair."""
+"""Datasets to damage, for the tests of verify and repair; a text file to write to."""
 
 from __future__ import annotations
 
@@ -45,3 +45,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(large: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(large, tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that a test may write again for each example."""
+    return tmp_path_factory.mktemp("sources") / "text.txt"

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
-from bpe.errors import TokenbinError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import _manifest_digest, open_tokens
@@ -28,7 +27,11 @@ from preprocess.storage import LocalFiles, LocalStorage
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.
 GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
+
+
 GOLDEN_DOCS = bytes.fromhex("0400000000000000 0500000000000000 0700000000000000")
+
+
 GOLDEN_MANIFEST = """\
 {
   "format": "tokenbin",
@@ -61,6 +64,8 @@ GOLDEN_MANIFEST = """\
   "manifest_digest": "6f8ba84e6d54d039c5df0f41b04e0e4f"
 }
 """
+
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -448,69 +453,3 @@ def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
         ("train.docs", False),
         ("train.json", True),
     ]
-
-
-@given(
-    documents=st.lists(st.lists(st.integers(0, 298), max_size=6), min_size=1, max_size=12),
-    data=st.data(),
-)
-def test_a_writer_goes_on_where_another_was_cut_off(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], data: st.DataObject
-) -> None:
-    ids = [token for document in documents for token in [*document, 299]]
-    ends = np.cumsum([len(document) + 1 for document in documents]).astype(np.int64)
-    cut = data.draw(st.integers(0, len(ids)))
-    whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
-    write(whole, ids, ends)
-    with LocalStorage(resumed, "x") as storage:
-        writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
-        states = [writer.state()]
-        # What the journal does not know of is cut off.
-        writer.append(np.array([*ids[cut:], 7, 299]), np.array([len(ids) - cut + 2]))
-        writer.close()
-        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
-        writer.append(np.array(ids[cut:], np.uint32), ends[ends > cut] - cut)
-        writer.finish(end_of_text_id=299, **FIELDS)
-        storage.publish(["train.bin", "train.docs"], ["train.json"])
-    for name in ("train.bin", "train.docs", "train.json"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
-    ids = np.arange(3 * BLOCK_BYTES // 2, dtype=np.uint32) % 299
-    write(tmp_path / "whole", np.tile(ids, 2), np.array([2 * len(ids)]))
-    with LocalStorage(tmp_path, "x") as storage:
-        writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(ids, np.array([], np.int64))
-        states = [writer.state(), writer.state()]
-        assert [len(state.streams["train.bin"].blocks) for state in states] == [3, 0]
-        writer.close()
-        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
-        writer.append(ids, np.array([len(ids)]))
-        manifest = writer.finish(end_of_text_id=299, **FIELDS)
-    assert manifest == open_tokens(tmp_path / "whole" / "train.bin").manifest
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str) -> None:
-    with LocalStorage(tmp_path, "x") as storage:
-        writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
-        states = [writer.state()]
-        writer.close()
-        path = storage.directory / "train.bin"
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
-        expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes .* 13 are"
-        with pytest.raises(TokenbinError, match=expected + r".*--overwrite"):
-            TokenFileWriter(storage, "train", vocab_size=301, states=states)
-
-
-def test_error_inside_the_with_block_leaves_nothing(tmp_path: Path) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        written.token_file(tmp_path, "train", vocab_size=301),
-    ):
-        raise KeyboardInterrupt
-    assert os.listdir(tmp_path) == []
