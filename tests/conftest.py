@@ -30,8 +30,8 @@ def _kernels_are_compiled() -> None:
         ahead.compile_encoding("gpt2")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _few_places_at_a_time() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def few_places() -> Iterator[None]:
     """So that a few documents are more than are handled at a time, as thousands are."""
     import bpe.separated
 

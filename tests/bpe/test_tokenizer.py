@@ -25,6 +25,8 @@ import bpe.separated
 from bpe import Tokenizer, reference
 from bpe.errors import EncodingError, PatternError, VocabularyError
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 RANK = reference.rank_by_merges(trained.merges())
 
 

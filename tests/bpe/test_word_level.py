@@ -27,6 +27,8 @@ from bpe.word_level import (
     split,
 )
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 TEXT = 'The cat -- a "small" one -- sat on the mat; did it?'
 
 def plain_split(text: str) -> list[str]:

@@ -22,6 +22,8 @@ from bpe.errors import TokenizerFileError
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 
 BASE = json.loads(

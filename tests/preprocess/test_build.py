@@ -21,6 +21,8 @@ from preprocess.report.progress import Progress
 from preprocess.run.encode_pass import SpecialTokenError
 from preprocess.run.outputs import OutputError
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 END = "<|endoftext|>"
 OUTPUTS = ["tokenizer.json", "tokenizer_config.json", "train.bin", "train.docs", "train.json"]
 OUTPUTS += ["val.bin", "val.docs", "val.json"]

@@ -20,6 +20,8 @@ from preprocess.documents.batch import (
     validation_mask,
 )
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 
 def buffer_of(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)

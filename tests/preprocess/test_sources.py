@@ -22,6 +22,8 @@ from bpe.text_file import Ends, TextFile
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.text import TextSource, TextUnit
 
+pytestmark = pytest.mark.usefixtures("few_places")
+
 SEPARATORS = [b"<|endoftext|>", b"\n\n", b"aa", b"aba", b"\n", b" ", b"\xc3\xa9", b""]
 
 
