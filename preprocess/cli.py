@@ -62,7 +62,7 @@ def _encode(options: _Options, console: _Console) -> bool:
 
 def _count(options: _Options, console: _Console) -> bool:
     from preprocess.pipeline import count
-    from preprocess.report.summary import in_words, left_out_lines, table
+    from preprocess.report.summary import format_counts, format_left_out, table
 
     report = count(progress=console.progress, **options)
     counted = [(source.name, counts) for source, counts in report.sources]
@@ -71,7 +71,7 @@ def _count(options: _Options, console: _Console) -> bool:
         for name, counts in [*counted, ("total", report.total())]
     ]
     console.show({}, table([["tokens", "documents", "bytes", "file"], *rows]))
-    return console.report([in_words(report.total()), *left_out_lines(report.left_out)])
+    return console.report([format_counts(report.total()), *format_left_out(report.left_out)])
 
 
 def _decode(options: _Options, console: _Console) -> bool:

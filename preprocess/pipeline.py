@@ -21,11 +21,11 @@ from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import (
     LeftOut,
     Report,
-    left_out_lines,
+    format_left_out,
+    format_times,
+    format_tokenizer,
     listed,
     run_stats,
-    time_line,
-    tokenizer_in_words,
 )
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass, SpecialIds
@@ -106,16 +106,16 @@ def build(
             compiler.encoding(given)
         run, stats_file = settings.named("build"), settings.named("stats.json")
         plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
-        return _carry_out(plan, compiler)
+        return _run_plan(plan, compiler)
 
 
-def _carry_out(plan: Plan, compiler: KernelCompiler) -> BuildResult:
+def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     """Train unless a tokenizer is given, encode, and commit."""
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
     with Outputs(str(plan.directory), plan.run, plan.record, settings.overwrite) as outputs:
         finished, tokenizer = outputs.storage.finished, plan.tokenizer
         if what := plan.nothing_to_do(outputs):
-            return _what_is_there(finished, plan, what)
+            return _read_finished(finished, plan, what)
         saves = isinstance(settings, BuildSettings) and saves_tokenizer(
             finished, tokenizer, settings
         )
@@ -131,7 +131,7 @@ def _carry_out(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
     if isinstance(settings, BuildSettings):
-        lines.append(f"tokenizer: {tokenizer_in_words(tokenizer)}")
+        lines.append(f"tokenizer: {format_tokenizer(tokenizer)}")
     lines += report.lines(progress, stats)
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
@@ -163,7 +163,7 @@ def _tokenizer_of_build(settings: BuildSettings, options: Mapping[str, Any]) -> 
     return tokenizer
 
 
-def _what_is_there(finished: Files, plan: Plan, what: str) -> BuildResult:
+def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
     """Return the result of a run whose outputs are complete; opening them checks their sizes."""
     from bpe import load_tokenizer
 
@@ -268,15 +268,15 @@ def train(
     with Outputs(str(path.parent), path.stem, plan.record, settings.overwrite) as outputs:
         if what := plan.nothing_to_do(outputs):
             tokenizer = Tokenizer.from_file(outputs.storage.finished.path(path.name))
-            return tokenizer, [f"{path}: {what}, {tokenizer_in_words(tokenizer)}"]
+            return tokenizer, [f"{path}: {what}, {format_tokenizer(tokenizer)}"]
         outputs.begin()
         tokenizer = _train(plan, outputs, KernelCompiler(progress), left_out)
         stats = run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
         outputs.add_stats(stats_file, made | stats)
         outputs.commit()
-    lines = [f"{path}: {tokenizer_in_words(tokenizer)}", *left_out_lines(left_out)]
-    return tokenizer, [*lines, time_line(progress, stats["seconds"])]
+    lines = [f"{path}: {format_tokenizer(tokenizer)}", *format_left_out(left_out)]
+    return tokenizer, [*lines, format_times(progress, stats["seconds"])]
 
 
 def encode(
@@ -302,7 +302,7 @@ def encode(
     compiler.encoding(given)
     name, directory = settings.name, Path(settings.out).parent
     plan = Plan("encode", settings, given, directory, name, f"{name}_stats.json")
-    return _carry_out(plan, compiler)
+    return _run_plan(plan, compiler)
 
 
 def count(

@@ -52,7 +52,7 @@ class Cache:
 
     Args:
         name: Of the directory: the kind, and the digest of what decides its content.
-        otherwise: The effect of having no cache, as in "kernels are compiled anew".
+        otherwise: The effect of having no cache, as in "kernels are compiled again".
 
     Attributes:
         directory: None if it cannot be written, which is reported.

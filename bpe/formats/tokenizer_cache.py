@@ -33,7 +33,7 @@ _PLAIN = {x.name for x in fields(TokenizerParts)} - {"vocabulary", "normal_forms
 def _cache() -> Cache:
     package = Path(__file__).parents[1]
     sources = [*sorted(package.rglob("*.py")), *sorted(package.glob("unicode_*.txt"))]
-    return Cache(f"tokenizers-{digest_of(sys.byteorder, sources)}", "tokenizers are read anew")
+    return Cache(f"tokenizers-{digest_of(sys.byteorder, sources)}", "tokenizers are parsed again")
 
 
 def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:

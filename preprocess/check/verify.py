@@ -408,7 +408,7 @@ def _rebuild_small_files(
     except TokenbinError as error:
         text = f"cannot be repaired: {error}; put a copy of it in its place, or {first}run the"
         return [Finding(path, False, f"{text} command that made it again, with --overwrite")]
-    return [Finding(path, True, f"was made again, and {proof}")]
+    return [Finding(path, True, f"was rebuilt, and {proof}")]
 
 
 def _as_written(path: Path) -> Manifest | None:
@@ -436,7 +436,7 @@ def _repair_blocks(
     except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
     n = sum(map(len, damaged.values()))
-    text = f"{n_mended:,} of {n:,} damaged blocks were made again from the sources"
+    text = f"{n_mended:,} of {n:,} damaged blocks were rebuilt from the sources"
     if n_mended < n:
         text += "; the others give other bytes now: the text is not what it was"
     return Finding(bin_path, n_mended == n, text)

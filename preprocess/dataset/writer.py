@@ -68,7 +68,7 @@ class _ColumnFile:
             self.stream.close()
             raise DamagedStateError(
                 f"{name}: what was written before the interruption is damaged (its last block, from"
-                f" byte {full:,}, is not what the journal says); start anew (--overwrite)"
+                f" byte {full:,}, is not what the journal says); start over (--overwrite)"
             )
 
     @property
@@ -390,7 +390,7 @@ def saved_manifest(storage: Storage, name: str) -> Manifest:
 
     def damaged(what: str) -> DamagedStateError:
         return DamagedStateError(
-            f"{what}: was finished before the interruption, and is damaged or gone now; start anew"
+            f"{what}: was finished before the interruption, and is damaged or gone now; start over"
             " (--overwrite)"
         )
 

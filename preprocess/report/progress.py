@@ -55,7 +55,7 @@ class Stage:
 
 
 class OutOfTimeError(TokenbinError):
-    """The time limit of a run is reached; what was done is kept."""
+    """The time limit of a run is reached; progress is saved."""
 
 
 class Progress:

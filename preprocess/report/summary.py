@@ -95,8 +95,8 @@ class Report(Struct):
 
     def lines(self, progress: Progress, stats: Mapping[str, Any]) -> list[str]:
         """Return the closing lines of a run whose `stats` are these."""
-        lines = [f"{name}: {in_words(counts)}" for name, counts in self.outputs.items()]
-        lines += left_out_lines(self.left_out)
+        lines = [f"{name}: {format_counts(counts)}" for name, counts in self.outputs.items()]
+        lines += format_left_out(self.left_out)
         lines += [
             f"text that spells {token!r}, encoded as ordinary text: {_count(count, 'time')}"
             for token, count in self.look_alikes.items()
@@ -109,7 +109,7 @@ class Report(Struct):
                 f" {stats['tokens_per_second']:,.0f} tokens/s,"
                 f" {stats['documents_per_second']:,.0f} documents/s"
             )
-        return [*lines, time_line(progress, stats["seconds"])]
+        return [*lines, format_times(progress, stats["seconds"])]
 
 
 def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str
     }
 
 
-def in_words(counts: Counts) -> str:
+def format_counts(counts: Counts) -> str:
     """Describe documents, tokens and their ratios."""
     return (
         f"{_count(counts.documents, 'document')}, {_count(counts.tokens, 'token')},"
@@ -132,7 +132,7 @@ def in_words(counts: Counts) -> str:
     )
 
 
-def left_out_lines(left_out: LeftOut) -> list[str]:
+def format_left_out(left_out: LeftOut) -> list[str]:
     """Describe in a line each kind of text that was not taken as it was."""
     kinds = [
         ("dropped", left_out.empty_documents, "empty document"),
@@ -142,14 +142,14 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
     return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
 
-def tokenizer_in_words(tokenizer: AnyTokenizer) -> str:
+def format_tokenizer(tokenizer: AnyTokenizer) -> str:
     """Describe the size and special tokens of a tokenizer."""
     special, merges = list(tokenizer.special_tokens), getattr(tokenizer, "merges", None)
     kind = tokenizer.pattern if merges is None else f"{len(merges):,} merges"
     return f"{tokenizer.vocab_size:,} tokens ({kind}), special: {listed(special, 5) or 'none'}"
 
 
-def time_line(progress: Progress, seconds: float) -> str:
+def format_times(progress: Progress, seconds: float) -> str:
     """Report the time of all stages and the memory."""
     stages = ", ".join(f"{stage.name} {duration(stage.seconds)}" for stage in progress.stages)
     peak = f"peak memory {progress.peak_memory / 1e6:,.0f} MB"

@@ -202,7 +202,7 @@ class CountPass:
                 self._checkpoint()
                 seconds = time.monotonic() - began
                 if not self._is_over and progress.out_of_time():
-                    raise OutOfTimeError(out_of_time(progress, "counting goes on there"))
+                    raise OutOfTimeError(out_of_time(progress, "counting resumes there"))
             return self._merged()
 
     def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:

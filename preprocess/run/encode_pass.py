@@ -288,7 +288,7 @@ class EncodePass:
             if len(each.outputs) != len(sinks):
                 raise JournalError(
                     f"an entry counts {len(each.outputs):,} outputs of a source, and there are"
-                    f" {len(sinks):,}; start anew (--overwrite)"
+                    f" {len(sinks):,}; start over (--overwrite)"
                 )
         digest = self._digest_so_far()
         encoding = _Encoding(self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1))
@@ -320,7 +320,7 @@ class EncodePass:
                     journal.commit(*self._checkpoint(source, after, stage, sinks))
                 if source < len(self.sources) and progress.out_of_time():
                     journal.append(*self._checkpoint(source, after, stage, sinks))
-                    raise OutOfTimeError(out_of_time(progress, "encoding goes on there"))
+                    raise OutOfTimeError(out_of_time(progress, "encoding resumes there"))
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
 
@@ -372,7 +372,7 @@ class EncodePass:
         if digest.hexdigest() != self._of_sources[self._at.source].digest:
             raise JournalError(
                 f"{source.name}: what was read of it before the interruption is not what stands"
-                " there now, though its size and time are the same; start anew (--overwrite)"
+                " there now, though its size and time are the same; start over (--overwrite)"
             )
         return digest
 

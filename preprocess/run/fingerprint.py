@@ -105,7 +105,7 @@ def differences(before: Record, now: Record) -> list[str]:
     return found
 
 
-def of_content_alone(record: Record) -> Record:
+def without_locations(record: Record) -> Record:
     """Return the record without modification times and locations."""
     found = record.sources.items()
     sources = {name: [replace(x, stamp="", location="") for x in of] for name, of in found}

@@ -64,8 +64,8 @@ def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]
             yield entry, check, stop
         elif stop < len(content):
             raise JournalError(
-                f"{where}: line {number} is damaged (byte {start:,}), so what was done before"
-                " is not known for certain; start anew (--overwrite)"
+                f"{where}: line {number} is damaged (byte {start:,}), so earlier progress"
+                " is uncertain; start over (--overwrite)"
             )
         start = stop
 

@@ -31,7 +31,7 @@ Settings = TypeVar("Settings", bound=ReadSettings)
 
 
 class MemoryLimitError(TokenbinError):
-    """A step needs more memory than the limit; what was done is kept."""
+    """A step needs more memory than the limit; progress is saved."""
 
 
 def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:

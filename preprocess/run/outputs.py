@@ -125,7 +125,7 @@ class Outputs:
             begun = self.journal.last(Begun)
             if self.journal.entries and begun is None:
                 raise JournalError(
-                    f"{JOURNAL_FILE}: does not say what was begun; start anew (--overwrite)"
+                    f"{JOURNAL_FILE}: does not say what was begun; start over (--overwrite)"
                 )
             if begun is not None and self._resumes(begun):
                 self.resumed = True
@@ -142,17 +142,17 @@ class Outputs:
         if begun.format_version != FORMAT_VERSION:
             raise JournalError(
                 f"{work}: an unfinished run of another version of tokenbin; finish it with that"
-                " one, or start anew (--overwrite)"
+                " one, or start over (--overwrite)"
             )
         changed = differences(begun.made_from, self._made_from)
-        # A run that was to overwrite is resumed with --overwrite; others start anew with it.
+        # A run that was to overwrite is resumed with --overwrite; others start over with it.
         if self.overwrite and (changed or not begun.overwrite):
             return False
         if changed:
             raise OutputError(
                 f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
                 " the command that it was to finish it, choose another directory or name, or give"
-                " it up and start anew (--overwrite)"
+                " it up and start over (--overwrite)"
             )
         return True
 
@@ -177,7 +177,7 @@ class Outputs:
         if _sha256(self.storage.get(file_name)) != fingerprint:
             raise JournalError(
                 f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
-                " gone; start anew (--overwrite)"
+                " gone; start over (--overwrite)"
             )
         self._small += names_of_tokenizer(file_name)
         return Tokenizer.from_file(self.storage.path(file_name))
@@ -237,25 +237,25 @@ class Outputs:
             self.storage.clear()
             if self.journal.n_entries > 1:
                 logger.warning(
-                    "what was done is given up: the same command would come to this again, and one"
-                    " with other text or settings could not go on with it"
+                    "progress is discarded: the same command would fail in the same way, and a"
+                    " command with other text or settings could not use it"
                 )
         elif isinstance(error, DamagedStateError):
-            # The message says to start anew with --overwrite, and a run that has that option
+            # The message says to start over with --overwrite, and a run that has that option
             # already would resume itself with the same damage for ever.
             if self.overwrite:
                 self.storage.clear()
                 logger.warning(
-                    "what was done is damaged and was given up (--overwrite): the same command"
-                    " starts anew"
+                    "saved progress is damaged and was discarded (--overwrite): rerun the same"
+                    " command to start over"
                 )
         elif self.storage.names():
             when = (
-                ", when the file is as it was, with its time (cp -p); without it, or with what it"
-                " is now, start anew (--overwrite)"
+                ", once the file is restored with its modification time (cp -p); without it, or"
+                " with its new content, start over (--overwrite)"
             )
             logger.warning(
-                "what was done is kept in %s: the same command goes on there%s",
+                "progress is saved in %s; rerun the same command to resume%s",
                 self.storage.where(), when if is_unavailable else "",
             )
 

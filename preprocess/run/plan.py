@@ -20,7 +20,7 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
-from preprocess.run.fingerprint import Record, differences, made_from, of_content_alone
+from preprocess.run.fingerprint import Record, differences, made_from, without_locations
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -168,7 +168,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     def _has_the_same_text(self, files: Files, before: Record) -> bool:
         """Return True if files were only touched or moved, as far as manifests have digests."""
-        if not self.names or differences(of_content_alone(before), of_content_alone(self.record)):
+        if not self.names or differences(without_locations(before), without_locations(self.record)):
             return False
         for part in self.passes:
             file = open_tokens(files.path(f"{next(iter(part.names.values()))}.bin"))

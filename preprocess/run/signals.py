@@ -81,8 +81,8 @@ def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
             number = received[0]
             if number in numbers and not over.wait(SECONDS):
                 _exit(
-                    "something was in the middle of a unit and not waited for; what was done before"
-                    " is kept: the same command goes on there",
+                    "a unit was not finished and not waited for; earlier progress is saved: rerun"
+                    " the same command to resume",
                     f"stopped ({signal.strsignal(number)})",
                     128 + number,
                 )
@@ -163,7 +163,7 @@ def _report_or_exit(where: str, seconds: float) -> None:
     logger.error("%s", hung, extra={"only_file": _is_command})
     if _is_command:
         _exit(
-            "what was done before is kept: the same command goes on there; if a worker hangs at the"
+            "earlier progress is saved: rerun the same command to resume; if a worker hangs at the"
             " same place again, see to the disk, or leave that text out and report it",
             hung,
             HUNG_CODE,

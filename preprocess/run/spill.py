@@ -69,7 +69,7 @@ def counts_in(
 
     if content is None or xxhash.xxh3_128_hexdigest(content) != digest:
         raise JournalError(
-            f"{file}: the counts that were written there are damaged or gone; start anew"
+            f"{file}: the counts that were written there are damaged or gone; start over"
             " (--overwrite)"
         )
     try:
@@ -78,7 +78,7 @@ def counts_in(
         buffer = np.frombuffer(content, np.uint8, offset=16 * n_words)
         return FrozenCounts(*like, buffer, _offsets(sizes), counts)
     except ValueError as error:
-        raise JournalError(f"{file}: {error}; start anew (--overwrite)") from error
+        raise JournalError(f"{file}: {error}; start over (--overwrite)") from error
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,12 +15,13 @@ from preprocess.settings.options import Option
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Add the options of a command to its parser, in the order of its help, and its usage."""
-    parser.usage = " ".join([f"{parser.prog} [OPTION...]", *filter(None, map(_in_usage, options))])
+    shown = filter(None, map(_format_usage, options))
+    parser.usage = " ".join([f"{parser.prog} [OPTION...]", *shown])
     for option in options:
-        parser.add_argument(*option.names, **_how(option))
+        parser.add_argument(*option.names, **_argument_options(option))
 
 
-def _in_usage(option: Option) -> str:
+def _format_usage(option: Option) -> str:
     """Format a positional or required option for the first line of help; "" for others."""
     if not option.positional:
         return f"{option.names[0]} {option.metavar}" if option.is_required else ""
@@ -28,7 +29,7 @@ def _in_usage(option: Option) -> str:
     return shown if option.is_required else f"[{shown}]"
 
 
-def _how(option: Option) -> dict[str, Any]:
+def _argument_options(option: Option) -> dict[str, Any]:
     """Keyword arguments of argparse's `add_argument`."""
     default = f" [default: {option.shown_default}]" if option.shown_default else ""
     # argparse would take a percent sign for a place to put a value at.

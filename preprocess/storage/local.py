@@ -28,7 +28,7 @@ _PARTIAL = ".partial"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What a failure leaves behind, for messages.
-_WORK_KEPT = "nothing was put under a final name, and what was done so far is kept"
+_WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
 _PUBLISHED_KEPT = "what has its final name is complete, and the rest is kept"
 _MENDED_KEPT = "what was rebuilt before is kept"
 _OUTPUTS_KEPT = "outputs are not affected"
@@ -73,7 +73,7 @@ class LocalStream:
                 if found < n_bytes:
                     raise DamagedStateError(
                         f"{path}: the journal says that {n_bytes:,} bytes were written and"
-                        f" {found:,} are there; it was damaged: start anew (--overwrite)"
+                        f" {found:,} are there; it was damaged: start over (--overwrite)"
                     )
                 os.ftruncate(self._descriptor, n_bytes)
                 os.lseek(self._descriptor, n_bytes, os.SEEK_SET)
@@ -223,7 +223,7 @@ class LocalStorage(LocalFiles):
                         if not (self._location / name).exists():
                             raise OutputError(
                                 f"{self._location / name}: was complete, and is now neither there"
-                                f" nor in {self.directory}; start anew (--overwrite)"
+                                f" nor in {self.directory}; start over (--overwrite)"
                             ) from None
                 sync_directory(self._location)
 

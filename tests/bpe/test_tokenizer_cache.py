@@ -71,7 +71,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of one test's own, in which small files are worth it, too."""
     with monkeypatch.context() as patch:
         patch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-        own = Cache("tokenizers", "tokenizers are read anew")
+        own = Cache("tokenizers", "tokenizers are parsed again")
     assert own.directory is not None
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     monkeypatch.setattr(tokenizer_cache, "_AT_LEAST", 0)
@@ -212,7 +212,7 @@ def test_what_is_damaged_is_said_and_written_anew(
     )
     assert Tokenizer.from_file(path) == expected
     assert [record.getMessage() for record in caplog.records] == [
-        "tokenizers are read anew where their cache is damaged; the first such file is"
+        "tokenizers are parsed again where their cache is damaged; the first such file is"
         f" {kept} (its content is not what was written)"
     ]
     assert kept.read_bytes() == sound
@@ -318,14 +318,14 @@ def test_a_cache_that_cannot_be_written_is_said(
     base = tmp_path / "base"
     base.write_text("a file, not a directory")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(base))
-    own = Cache("tokenizers", "tokenizers are read anew")
+    own = Cache("tokenizers", "tokenizers are parsed again")
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     path = tmp_path / "tokenizer.json"
     save(path, PARTS["merges"])
     assert Tokenizer.from_file(path) == Tokenizer.from_file(path) == from_files(path)
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"tokenizers are read anew in every process, because their cache {base / 'tokenizers'}"
+        f"tokenizers are parsed again in every process, because their cache {base / 'tokenizers'}"
         " cannot be written (Not a directory); set NUMBA_CACHE_DIR to a directory of yours"
     )
 

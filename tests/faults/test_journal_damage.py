@@ -58,7 +58,7 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(TokenbinError, match=r"damaged.*start anew \(--overwrite\)"):
+    with pytest.raises(TokenbinError, match=r"damaged.*start over \(--overwrite\)"):
         build(**options)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")
@@ -73,7 +73,7 @@ def test_a_run_that_is_refused_for_its_text_says_that_its_work_is_given_up(
     times, text = path.stat(), path.read_bytes()
     path.write_bytes(text[:-20] + b"\xff" * 20)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    given_up = "what was done is given up: the same command would come to this again"
+    given_up = "progress is discarded: the same command would fail in the same way"
     # All of a.txt was counted.
     with pytest.raises(CorpusError, match=r"b\.txt: byte [\d,]+: not valid UTF-8"):
         build(**options)
@@ -125,7 +125,7 @@ def test_a_damaged_state_of_a_run_that_overwrites_is_given_up(
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DamagedStateError, match=r"damaged.*start anew \(--overwrite\)"):
+    with pytest.raises(DamagedStateError, match=r"damaged.*start over \(--overwrite\)"):
         build(**options, overwrite=True)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")

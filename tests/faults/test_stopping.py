@@ -94,7 +94,7 @@ def test_a_process_that_is_stuck_ends(
         finally:
             process.kill()
     assert process.returncode == code
-    assert "what was done before is kept: the same command goes on there" in stderr
+    assert "earlier progress is saved: rerun the same command to resume" in stderr
     last = stderr.splitlines()[-1]
     if number is not None:
         assert last.startswith("tokenbin: error: stopped (")
@@ -114,7 +114,7 @@ def test_a_process_that_is_stuck_ends(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_ends_a_compilation(tmp_path: Path, workers: int) -> None:
-    """Kernels are compiled anew in a cache of their own, and the signal comes when that begins."""
+    """Kernels are compiled again in a cache of their own, and the signal comes when that begins."""
     text, out = tmp_path / "text", tmp_path / "out"
     text.write_text("<|endoftext|>".join(f"document {i} of many" for i in range(500)))
     options = ["build", "--train", str(text), "--out", str(out), "--vocab-size", "280"]
@@ -134,7 +134,7 @@ def test_a_signal_ends_a_compilation(tmp_path: Path, workers: int) -> None:
             process.kill()
             signal.signal(signal.SIGINT, ignored)
     assert process.returncode == 130
-    assert "the same command goes on there" in stderr
+    assert "rerun the same command to resume" in stderr
     assert stderr.splitlines()[-1] == "tokenbin: error: stopped (Interrupt)"
     assert {path.name for path in out.iterdir()} <= {".build.partial", LOCK_FILE}
     assert run(options) == 0

@@ -189,7 +189,7 @@ def test_code_is_not_taken_for_what_it_is_not_for(package: Path) -> None:
 def test_a_full_disk_while_machine_code_is_written(package: Path) -> None:
     finished = execute(package, NO_SPACE + FIND)
     assert finished.stdout == "[0, 2]\n"
-    said = "compiled anew in the next process, because "
+    said = "compiled again in the next process, because "
     assert finished.stderr.count(said) == 1
     assert "cannot be written (No space left on device)" in finished.stderr
     cache = package.parent.parent / "cache"

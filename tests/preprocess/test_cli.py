@@ -343,7 +343,7 @@ def test_signals_end_a_build_promptly(
         took = time.monotonic() - sent
     assert process.returncode == code
     kept, last = stderr.splitlines()[-2:]
-    assert kept.endswith("/.build.partial: the same command goes on there")
+    assert kept.endswith("/.build.partial; rerun the same command to resume")
     assert last.startswith("tokenbin: error: stopped (")
     assert "Traceback" not in stderr
     assert [path.name for path in out.iterdir()] == [".build.partial"]

@@ -58,7 +58,7 @@ def test_entries_come_back(tmp_path: Path) -> None:
 def test_an_entry_that_is_not_what_its_kind_says(tmp_path: Path) -> None:
     write(tmp_path, [{"kind": "encoded", "text": 3}])
     journal = Journal(LocalStorage(tmp_path, "run"))
-    with pytest.raises(JournalError, match=r"Expected `str`, got `int` - at `\$.text`.*start anew"):
+    with pytest.raises(JournalError, match=r"Expected `str`, got `int` - at `\$.text`.*start over"):
         journal.of(Encoded)
 
 

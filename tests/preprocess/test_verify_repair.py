@@ -89,7 +89,7 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     other = sources / "0.txt"
     other.write_text(other.read_text().replace("are", "ARE", 1))
     found = damages(verify(copy / "train.bin", repair=True))
-    assert any("0 of 1 damaged blocks were made again" in line for line in found)
+    assert any("0 of 1 damaged blocks were rebuilt" in line for line in found)
     (sources / "0.txt").write_text("short")
     found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: its source 0.txt had" in line for line in found)
@@ -138,7 +138,7 @@ def test_a_repair_that_fails_makes_nothing_up(
     before = path.read_bytes() if path.exists() else None
     text.write_text(text.read_text().replace(" low ", " l o "))
     found = damages(verify(tmp_path / "data" / "train.bin", repair=True))
-    assert any("0 of 1 damaged blocks were made again" in line for line in found)
+    assert any("0 of 1 damaged blocks were rebuilt" in line for line in found)
     assert (path.read_bytes() if path.exists() else None) == before
     with pytest.raises(TokenFileError):
         open_tokens(tmp_path / "data" / "train.bin")
@@ -168,8 +168,8 @@ def test_a_damaged_manifest_is_made_again(data: Path, built: Path, how: str) -> 
     findings = verify(data, repair=True)
     assert not damages(findings)
     lines = [f"{each.path}: {each.text}" for each in findings]
-    assert any("train.json: was made again, and has the digest in stats.json" in x for x in lines)
-    assert any("1 of 1 damaged blocks were made again" in line for line in lines)
+    assert any("train.json: was rebuilt, and has the digest in stats.json" in x for x in lines)
+    assert any("1 of 1 damaged blocks were rebuilt" in line for line in lines)
     for name in ("train.json", "train.bin"):
         assert (data / name).read_bytes() == (built / name).read_bytes()
     assert {path.name for path in data.iterdir()} == {path.name for path in built.iterdir()}
@@ -252,8 +252,8 @@ def test_a_damaged_tokenizer_is_made_again(
     assert damages(verify(data))
     findings = verify(data, repair=True)
     assert not damages(findings)
-    (line,) = [f"{x.path}: {x.text}" for x in findings if "was made again" in x.text]
-    assert line.endswith("tokenizer.json: was made again, and has the fingerprint in the manifest")
+    (line,) = [f"{x.path}: {x.text}" for x in findings if "was rebuilt" in x.text]
+    assert line.endswith("tokenizer.json: was rebuilt, and has the fingerprint in the manifest")
     assert contents(data) == before
 
 

@@ -51,7 +51,7 @@ _DIGEST = _source_digest()
 @functools.cache
 def kept_code() -> Cache:
     """Return the cache of machine code."""
-    return Cache(f"kernels-{_DIGEST}", "kernels are compiled anew")
+    return Cache(f"kernels-{_DIGEST}", "kernels are compiled again")
 
 
 def numba_settings() -> list[str]:
