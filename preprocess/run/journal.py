@@ -89,8 +89,8 @@ def journal_errors() -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise JournalError(
-            f"{JOURNAL_FILE}: an entry says what this tokenbin does not write ({error!r}); start"
-            " anew (--overwrite)"
+            f"{JOURNAL_FILE}: an entry is not in the format of this version ({error!r}); start"
+            " over (--overwrite)"
         ) from error
 
 

@@ -122,7 +122,7 @@ def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
         } == {None}
         journal.append({"kind": "encoded", "number": 7})
         assert (
-            "an entry says what this tokenbin does not write" in how_far(tmp_path, "build")["text"]
+            "an entry is not in the format of this version" in how_far(tmp_path, "build")["text"]
         )
         journal.append({"kind": "finishing"})
         assert how_far(tmp_path, "build")["stage"] == "finishing"
