@@ -1,6 +1,8 @@
 """The structure of the code: who imports whom, sizes, files that documents name, light imports."""
 
 import ast
+import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -166,6 +168,15 @@ def test_who_samples_never_loads_the_builder() -> None:
         "preprocess.reused_memory",
         "preprocess.sampling",
     }
+
+
+@pytest.mark.parametrize("package", ["bpe", "preprocess"])
+def test_public_names_are_documented(package: str) -> None:
+    text = (ROOT / "docs" / "python.md").read_text("utf-8")
+    section = text.partition(f"## `{package}`")[2].partition("## `")[0]
+    module = importlib.import_module(package)
+    assert sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == sorted(module.__all__)
+    assert all(inspect.getdoc(getattr(module, name)) for name in module.__all__)
 
 
 @pytest.mark.parametrize("package", ["bpe", "preprocess"])
