@@ -7,6 +7,17 @@ with the last bit of the block before and the first of the block after.
 
 The bit set of document starts is replaced by that of boundaries: the end of a document counts as
 "no character here", so documents of five bytes cost no more than one of a megabyte.
+
+Example: b"a  b's", the first byte on the left; a shift by one moves bits to the right.
+
+    bytes                                       a _ _ b ' s
+    letters                                     1 0 0 1 0 1
+    spaces                                      0 1 1 0 0 0
+    change of class: letters ^ letters << 1,
+        or spaces ^ spaces << 1                 1 1 0 1 1 1
+    & ~(blanks << 1): " b" is one pre-token     1 1 0 0 1 1
+    | last white space before something else    1 1 1 0 1 1
+    contraction 's: s begins nothing            1 1 1 0 1 0   and the end of the text, bit 6
 """
 
 from __future__ import annotations
