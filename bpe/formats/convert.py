@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -114,6 +113,8 @@ def from_huggingface(source: Any) -> TokenizerParts:
     name = Path(type(source).__name__)
     if hasattr(source, "save_pretrained"):
         # It holds more than its backend: all special tokens, a chat template.
+        import tempfile  # takes milliseconds, and few tokenizers are converted
+
         with tempfile.TemporaryDirectory() as directory:
             source.save_pretrained(directory)
             path = Path(directory, "tokenizer.json")

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -269,6 +268,8 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     Raises:
         OutputError: That failed, there or in the directory of temporary files.
     """
+    import tempfile  # takes a millisecond, which most runs need not spend
+
     where = Path(storage.finished.where(file_name))
     with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         tokenizer.save(Path(directory, file_name))

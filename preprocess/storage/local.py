@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -278,7 +277,7 @@ def _locked(path: Path) -> int:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     os.ftruncate(descriptor, 0)
-                    me = {"pid": os.getpid(), "host": socket.gethostname()}
+                    me = {"pid": os.getpid(), "host": os.uname().nodename}
                     os.pwrite(descriptor, json.dumps(me).encode(), 0)
                     stack.pop_all()
                     return descriptor

@@ -18,9 +18,6 @@ import trained
 from tokenizer_cases import SPECIAL, TOKENIZER
 
 import bpe
-import bpe.decoder
-import bpe.encoding.parallel_encoder
-import bpe.separated
 from bpe import Tokenizer
 from bpe.byte_level import to_byte_level
 from bpe.errors import PatternError, TokenizerFileError, VocabularyError
