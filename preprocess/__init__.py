@@ -1,4 +1,4 @@
-"""Text in, memory-mapped tokens out: build token files from a corpus, and sample batches from them.
+"""Build memory-mapped token files from text, and sample batches from them.
 
     from preprocess import build, get_batch, open_tokens
 
@@ -6,8 +6,8 @@
     train = open_tokens("data/train.bin")
     inputs, targets = get_batch(train, batch_size=8, context_length=256)
 
-Public names are imported when they are first used (PEP 562), so `import preprocess` loads nothing
-heavy. This package owns files, formats, workers and the command; `bpe` knows none of them.
+Public names are imported at their first use (PEP 562), so `import preprocess` is fast. This package
+has files, formats, workers and the command; `bpe` does not depend on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "get_batch", "open_tokens",
 ]
 
-# No module has the name of something public: importing it would put the module in that place.
+# No module may have a public name, for importing it would replace the name by the module.
 _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",

@@ -10,7 +10,7 @@ Expected errors are one line on stderr, `tokenbin: error: ...`; `--debug` adds t
               130   interrupted by SIGINT (Ctrl-C)
               143   terminated by SIGTERM
 
-Nothing heavy is imported here: `tokenbin --help` has to be instant.
+Heavy imports are inside functions, so that `tokenbin --help` is instant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # --- commands ---
 
-# Each takes the options that the user gave and where it reports, and returns whether all is well.
+# Functions of (given options, console) that return False for exit code 1.
 _Options = dict[str, Any]
 
 
@@ -83,17 +83,17 @@ def _decode(options: _Options, console: _Console) -> bool:
 
 
 def _inspect(options: _Options, console: _Console) -> bool:
-    from preprocess.check.inspect import facts, lines
+    from preprocess.check.inspect import facts, format_lines
 
     found = facts(**options)
-    return console.show(found, lines(found))
+    return console.show(found, format_lines(found))
 
 
 def _compare(options: _Options, console: _Console) -> bool:
-    from preprocess.check.compare import compare, lines
+    from preprocess.check.compare import compare, format_lines
 
     found = compare(progress=console.progress, **options)
-    return console.show(found, lines(found))
+    return console.show(found, format_lines(found))
 
 
 def _verify(options: _Options, console: _Console) -> bool:
@@ -110,9 +110,9 @@ def _doctor(options: _Options, console: _Console) -> bool:
 
 
 class Command(NamedTuple):
-    """A command, with the names of its class of settings and of its options of `ConsoleSettings`.
+    """A command, with the names of its settings class and of its options in `ConsoleSettings`.
 
-    `run` returns False for exit code 1. The module with the settings is loaded when needed.
+    `run` returns False for exit code 1. The module of the settings is imported when needed.
     """
 
     run: Callable[[_Options, _Console], bool]
@@ -121,7 +121,7 @@ class Command(NamedTuple):
     summary: str
 
     def options(self) -> list[Option]:
-        """Its options, in the order of its help."""
+        """Return the options, in the order of the help."""
         from preprocess.settings import schema
         from preprocess.settings.options import options_of
 
@@ -158,16 +158,15 @@ COMMANDS = {
 }
 
 
-# --- how commands are run ---
+# --- running commands ---
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and leave with its exit code."""
-    # Libraries and a tokenizer are 80,000 objects that stay. To search them for garbage while they
-    # are loaded and at exit takes a quarter of the time of a short command; work on text leaves no
-    # cycles.
+    """Run the command, and exit with its exit code."""
+    # Collecting garbage among the 80,000 permanent objects of libraries and a tokenizer, at import
+    # and exit, takes a quarter of the time of a short command; work on text makes no cycles.
     gc.set_threshold(100_000)
-    # OpenBLAS, which nothing here uses, would start its threads.
+    # Unused, but OpenBLAS would start its threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     gc.freeze()
@@ -178,7 +177,7 @@ def run(arguments: list[str]) -> int:
     """Run the command with the arguments after `tokenbin`, and return its exit code."""
     with stopping():
         try:
-            return _parsed_and_run(arguments)
+            return _parse_and_run(arguments)
         except _UsageError as error:
             return _failed(str(error), 2)
         except TokenbinError as error:
@@ -192,7 +191,7 @@ def run(arguments: list[str]) -> int:
                 return 3
             return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
         except BrokenPipeError:
-            # Whoever read our output has seen enough; Python must not fail again when it flushes.
+            # The reader of the output has closed it; Python must not fail again when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (OSError, MemoryError) as error:
@@ -204,14 +203,14 @@ def run(arguments: list[str]) -> int:
 
 
 class _UsageError(Exception):
-    """The arguments do not belong to the command."""
+    """The arguments are not valid for the command."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse's parser, which raises what it cannot parse, and hides no failure to print."""
+    """An ArgumentParser that raises _UsageError, and does not hide failures to print."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong, with the nearest right spelling of an unknown option."""
+        """Raise _UsageError, with a suggestion for an unknown option."""
         before, _, unknown = message.partition("unrecognized arguments: ")
         if unknown and not before:
             from preprocess.settings.options import nearest
@@ -224,7 +223,7 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(message)
 
 
-def _parsed_and_run(arguments: list[str]) -> int:
+def _parse_and_run(arguments: list[str]) -> int:
     if not arguments:
         _parser_of_commands().print_help()
         return 2
@@ -233,9 +232,9 @@ def _parsed_and_run(arguments: list[str]) -> int:
         name, rest = "build", arguments
     try:
         if name not in COMMANDS:
-            # Prints the help, or reports that there is no such command.
+            # Prints the help, or raises _UsageError for an unknown command.
             _parser_of_commands().parse_args([name])
-            # Finding the version takes longer than everything else that `--help` does.
+            # Slower than all other work of `--help`.
             from importlib.metadata import version
 
             print(f"tokenbin {version('tokenbin')}")
@@ -244,7 +243,7 @@ def _parsed_and_run(arguments: list[str]) -> int:
 
         command = COMMANDS[name]
         options = command.options()
-        # A shortened option would change its meaning when a longer one comes.
+        # An abbreviation could become ambiguous when options are added.
         parser = _Parser(prog=f"tokenbin {name}", description=command.summary, allow_abbrev=False)
         add_options(parser, options)
         given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
@@ -256,7 +255,7 @@ def _parsed_and_run(arguments: list[str]) -> int:
 
 
 def _parser_of_commands() -> _Parser:
-    """The parser of `tokenbin` without a command."""
+    """Make the parser of `tokenbin` without a command."""
     parser = _Parser(
         prog="tokenbin",
         usage="tokenbin [COMMAND] [OPTION...]",
@@ -272,19 +271,19 @@ def _parser_of_commands() -> _Parser:
 
 
 def _failed(message: str, code: int) -> int:
-    # One line, whatever a file name may hold.
+    # One line, even if a file name has line breaks.
     print(f"tokenbin: error: {' '.join(message.splitlines())}", file=sys.stderr)
     return code
 
 
 class _Console(NamedTuple):
-    """Where a command reports."""
+    """Output of a command."""
 
     progress: Progress
     settings: ConsoleSettings
 
     def show(self, value: object, lines: Sequence[str]) -> bool:
-        """Print a result: `value` as JSON if that is asked for, else `lines`; return True."""
+        """Print a result, `value` as JSON with --json, else `lines`; return True."""
         if self.settings.json:
             import json
 
@@ -296,13 +295,13 @@ class _Console(NamedTuple):
     def show_checks(
         self, checks: Sequence[Check | Finding], name: str, ok: str, problem: str
     ) -> bool:
-        """Print checks, each of which begins with (subject, is ok, text); True if all are ok."""
+        """Print checks, which are (subject, is ok, text, ...); return True if all are ok."""
         lines = [f"{'ok     ' if each[1] else problem}  {each[0]}: {each[2]}" for each in checks]
         all_ok = all(each[1] for each in checks)
         return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
 
     def report(self, lines: Sequence[str]) -> bool:
-        """Print the closing lines, and put them in the log file; return True."""
+        """Print and log the closing lines; return True."""
         from preprocess.report.progress import logger
 
         for line in lines:
@@ -314,7 +313,7 @@ class _Console(NamedTuple):
 
 @contextmanager
 def _console(given: _Options) -> Iterator[_Console]:
-    """Connect the loggers of both packages to stderr and the log file while a command runs."""
+    """Connect the loggers of both packages to stderr and the log file inside the `with`."""
     from preprocess.report.progress import Progress
     from preprocess.report.progress import logger as own
     from preprocess.settings.options import convert
@@ -352,7 +351,7 @@ def _console(given: _Options) -> Iterator[_Console]:
 
 
 class _OnStderr(logging.Handler):
-    """Prints records, above a bar if there is one."""
+    """Handler that prints records, above a bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "only_file", False):

@@ -1,4 +1,4 @@
-"""From text to token files: plan, train, encode, commit.
+"""Build token files from text: plan, train, encode, commit.
 
 Outputs depend only on sources and settings, never on the number of workers or the size of units.
 Files are written under temporary names and renamed once all are complete; an interrupted run leaves
@@ -31,8 +31,8 @@ from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.journal import journal_errors
 from preprocess.run.memory_limit import fit_to_memory
-from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, saves_tokenizer
-from preprocess.run.plan import Plan, given_tokenizer, read_options
+from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
+from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options
 from preprocess.settings.options import StrPath, convert, options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
@@ -56,14 +56,14 @@ Settings = TypeVar("Settings", bound=ReadSettings)
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build left behind.
+    """Result of `build`.
 
     Attributes:
-        directory: Where the outputs are.
+        directory: Output directory.
         tokenizer: The tokenizer that was trained or given.
         manifests: Name of an output ("train", "val") -> its manifest.
-        stats: What stats.json says.
-        lines: The closing lines.
+        stats: Content of stats.json.
+        lines: Closing lines, for people.
     """
 
     directory: Path
@@ -86,37 +86,36 @@ def build(
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     overwrite: bool = False, progress: Progress | None = None,
 ) -> BuildResult:
-    """Train a tokenizer unless one is given, encode train and validation text, put all in place.
+    """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Every option is described in docs/options.md and by `tokenbin build --help`. `progress` shows
-    what is done; None shows nothing.
+    Options: docs/options.md or `tokenbin build --help`; `progress=None` shows no progress.
 
     Raises:
-        SettingsError: An option is of no use.
+        SettingsError: An option has a value that cannot work.
         CorpusError: Text is missing or cannot be read, or an output would have no documents.
         OutputError: Outputs exist already, or cannot be written.
-        TokenbinError: Whatever else is refused on purpose is one.
+        TokenbinError: Any other expected error.
     """
     options = {**locals()}
     settings, progress = _begin(options, BuildSettings)
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
-            given = _tokenizer_of_build(settings, options)
-            compiler.encoding(given)
+            given = _load_for_build(settings, options)
+            compiler.compile_encoding(given)
         run, stats_file = settings.named("build"), settings.named("stats.json")
         plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
         return _run_plan(plan, compiler)
 
 
 def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
-    """Train unless a tokenizer is given, encode, and commit."""
+    """Run a plan that encodes: train unless a tokenizer is given, encode, commit."""
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
     with Outputs(str(plan.directory), plan.run, plan.record, settings.overwrite) as outputs:
         finished, tokenizer = outputs.storage.finished, plan.tokenizer
-        if what := plan.nothing_to_do(outputs):
+        if what := plan.describe_finished(outputs):
             return _read_finished(finished, plan, what)
-        saves = isinstance(settings, BuildSettings) and saves_tokenizer(
+        saves = isinstance(settings, BuildSettings) and needs_tokenizer_file(
             finished, tokenizer, settings
         )
         plan.check_disk_space(outputs.storage, tokenizer)
@@ -137,7 +136,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
 
 
 def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
-    """Convert the arguments of a command, except `progress`, and begin to count its time."""
+    """Return (settings, progress) from the arguments of a command, and start its clock."""
     options = {**arguments}
     progress = options.pop("progress") or Progress()
     settings = fit_to_memory(convert(options, kind))
@@ -145,8 +144,8 @@ def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings
     return settings, progress
 
 
-def _tokenizer_of_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyTokenizer:
-    """Load the given tokenizer; warn of settings without effect, because nothing is trained."""
+def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyTokenizer:
+    """Load the given tokenizer; warn of training settings, which have no effect."""
     assert settings.tokenizer is not None
     given = {
         each.name
@@ -154,7 +153,8 @@ def _tokenizer_of_build(settings: BuildSettings, options: Mapping[str, Any]) -> 
         if options[each.name] is not None and getattr(settings, each.name) != each.default
     }
     used = {"pattern", "special_tokens"} if settings.tokenizer.endswith(".tiktoken") else set()
-    tokenizer = given_tokenizer(settings, settings.pattern if "pattern" in given & used else None)
+    pattern = settings.pattern if "pattern" in given & used else None
+    tokenizer = load_given_tokenizer(settings, pattern)
     if unused := sorted(given - used):
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
@@ -164,7 +164,7 @@ def _tokenizer_of_build(settings: BuildSettings, options: Mapping[str, Any]) -> 
 
 
 def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
-    """Return the result of a run whose outputs are complete; opening them checks their sizes."""
+    """Return the result of a finished run; opening its outputs checks their sizes."""
     from bpe import load_tokenizer
 
     tokenizer = plan.tokenizer or load_tokenizer(finished.path(TOKENIZER_FILE))
@@ -181,10 +181,8 @@ def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
 
-def _train(
-    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: LeftOut
-) -> Tokenizer:
-    """Train a tokenizer on the first pass, or take the one of the run that is resumed."""
+def _train(plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: LeftOut) -> Tokenizer:
+    """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
     from preprocess.run.count_pass import train_tokenizer
 
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
@@ -195,8 +193,8 @@ def _train(
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
         left_out.restore(entry.left_out)
-        return outputs.trained(plan.tokenizer_file, entry.fingerprint)
-    compiler.training(settings.pattern, encodes=isinstance(settings, BuildSettings))
+        return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
+    compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     sources = plan.passes[0].sources
     tokenizer = train_tokenizer(sources, settings, journal, progress, left_out)
     outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
@@ -208,8 +206,8 @@ def _train(
 def _encode_passes(
     plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler
 ) -> tuple[Report, dict[str, Manifest]]:
-    """Encode every pass into token files, which `outputs` takes in."""
-    compiler.encoding(tokenizer)
+    """Encode every pass into token files, and register them in `outputs`."""
+    compiler.compile_encoding(tokenizer)
     settings, report, manifests = plan.settings, Report(), dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
@@ -221,7 +219,7 @@ def _encode_passes(
 
 
 def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> None:
-    """Name documents that have a shard of their own, for they are larger than one."""
+    """Warn of documents that are larger than a shard, each in its own one."""
     large = [
         f"{stem} ({shard.n_tokens:,} tokens)"
         for stem, shard in zip(manifest.stems(file_name), manifest.shards, strict=False)
@@ -250,11 +248,10 @@ def train(
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
-    Every option is described in docs/options.md and by `tokenbin train --help`. `progress` shows
-    what is done; None shows nothing.
+    Options: docs/options.md or `tokenbin train --help`; `progress=None` shows no progress.
 
     Returns:
-        The tokenizer and the closing lines.
+        (tokenizer, closing lines for people).
 
     Raises:
         TokenbinError: As `build`.
@@ -266,7 +263,7 @@ def train(
     stats_file = f"{path.stem}_stats.json"
     plan = Plan("train", settings, None, path.parent, path.stem, stats_file, path.name)
     with Outputs(str(path.parent), path.stem, plan.record, settings.overwrite) as outputs:
-        if what := plan.nothing_to_do(outputs):
+        if what := plan.describe_finished(outputs):
             tokenizer = Tokenizer.from_file(outputs.storage.finished.path(path.name))
             return tokenizer, [f"{path}: {what}, {format_tokenizer(tokenizer)}"]
         outputs.begin()
@@ -290,16 +287,15 @@ def encode(
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
-    Every option is described in docs/options.md and by `tokenbin encode --help`. `progress` shows
-    what is done; None shows nothing.
+    Options: docs/options.md or `tokenbin encode --help`; `progress=None` shows no progress.
 
     Raises:
         TokenbinError: As `build`.
     """
     settings, progress = _begin(locals(), EncodeSettings)
-    given = given_tokenizer(settings, settings.pattern)
+    given = load_given_tokenizer(settings, settings.pattern)
     compiler = KernelCompiler(progress)
-    compiler.encoding(given)
+    compiler.compile_encoding(given)
     name, directory = settings.name, Path(settings.out).parent
     plan = Plan("encode", settings, given, directory, name, f"{name}_stats.json")
     return _run_plan(plan, compiler)
@@ -313,18 +309,17 @@ def count(
 ) -> Report:
     """Count documents and tokens of text files without writing anything.
 
-    Every option is described in docs/options.md and by `tokenbin count --help`. `progress` shows
-    what is done; None shows nothing.
+    Options: docs/options.md or `tokenbin count --help`; `progress=None` shows no progress.
 
     Returns:
-        A report whose `sources` has an entry for each file. No tokens stand around the documents.
+        A report whose `sources` has an entry for each file. Special ids are not counted.
 
     Raises:
         TokenbinError: As `build`.
     """
     settings, progress = _begin(locals(), CountSettings)
-    given, report = given_tokenizer(settings, settings.pattern), Report()
-    sources = find_sources(settings.paths, read_options(settings, given))
+    given, report = load_given_tokenizer(settings, settings.pattern), Report()
+    sources = find_sources(settings.paths, make_read_options(settings, given))
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
     EncodePass(0, sources, given, nothing_around, settings.workers, report, progress).run({})
     return report

@@ -1,10 +1,10 @@
 """A pool of memory for arrays.
 
-Memory is released when the last array, view or memoryview made of it is gone. An array shares
-memory with no other that is alive, and keeps at most twice what it needs. When memory is mapped,
-little more stays free than is in use.
+Memory returns to the pool when its last array, view or memoryview is gone. Live arrays never share
+memory, and have at most twice the memory that they need. When new memory is mapped, free memory is
+limited to about the memory in use.
 
-Fresh memory costs more than filling it: the system maps it page by page at the first touch.
+Fresh memory costs more than filling it, for the system maps each page at its first write.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-# Sizes are multiples of this, so that a slightly larger array fits, too; smaller ones are cheap.
+# Sizes are multiples of this, so that slightly larger arrays fit, too; smaller ones are not pooled.
 _STEP = 1 << 16
-_SPARE = 1 << 25  # bytes that may be free besides as many as are in use
+_SPARE = 1 << 25  # free bytes allowed in addition to the bytes in use
 
 
 def _mapped(n_bytes: int) -> mmap.mmap:
-    """Map memory of which a page is resident when it has been written to."""
+    """Map memory; a page becomes resident at its first write."""
     # Private, so that a forked process has its own; Windows has no flags, and does not fork.
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     return mmap.mmap(-1, n_bytes, **flags)
@@ -34,14 +34,14 @@ def _mapped(n_bytes: int) -> mmap.mmap:
 class ReusedMemory:
     """Pool of at most `limit` free pieces of memory, each of at most `largest` bytes.
 
-    Nothing here locks: a signal may interrupt a thread anywhere, and a fork has no other threads.
+    Lock-free: a signal may interrupt a thread anywhere, and a fork has no other threads.
     """
 
     def __init__(self, limit: int, largest: int) -> None:
         self._largest = largest
-        # What was in use last, and is in the processor's cache, comes last.
+        # Most recently used last: it is in the processor's cache.
         self._free: deque[mmap.mmap] = deque(maxlen=limit)
-        # The sizes of those in use, and references that report when they are gone.
+        # Sizes of pieces in use, and references with a callback for their end.
         self._used: dict[int, tuple[int, weakref.ref[NDArray[np.uint8]]]] = {}
         self._numbers = itertools.count()
 
@@ -53,7 +53,7 @@ class ReusedMemory:
             memory = self._acquire(n_bytes, -(-n_bytes // _STEP) * _STEP)
         except OSError:
             return np.empty(n_bytes, np.uint8)  # or raise its MemoryError
-        # NumPy makes this the base of every array made of it.
+        # NumPy makes this the base of all views.
         whole = np.frombuffer(memory, np.uint8)
         number = next(self._numbers)
         release = partial(self._release, number, memory)
@@ -61,15 +61,15 @@ class ReusedMemory:
         return whole[:n_bytes]
 
     def _acquire(self, n_bytes: int, rounded: int) -> mmap.mmap:
-        # Not a far larger one: the array may be kept.
+        # Not a much larger one: the caller may keep the array.
         most = max(rounded, n_bytes + n_bytes // 2)
         others: list[mmap.mmap] = []
-        with suppress(IndexError):  # none is left, or another thread took it
+        with suppress(IndexError):  # the pool is empty
             while not n_bytes <= len(memory := self._free.pop()) <= most:
                 others.append(memory)
             self._free.extend(reversed(others))
             return memory
-        # Those that are too small are dropped.
+        # Drop pieces that are too small.
         others = [memory for memory in others if len(memory) >= n_bytes]
         room = rounded + sum(size for size, _ in list(self._used.values())) + _SPARE
         sizes = itertools.accumulate(map(len, others))

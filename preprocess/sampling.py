@@ -1,9 +1,8 @@
 """Random batches of windows, for training loops like nanoGPT's.
 
-Every window of `context_length + 1` ids in the data is drawn with the same probability. Returned
-arrays share memory with nothing. Of this project only the token file and `bpe`'s errors are
-imported, so that who only samples never loads the builder; PyTorch is imported by the first call
-that asks for tensors.
+All windows of `context_length + 1` ids are drawn with the same probability. Returned arrays share
+no memory with the data. Only the modules for reading are imported, so sampling does not load the
+builder; the first call with a device imports PyTorch.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ Batch = npt.NDArray[np.int64]
 Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
 
 
-# Two batches of two arrays are alive in a usual loop: one is in use while the next is drawn.
+# A loop usually has two batches of two arrays: one in use, one being drawn.
 _outputs = ReusedMemory(limit=8, largest=1 << 24)
-# Files opened by their paths, the last used at the end: a training loop alternates between two.
+# Files opened by path, least recently used first; a training loop alternates between two.
 _files: dict[str, tuple[Identity, TokenFile]] = {}
 _FILES_KEPT = 16
 _lock = threading.Lock()
@@ -57,34 +56,34 @@ def get_batch(
     dataset: Dataset, batch_size: int, context_length: int,
     device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
 ) -> tuple[Batch, Batch] | tuple[torch.Tensor, torch.Tensor]:
-    """Draw random windows and the ids that follow each of their places.
+    """Draw random windows and their targets: the same windows, one id later.
 
     >>> inputs, targets = get_batch(np.arange(9), batch_size=2, context_length=4)
     >>> inputs.shape, (targets == inputs + 1).all()
     ((2, 4), np.True_)
 
     Args:
-        dataset: What `open_tokens` returned; or the path of a `.bin` or of its manifest, which is
-            opened once and again only when the file was replaced; or integer[n_tokens], a memory
-            map of raw ids for example. Shards are one dataset: a window may stand across two.
-        batch_size: Windows, at least 1. They are drawn with replacement.
-        context_length: Inputs of one window, at least 1.
-        device: None for NumPy arrays; else where PyTorch puts the tensors. Memory is pinned, and
-            copied without waiting, only for CUDA.
-        rng: Where the starts come from; None takes fresh entropy from the system, so that threads
-            and forked processes never draw the same batches by accident. Pass
-            `np.random.default_rng(seed)` to draw the same ones on purpose.
+        dataset: The result of `open_tokens`; or the path of a `.bin` or its manifest, which is
+            opened once, and again if it was replaced; or integer[n_tokens], such as a memory map of
+            raw ids. Windows may cross shards.
+        batch_size: Number of windows, at least 1; drawn with replacement.
+        context_length: Number of inputs in a window, at least 1.
+        device: None for NumPy arrays, else the PyTorch device of the tensors. For CUDA, memory is
+            pinned and copied asynchronously.
+        rng: Generator of the starts; None uses entropy of the system, so threads and forked
+            processes draw different batches. Pass `np.random.default_rng(seed)` for reproducible
+            batches.
 
     Returns:
-        inputs and targets, each int64[batch_size, context_length], C-contiguous:
-        `targets[i, j]` is the id behind `inputs[i, j]`. They share memory neither with each other
-        nor with the data, so masking targets in place leaves the inputs alone.
+        (inputs, targets), each int64[batch_size, context_length], C-contiguous: `targets[i, j]` is
+        the id after `inputs[i, j]`. They share no memory with each other or the data, so targets
+        can be masked in place.
 
     Raises:
         SamplingError: The data is too short for one window, not 1-D, or not of integers; or an
             argument is out of range.
-        TokenFileError: The path is not that of a finished `.bin`.
-        Exception: What PyTorch raises for a device that it does not have.
+        TokenFileError: The path is not a finished `.bin`.
+        Exception: PyTorch does not have the device.
     """
     if rng is None:
         rng = np.random.default_rng()
@@ -93,7 +92,7 @@ def get_batch(
             f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
             "once before the loop"
         )
-    # NumPy's integers of few bits would overflow.
+    # Small NumPy integers would overflow.
     batch_size, context_length = operator.index(batch_size), operator.index(context_length)
     for name, value in (("batch_size", batch_size), ("context_length", context_length)):
         if value < 1:
@@ -132,11 +131,11 @@ def _to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
 
 
 def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | ShardView:
-    """integer[n_tokens], shared with the dataset."""
+    """Return the ids of a dataset without a copy: integer[n_tokens]."""
     if isinstance(dataset, TokenFile):
         return dataset.tokens
     if isinstance(dataset, str | os.PathLike):
-        return _opened(os.path.abspath(local_path(dataset))).tokens
+        return _open_cached(os.path.abspath(local_path(dataset))).tokens
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
@@ -146,13 +145,13 @@ def _token_array(dataset: Dataset) -> npt.NDArray[np.integer[Any]] | ShardView:
     return dataset
 
 
-def _opened(path: str) -> TokenFile:
-    """Return the token file at a path, opened again if it was replaced."""
-    # A builder renames the manifest last, so a file that is replaced meanwhile differs again.
+def _open_cached(path: str) -> TokenFile:
+    """Open a token file, or return it from the cache unless it was replaced."""
+    # A builder renames the manifest last, so the identity of a file being replaced changes again.
     seen = _identity(path)
     with _lock:
         identity, file = _files.pop(path, ((), None))
-    # Without the lock, which no other thread, nor a process forked meanwhile, shall wait for.
+    # Without the lock, so that no other thread or forked process waits for it.
     if file is None or not seen or identity != seen:
         file = open_tokens(path)
     with _lock:
@@ -163,7 +162,7 @@ def _opened(path: str) -> TokenFile:
 
 
 def _identity(path: str) -> Identity:
-    """Identify the `.bin`, which shards do not have, and its manifest; () without a manifest."""
+    """Identify the manifest and the `.bin` (shards have none); () without a manifest."""
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]

@@ -1,7 +1,7 @@
-"""Look at what is there: datasets, tokenizers, this machine.
+"""Inspection of datasets, tokenizers and this machine.
 
-verify             token files against their manifests; `rebuild`: from their sources
-inspect            describe files and directories; `inspect_tokenizer`, `quality`: statistics
-compare            two tokenizers on the same text
-doctor             whether this machine is fit for a long job
+verify       check token files against manifests; `rebuild`: restore them from their sources
+inspect      describe files and directories; `inspect_tokenizer`, `quality`: statistics
+compare      encode the same text with two tokenizers
+doctor       check whether this machine is fit for a long job
 """

@@ -1,9 +1,8 @@
-"""Compare two tokenizers on the same text: how many tokens each makes of it, and how fast.
+"""Compare two tokenizers on the same text: number of tokens and speed.
 
-Both get the same documents from the same reader, unit by unit, in one thread each, and take turns
-to be first. Reading, loading, compiling and the first units, with which caches fill, are left out
-of the time where there is more text than that. Memory is that of a unit; only tokenizers that let
-no document be cut need as much as the largest document.
+Both encode the same documents, unit by unit, on one thread each, in alternating order. The time
+excludes reading, loading, compiling and, if there is enough text, the first units, which warm up
+caches. One unit is in memory at a time, or one whole document if a tokenizer has no safe cuts.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from preprocess.sources.standard_library import StandardLibrary
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-# Units that are left out of the time where there are more.
+# Units excluded from the time if there are more than twice as many.
 _WARMING_UP = 4
 
 
 class _Side:
-    """One of the two tokenizers, with its tokens so far and its MB/s in each unit."""
+    """One of the two tokenizers, its number of tokens so far and its MB/s in each unit."""
 
     def __init__(self, name: Path, pattern: str | None) -> None:
         from bpe import load_tokenizer
@@ -43,14 +42,13 @@ class _Side:
         self.name, self.tokenizer = name, load_tokenizer(name, pattern=pattern)
         self.n_tokens, self.rates = 0, list[float]()
         self.encoder = self.tokenizer.new_encoder()
-        # Compile and set up whatever the first text does.
+        # Compile and initialize before the time counts.
         self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([0, 9], np.int64))
 
     def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         started = time.perf_counter()
         ids, ends = self.encoder.encode(
-            batch.buffer, batch.bounds, gaps=True,
-            starts_mid_document=batch.starts_mid_document,
+            batch.buffer, batch.bounds, gaps=True, starts_mid_document=batch.starts_mid_document,
             ends_mid_document=batch.ends_mid_document,
         )
         seconds = time.perf_counter() - started
@@ -58,8 +56,8 @@ class _Side:
         self.rates.append(batch.n_bytes / 1e6 / seconds)
         return ids, ends
 
-    def facts(self, sizes: Sequence[int], n_documents: int) -> dict[str, Any]:
-        """Describe it; MB/s are the median of units that are not small, of `sizes` bytes."""
+    def describe(self, sizes: Sequence[int], n_documents: int) -> dict[str, Any]:
+        """Describe the results on units of `sizes` bytes; MB/s is the median of the large units."""
         rates = [rate for rate, n in zip(self.rates, sizes, strict=True) if n >= max(sizes) / 2]
         warm = rates[_WARMING_UP:] if len(rates) > 2 * _WARMING_UP else rates
         return {
@@ -74,28 +72,21 @@ class _Side:
 
 
 def compare(
-    *,
-    first: StrPath,
-    second: StrPath,
-    paths: StrPath | Iterable[StrPath] = (),
-    pattern: str | None = None,
-    max_bytes: int | str = 64 * 1024 * 1024,
-    separator: str = END_OF_TEXT,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024,
-    progress: Progress | None = None,
+    *, first: StrPath, second: StrPath, paths: StrPath | Iterable[StrPath] = (),
+    pattern: str | None = None, max_bytes: int | str = 64 * 1024 * 1024,
+    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    unit_size: int | str = 4 * 1024 * 1024, progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 
-    Every option is described in docs/options.md and by `tokenbin compare --help`. `progress` shows
-    what is done; None shows nothing.
+    Options: docs/options.md or `tokenbin compare --help`; `progress=None` shows no progress.
 
     Returns:
-        What was found, ready for JSON: `text` (documents, bytes, and whether that is all of it);
+        A dictionary for JSON: `text` (documents, bytes, and everything: True if all was read);
         for each of `tokenizers` its vocab_size, tokens, bytes_per_token, tokens_per_document,
-        megabytes_per_second and only_here, how many tokens the other has not; `same_tokens`, how
-        many both have; `same_vocabulary`, and if so `same_ids`, the share of documents that both
-        encode to the same ids, else None.
+        megabytes_per_second and only_here (number of tokens that the other lacks); `same_tokens`,
+        the number of common tokens; `same_vocabulary`; `same_ids`, the share of documents with the
+        same ids in both, None for different vocabularies.
 
     Raises:
         TokenbinError: A tokenizer or the text cannot be read.
@@ -106,10 +97,8 @@ def compare(
     sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
     ours, theirs = (side.tokenizer for side in sides)
     reading = ReadOptions(
-        separator=settings.separator.encode(),
-        unit_size=settings.unit_size,
-        on_invalid_utf8=settings.on_invalid_utf8,
-        safe_cut=_where_both_cut(ours, theirs),
+        separator=settings.separator.encode(), unit_size=settings.unit_size,
+        on_invalid_utf8=settings.on_invalid_utf8, safe_cut=_common_safe_cut(ours, theirs),
         uncut=tuple(token.encode() for side in (ours, theirs) for token in side.atomic_texts),
     )
     paths = settings.paths
@@ -130,7 +119,7 @@ def compare(
                 if same_vocabulary:
                     documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
                     equal = [np.array_equal(*pair) for pair in zip(*documents, strict=True)]
-                    # A document that came in parts is the same if all of its parts are.
+                    # A document in several units is equal if all of its parts are.
                     equal[0] &= is_same_so_far or not batch.starts_mid_document
                     n_same += sum(equal[: batch.n_ended])
                     is_same_so_far = equal[-1]
@@ -142,7 +131,7 @@ def compare(
     return {
         "text": {"documents": n_documents, "bytes": sum(sizes), "everything": n_read == n_all},
         "tokenizers": [
-            side.facts(sizes, n_documents) | {"only_here": len(own - other)}
+            side.describe(sizes, n_documents) | {"only_here": len(own - other)}
             for side, own, other in zip(sides, tokens, tokens[::-1], strict=True)
         ],
         "same_tokens": len(tokens[0] & tokens[1]),
@@ -151,8 +140,8 @@ def compare(
     }
 
 
-def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
-    """Return a function that finds where both allow a cut, as `Pretokenizer.safe_cut`."""
+def _common_safe_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
+    """Make a function like `Pretokenizer.safe_cut` that finds cuts which both allow."""
 
     def safe_cut(buffer: Bytes, position: int, stop: int) -> int:
         while position < stop:
@@ -167,7 +156,7 @@ def _where_both_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep Hugging Face's library, which reads this variable each time, to one thread."""
+    """Limit Hugging Face's library, which reads this variable on each call, to one thread."""
     name = "TOKENIZERS_PARALLELISM"
     before = {name: os.environ[name]} if name in os.environ else {}
     os.environ[name] = "false"
@@ -178,8 +167,8 @@ def _one_thread() -> Iterator[None]:
         os.environ.update(before)
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """Put what `compare` returns into lines for people."""
+def format_lines(found: dict[str, Any]) -> list[str]:
+    """Format the result of `compare` for people."""
     columns = {
         "ids": "{vocab_size:,}", "only here": "{only_here:,}", "tokens": "{tokens:,}",
         "bytes/token": "{bytes_per_token:.3f}", "tokens/document": "{tokens_per_document:,.1f}",

@@ -1,7 +1,7 @@
-"""Check whether a machine is fit for a long job: what is installed, what there is, what works.
+"""Check whether a machine is fit for a long job: versions, hardware, disk, tokenizer.
 
-Everything that is reported was tried or measured just now; nothing is left behind. A check that
-fails is a line with its remedy, and the other checks go on.
+Every check measures or tries something, and leaves nothing behind. A failed check is reported with
+its remedy, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \
 
 
 class NotFitError(TokenbinError):
-    """Something that a job needs is missing."""
+    """A requirement of a job is not met."""
 
 
 class Check(NamedTuple):
-    """What was checked, whether it is fit for a job, and what was found and is to be done."""
+    """Result of one check: its subject, whether it is fit for a job, and the finding or remedy."""
 
     name: str
     fit: bool
@@ -51,9 +51,9 @@ class Check(NamedTuple):
 
 
 def run_doctor(path: StrPath = "data") -> list[Check]:
-    """Check the machine, and the directory where outputs would be written.
+    """Check the machine and an output directory, with its tokenizer.json if it has one.
 
-    The directory need not exist. Its tokenizer.json is tried, if it has one.
+    The directory need not exist.
     """
     directory = Path(convert({"path": path}, DoctorSettings).path)
     checks: list[tuple[str, Callable[[], str]]] = [
@@ -96,7 +96,7 @@ def _memory() -> str:
     if (limit := _memory_limit()) is not None and limit < total:
         total = limit
         said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
-    # What can be had without swapping, memory of cached files included.
+    # Available without swapping, file cache included.
     if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
         free = int(available.split()[0]) * 1024
         said += f", {free / 1e9:,.1f} GB available on the machine now"
@@ -110,15 +110,15 @@ def _memory() -> str:
 
 
 def _memory_limit() -> int | None:
-    """Find the least limit of the control groups of this process, in bytes, if there is one.
+    """Return the lowest limit of the control groups of this process in bytes, None without one.
 
-    A process that exceeds it is killed, whatever the machine has.
+    A process above the limit is killed, even if the machine has free memory.
     """
     limits = []
     try:
         groups = _GROUPS.read_text().splitlines()
     except OSError:
-        return None  # Not Linux.
+        return None  # not Linux
     for line in groups:
         _, controllers, group = line.split(":", 2)
         if controllers == "":
@@ -127,9 +127,9 @@ def _memory_limit() -> int | None:
             root, file = _GROUP_ROOT / "memory", "memory.limit_in_bytes"
         else:
             continue
-        place = root / group.lstrip("/")
-        # A group has what the groups around it leave. In a container its own may be the root.
-        for directory in (place, *place.parents):
+        path = root / group.lstrip("/")
+        # Limits of parent groups apply, too. In a container the own group may be the root.
+        for directory in (path, *path.parents):
             if directory.is_relative_to(root) and (directory / file).is_file():
                 text = (directory / file).read_text().strip()
                 limits += [int(text)] if text.isdecimal() else []
@@ -138,7 +138,7 @@ def _memory_limit() -> int | None:
 
 def _accelerator() -> str:
     if find_spec("torch") is None:
-        return "PyTorch is not installed; building needs none of it"
+        return "PyTorch is not installed; building does not need it"
     import torch
 
     if not torch.cuda.is_available():
@@ -149,10 +149,10 @@ def _accelerator() -> str:
     except RuntimeError as error:
         raise NotFitError(
             f"PyTorch sees one and cannot use it ({' '.join(str(error).split())}); building needs"
-            " none, but training does: see to its driver and to PyTorch's build of CUDA"
+            " none, but training a model does: check its driver and the CUDA version of PyTorch"
         ) from error
     if done != 1000:
-        raise NotFitError(f"{name} adds a thousand ones up to {done}; take another one")
+        raise NotFitError(f"{name} computes {done} as the sum of 1000 ones; use another one")
     memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
     return f"{torch.cuda.device_count()} x {name}, {memory}"
 
@@ -162,7 +162,7 @@ def _directory(path: Path) -> str:
     storage.check_writable()
     if path.is_dir():
         with storage:
-            pass  # locks the directory, or names another process at work there
+            pass  # takes the lock, or raises an error that names its owner
     _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
@@ -170,15 +170,14 @@ def _directory(path: Path) -> str:
 
 
 def _write_as_a_build_does(place: Path) -> None:
-    """Do in a new directory what a build does: lock, append, synchronize, rename, map.
+    """Lock, append, sync, rename and map files in a new directory, as a build does.
 
     Raises:
-        OutputError: Something of it cannot be done.
+        OutputError: One of these fails.
     """
     content = bytes(range(256))
     with (
-        writing(place),
-        tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
+        writing(place), tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
         open_storage(trial, "doctor") as storage,
     ):
         stream = storage.stream("trial.bin")
@@ -191,8 +190,8 @@ def _write_as_a_build_does(place: Path) -> None:
         found = np.memmap(Path(trial, "trial.bin")).tobytes()
     if found != content:
         raise OutputError(
-            f"{place}: what was written is not what is read from a mapped file; choose a directory"
-            " on another disk"
+            f"{place}: a mapped file has other content than was written; choose a directory on"
+            " another disk"
         )
 
 
@@ -222,29 +221,29 @@ def _disk(path: Path) -> str:
 
 
 def _tokenizer(path: Path) -> str:
-    """Try a round trip with a tokenizer trained for it, and with the one that exists."""
+    """Encode and decode a text with a new tokenizer and with the one in the directory."""
     from bpe import Tokenizer, load_tokenizer, train_bpe
 
     tokenizer: AnyTokenizer = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
     ids = tokenizer.encode_ordinary(_TEXT)
     if tokenizer.decode(ids) != _TEXT:
         raise NotFitError(
-            "one just trained does not give the text back that it encoded: the installation is"
-            " damaged; install tokenbin, numba and llvmlite again"
+            "a new one does not decode its ids to the same text: the installation is damaged;"
+            " install tokenbin, numba and llvmlite again"
         )
-    there, which = path / TOKENIZER_FILE, "one just trained"
-    if there.exists():
-        tokenizer, which = load_tokenizer(there), str(there)
+    existing, which = path / TOKENIZER_FILE, "a new one"
+    if existing.exists():
+        tokenizer, which = load_tokenizer(existing), str(existing)
         ids = tokenizer.encode_ordinary(_TEXT)
     size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
     if (back := tokenizer.decode(ids)) == _TEXT:
-        return f"{which} gives every byte back {size}"
-    # Normal forms and a space in front change a text once; what they have made they leave alone.
+        return f"{which} decodes to the same bytes {size}"
+    # Normal forms and a space in front are idempotent: they change a text only once.
     if isinstance(tokenizer, Tokenizer) and (
         not back or tokenizer.decode(tokenizer.encode_ordinary(back)) != back
     ):
         raise NotFitError(
-            f"{there}: does not give back what it encoded, not even its own text; save it again"
-            " from where it came from, or train one"
+            f"{existing}: does not decode its ids to the same text, not even its own output;"
+            " save it again from its origin, or train one"
         )
-    return f"{which} changes text before it encodes it {size}"
+    return f"{which} changes text before encoding it {size}"

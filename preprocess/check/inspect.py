@@ -1,6 +1,6 @@
 """Describe token files, tokenizers and directories of outputs; decode token files.
 
-Nothing is changed, and a file is only called what it was checked to be.
+Read-only; the kind of a file is checked before the file is described.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Stage, line_of
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
-from preprocess.run.outputs import TOKENIZER_FILE, object_in, stats_in
+from preprocess.run.outputs import STATS_FORMAT, TOKENIZER_FILE, read_object
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
 from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage
@@ -32,18 +32,18 @@ _TOKENS_AT_A_TIME = 1 << 20
 _OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
-def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
+def load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
     """Load the tokenizer of a token file: the one given, else tokenizer.json beside it.
 
     Raises:
-        TokenizerFileError: There is none, or it cannot be read.
+        TokenizerFileError: It is missing or cannot be read.
     """
     from bpe import load_tokenizer
 
     beside = path.parent / TOKENIZER_FILE
     if given is None and not beside.exists():
         raise TokenizerFileError(
-            f"{path}: there is no {TOKENIZER_FILE} beside it; name the tokenizer that it was built"
+            f"{path}: no {TOKENIZER_FILE} in its directory; give the tokenizer that it was built"
             " with (--tokenizer)"
         )
     return load_tokenizer(beside if given is None else given)
@@ -52,17 +52,17 @@ def tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
 def decode_range(
     path: StrPath, *, tokenizer: StrPath | None = None, start: int = 0, count: int | None = None
 ) -> Iterator[bytes]:
-    """Decode tokens [start, start + count) of a token file in pieces, cut between any two bytes.
+    """Decode tokens [start, start + count) of a token file; pieces may end inside a character.
 
     Raises:
-        TokenFileError: The token file is not sound, was built with another tokenizer, or is too
-            short.
-        TokenizerFileError: There is no tokenizer, or it cannot be read.
+        TokenFileError: The token file is damaged, was built with another tokenizer, or has fewer
+            than `start` tokens.
+        TokenizerFileError: The tokenizer is missing or cannot be read.
     """
     settings = convert(locals(), DecodeSettings)
     from bpe import Tokenizer
 
-    used = tokenizer_of(Path(settings.path), settings.tokenizer)
+    used = load_tokenizer_of(Path(settings.path), settings.tokenizer)
     file = open_tokens(settings.path, tokenizer=used)
     start, count = settings.start, settings.count
     if start > len(file):
@@ -73,83 +73,83 @@ def decode_range(
     stop = len(file) if count is None else min(start + count, len(file))
     cuts: Iterable[int] = range(start, stop, _TOKENS_AT_A_TIME)
     if not isinstance(used, Tokenizer):
-        # What is between words depends on them, so a document is decoded as a whole. With another
-        # type than that of the ends, all of them would be copied to float64.
-        places = np.array([start, stop], file.document_ends.dtype)
-        first, last = np.searchsorted(file.document_ends, places, side="left")
+        # White space between words depends on both, so documents are decoded whole. The dtype is
+        # that of the ends, or searchsorted would copy them to float64.
+        bounds = np.array([start, stop], file.document_ends.dtype)
+        first, last = np.searchsorted(file.document_ends, bounds, side="left")
         cuts = file.document_ends[first:last].astype(np.int64).tolist()
     for first, end in pairwise(dict.fromkeys([start, *cuts, stop])):
         yield used.decode_bytes(file[first:end])
 
 
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
-    """Describe a .bin, a tokenizer or a directory of outputs, ready for JSON.
+    """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
-    Of a directory: "tokenizer" (or null), "token_files", "val_in_train", "runs" and "unfinished".
+    A directory has "tokenizer" (or None), "token_files", "val_in_train", "runs" and "unfinished".
 
     Args:
-        path: What to look at; a tokenizer may be a name, as `bpe.load_tokenizer` takes it.
+        path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
         pattern: The split pattern of a .tiktoken file.
 
     Raises:
-        TokenbinError: There is no such file, or it is none of these, or it is damaged.
+        TokenbinError: The file is missing, of another kind, or damaged.
     """
     place = Path(convert(locals(), InspectSettings).path)
     from bpe import load_tokenizer
 
     if place.is_dir():
-        return _of_directory(place)
+        return _describe_directory(place)
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     files = open_storage(place.parent).finished
-    is_manifest = place.suffix == ".json" and object_in(files, place.name, FORMAT)
+    is_manifest = place.suffix == ".json" and read_object(files, place.name, FORMAT)
     if place.suffix == ".bin" or is_manifest:
         file = open_tokens(place)
-        return _of_token_file(file, quality.document_hashes(file))
+        return _describe_token_file(file, quality.document_hashes(file))
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
         raise TokenFileError(
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
         )
-    return inspect_tokenizer.facts(place, load_tokenizer(place, pattern=pattern))
+    return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=pattern))
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """Put what `facts` returns into lines for people."""
+def format_lines(found: dict[str, Any]) -> list[str]:
+    """Format the result of `facts` for people."""
     if "kind" in found:
-        return inspect_tokenizer.lines(found)
+        return inspect_tokenizer.format_lines(found)
     if "dtype" in found:
-        return quality.lines(found)
+        return quality.format_lines(found)
     parts = [found["tokenizer"]] if found["tokenizer"] else []
     return [
-        *(line for part in (*parts, *found["token_files"]) for line in lines(part)),
-        *(quality.shared_line(each) for each in found["val_in_train"]),
-        *(quality.run_line(each) for each in found["runs"]),
+        *(line for part in (*parts, *found["token_files"]) for line in format_lines(part)),
+        *(quality.format_shared(each) for each in found["val_in_train"]),
+        *(quality.format_run(each) for each in found["runs"]),
         *(f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]),
     ]
 
 
-def manifests_in(directory: Path) -> list[Path]:
-    """List the files of a directory that call themselves manifests, sorted by name."""
+def find_manifests(directory: Path) -> list[Path]:
+    """List the manifests in a directory, sorted by name; only their "format" is checked."""
     files = open_storage(directory).finished
     names = [name for name in files.names() if name.endswith(".json")]
-    return [directory / name for name in names if object_in(files, name, FORMAT)]
+    return [directory / name for name in names if read_object(files, name, FORMAT)]
 
 
-def _of_directory(directory: Path) -> dict[str, Any]:
+def _describe_directory(directory: Path) -> dict[str, Any]:
     from bpe import load_tokenizer
 
     path = directory / TOKENIZER_FILE
-    tokenizer = inspect_tokenizer.facts(path, load_tokenizer(path)) if path.exists() else None
-    files = {path.stem: open_tokens(path) for path in manifests_in(directory)}
+    tokenizer = inspect_tokenizer.describe(path, load_tokenizer(path)) if path.exists() else None
+    files = {path.stem: open_tokens(path) for path in find_manifests(directory)}
     hashes = {name: quality.document_hashes(file) for name, file in files.items()}
     storage = open_storage(directory)
     there = [name for name in storage.finished.names() if name.endswith("stats.json")]
-    runs = {name: stats_in(storage.finished, name) or {} for name in there}
+    runs = {name: read_object(storage.finished, name, STATS_FORMAT) or {} for name in there}
     found: dict[str, Any] = {
         "path": str(directory),
         "tokenizer": tokenizer,
-        "token_files": [_of_token_file(file, hashes[name]) for name, file in files.items()],
-        "val_in_train": list(_shared(files, hashes)),
+        "token_files": [_describe_token_file(file, hashes[name]) for name, file in files.items()],
+        "val_in_train": list(_compare_val_with_train(files, hashes)),
         "runs": [
             {"path": str(directory / name)} | {key: stats.get(key) for key in _OF_A_RUN}
             for name, stats in runs.items()
@@ -162,20 +162,20 @@ def _of_directory(directory: Path) -> dict[str, Any]:
     return found
 
 
-def _of_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[str, Any]:
+def _describe_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[str, Any]:
     tokenizer, more = None, {}
     try:
-        tokenizer = tokenizer_of(file.path, None)
+        tokenizer = load_tokenizer_of(file.path, None)
         open_tokens(file.path, tokenizer=tokenizer)
     except TokenbinError as error:
         tokenizer, more = None, {"no_tokenizer": str(error)}
-    return {**quality.facts(file, tokenizer), **more, "copies": quality.copies(hashes)}
+    return {**quality.describe(file, tokenizer), **more, "copies": quality.count_copies(hashes)}
 
 
-def _shared(
+def _compare_val_with_train(
     files: dict[str, TokenFile], hashes: dict[str, NDArray[np.uint64]]
 ) -> Iterator[dict[str, Any]]:
-    """Count the documents of each NAMEval that are in NAMEtrain beside it."""
+    """Count the documents of each NAMEval that are in NAMEtrain of the same directory, too."""
     for name in files:
         train = f"{name.removesuffix('val')}train"
         if not name.endswith("val") or train not in files:
@@ -184,43 +184,43 @@ def _shared(
         manifests = (files[name].manifest, files[train].manifest)
         ids = [(m.tokenizer_fingerprint, m.end_of_text_id, m.begin_of_text_id) for m in manifests]
         if ids[0] == ids[1]:
-            yield found | {"in_train": quality.shared(hashes[name], hashes[train])}
+            yield found | {"in_train": quality.count_shared(hashes[name], hashes[train])}
         else:
             why = "they were built with different tokenizers or special tokens"
             yield found | {"not_compared": why}
 
 
 def how_far(location: Path, run: str) -> dict[str, Any]:
-    """Describe an unfinished run, whose outputs would be at `location`, by its journal.
+    """Describe the progress of an unfinished run in `location`, from its journal.
 
     Returns:
-        "path" and "text", a line for people. If a stage was begun also "stage", "share" of its
-        bytes that is done, "bytes" and "bytes_total", "files" and "files_total", "seconds",
-        "bytes_per_second" and "seconds_left"; the last two are null if unknown.
+        "path" and "text", a line for people; once a stage has begun also "stage", "share" (of its
+        bytes), "bytes", "bytes_total", "files", "files_total", "seconds", "bytes_per_second" and
+        "seconds_left"; the last two are None if unknown.
     """
     storage = open_storage(location, run)
-    said: dict[str, Any] = {"path": storage.where(), "text": "nothing was done yet"}
+    found: dict[str, Any] = {"path": storage.where(), "text": "no progress yet"}
     if run == REPAIR:
-        return said | {"text": "a repair; the next one clears it away (verify --repair)"}
+        return found | {"text": "a repair; the next one removes it (verify --repair)"}
     content = storage.get(JOURNAL_FILE)
     if content is None:
-        return said
+        return found
     try:
         entries = [entry for entry, _, _ in read_entries(content, storage.where(JOURNAL_FILE))]
         with journal_errors():
-            return said | _last_stage(entries)
+            return found | _describe_last_stage(entries)
     except JournalError as error:
-        return said | {"text": str(error)}
+        return found | {"text": str(error)}
 
 
-def _last_stage(entries: list[Entry]) -> dict[str, Any]:
-    """Describe the last stage in the entries of a journal."""
+def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
+    """Describe the last stage in the entries of a journal, as `how_far`."""
     begun = [entry for entry in entries if entry["kind"] in ("counted", "encoded", "finishing")]
     if not begun:
         return {}
     entry = begun[-1]
     if entry["kind"] == "finishing":
-        return {"stage": "finishing", "text": "complete, only final names are missing"}
+        return {"stage": "finishing", "text": "complete, except for final names"}
     is_counting = entry["kind"] == "counted"
     sources = list(entries[0]["made_from"]["sources"].items())
     name, files = sources[0 if is_counting else entry["number"]]

@@ -1,4 +1,4 @@
-"""Statistics of a tokenizer: sizes, pattern, special and strange tokens. Nothing is estimated."""
+"""Exact statistics of a tokenizer: sizes, pattern, special tokens, unusual tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LISTED = 10
 _LONGEST_MERGED = 1000
 
 
-def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
-    """Describe a tokenizer that is called `path`, ready for JSON."""
+def describe(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
+    """Describe a tokenizer from `path` as a dictionary for JSON."""
     from bpe import Tokenizer
 
     special, vocab = tokenizer.special_tokens, tokenizer.vocab
     if isinstance(tokenizer, Tokenizer):
         ordinary = list(tokenizer.vocabulary.tokens.values())
-        more = _of_byte_level(tokenizer)
+        more = _describe_byte_level(tokenizer)
     else:
         special_ids, more = set(special.values()), {"kind": tokenizer.pattern}
         ordinary = [token for i, token in vocab.items() if i not in special_ids]
@@ -41,41 +41,41 @@ def facts(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
         "bos_token": tokenizer.bos_token,
         "fingerprint": tokenizer.fingerprint,
         "ordinary_tokens": len(ordinary),
-        "gaps": _gaps(vocab),
+        "gaps": _find_gaps(vocab),
         "longest": _longest(ordinary, _LISTED),
-        "strange": _strange(ordinary),
+        "strange": _find_strange(ordinary),
         **more,
     }
 
 
-def _gaps(ids: Iterable[int]) -> dict[str, Any]:
-    """Count the ids below the largest that have no token, and list the first runs of them."""
+def _find_gaps(ids: Iterable[int]) -> dict[str, Any]:
+    """Count the ids below the largest that have no token, and list their first ranges."""
     runs = [[a + 1, b - 1] for a, b in pairwise([-1, *sorted(ids)]) if b > a + 1]
     return {"count": sum(b - a + 1 for a, b in runs), "first": runs[:_LISTED]}
 
 
-def _strange(tokens: Iterable[bytes]) -> dict[str, Any]:
-    """Find surprising tokens of more than one byte: by kind, their number and the longest."""
+def _find_strange(tokens: Iterable[bytes]) -> dict[str, Any]:
+    """Count unusual tokens of more than one byte by kind, and list the longest."""
     longer = [token for token in tokens if len(token) > 1]
     kinds: dict[str, Callable[[bytes], bool]] = {
         "control characters": _has_controls,
         "runs of white space": lambda token: not token.decode("utf-8", "replace").strip(),
         "parts of characters": lambda token: not _is_text(token),
-        "letters of several scripts": lambda token: len(_scripts(token)) > 1,
+        "letters of several scripts": lambda token: len(_find_scripts(token)) > 1,
         "the same again and again": lambda token: len(token) >= 16 and len(set(token)) == 1,
     }
     found = {name: list(filter(is_kind, longer)) for name, is_kind in kinds.items()}
     return {name: {"count": len(of), "longest": _longest(of, 3)} for name, of in found.items()}
 
 
-# By the first word of a letter's name: good enough to find what is odd. Japanese mixes several
-# scripts, and letters of another width or style are Latin.
+# First words of Unicode names approximate scripts. Japanese mixes several; letters of another width
+# or style count as Latin.
 _SCRIPTS_THAT_MIX = {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "HANGUL", "IDEOGRAPHIC"}
 _NO_SCRIPTS = {"MODIFIER", "MATHEMATICAL", "FULLWIDTH", "HALFWIDTH", "UNKNOWN"}
 _NO_SCRIPTS |= {"FEMININE", "MASCULINE", "MICRO"}
 
 
-def _scripts(token: bytes) -> set[str]:
+def _find_scripts(token: bytes) -> set[str]:
     if token.isascii():
         return set()
     letters = filter(str.isalpha, token.decode("utf-8", "ignore"))
@@ -83,7 +83,7 @@ def _scripts(token: bytes) -> set[str]:
     return {"CJK" if name in _SCRIPTS_THAT_MIX else name for name in names - _NO_SCRIPTS}
 
 
-def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
+def _describe_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     from bpe.pretokenize.patterns import PATTERNS
 
     vocabulary = tokenizer.vocabulary
@@ -99,7 +99,7 @@ def _of_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
         "added_tokens_not_special": {each.text: each.id for each in added if not each.special},
         "out_of_reach": {
             name: {"count": len(ids), "first": {str(i): shown(tokens[i]) for i in ids[:_LISTED]}}
-            for name, ids in zip(_OUT_OF_REACH, out_of_reach(tokenizer), strict=True)
+            for name, ids in zip(_OUT_OF_REACH, find_out_of_reach(tokenizer), strict=True)
         },
     }
 
@@ -118,7 +118,7 @@ def _has_controls(token: bytes) -> bool:
 
 
 def shown(token: bytes) -> str:
-    """Format a token for print: its text, shortened, with unprintable characters escaped."""
+    """Format a token: its text, shortened, with unprintable characters escaped."""
     if len(token) > 8 and len(set(token)) == 1:
         return f"{shown(token[:1])} * {len(token)}"
     text = token[:80].decode("utf-8", "backslashreplace")
@@ -126,25 +126,25 @@ def shown(token: bytes) -> str:
 
 
 class OutOfReach(NamedTuple):
-    """Ids of ordinary tokens that text is not encoded to, sorted.
+    """Ids of ordinary tokens that encoding does not produce, sorted.
 
     Attributes:
-        never: Their own bytes are encoded otherwise, so no text gives them. Where whole pre-tokens
-            are looked up first, also those that are no pre-token.
-        cut: Merges make them, but the split pattern cuts them where they are a whole text: no text
-            gives them, unless the pattern keeps them together beside other text.
+        never: No text produces them: their own bytes encode to other ids, or, with `ignore_merges`,
+            they are no pre-token.
+        cut: Merges produce them, but the split pattern divides them as a whole text: they occur
+            only if the pattern does not divide them inside a longer text.
     """
 
     never: list[int]
     cut: list[int]
 
 
-def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
-    """Find ordinary tokens that no text is encoded to; normalization is not considered.
+def find_out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
+    """Find ordinary tokens that encoding does not produce; normalization is ignored.
 
-    Each token is encoded as if it were a document. If that is one pre-token, merges give the token
-    now or never: in any context the same pairs inside it are merged in the same order as long as
-    nothing is merged across its edges, and then the token would not be there.
+    Each token is encoded as a document. If it is one pre-token, the result holds in any context:
+    the same pairs inside it are merged in the same order, unless a merge crosses its edges, and
+    then the token does not occur.
     """
     from bpe.encoding.encoder import Encoder, EncoderTables
     from bpe.pretokenize.patterns import PATTERNS
@@ -159,26 +159,26 @@ def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
     starts = tables.pretokenizer.boundaries(buffer, offsets)
     is_start = np.unpackbits(starts.view(np.uint8), bitorder="little")[: len(buffer) + 1]
     n_before = np.cumsum(is_start)
-    # Starts behind the first byte of a token up to its last.
+    # True if no pre-token starts after the first byte of a token.
     whole = n_before[offsets[1:] - 1] == n_before[offsets[:-1]]
     ids, ends = Encoder(tables).encode(buffer, offsets)
     itself = (np.diff(ends) == 1) & (ids[ends[:-1]] == np.fromiter(texts, np.int64, len(texts)))
     never, cut = list[int](), list[int]()
-    # What a scanner cuts alone is nowhere a whole pre-token; of another regex that is not known.
+    # A scanner divides a token in every context if it does alone; other regexes may not.
     certain = tokenizer.pattern in PATTERNS
     for token_id, is_whole, is_itself in zip(texts, whole.tolist(), itself.tolist(), strict=True):
         if is_whole and not is_itself:
             never.append(token_id)
         elif not is_whole:
             (never if certain and texts[token_id] not in made else cut).append(token_id)
-    # Parts of characters are never a pre-token, so that only merges can make them.
+    # Incomplete characters are never a pre-token, so only merges produce them.
     if vocabulary.has_tiktoken_ranks:
         rank = rank_by_bytes({token: i for i, token in vocabulary.tokens.items()})
     else:
         rank = rank_by_merges(vocabulary.merges)
     for token_id in vocabulary.tokens.keys() - texts.keys():
         token = vocabulary.tokens[token_id]
-        # The definition takes quadratic time; nobody has such a token but to spite.
+        # `encode` of the reference takes quadratic time.
         long = len(token) > _LONGEST_MERGED
         if len(token) > 1 and (token not in made or not (long or encode(token, rank) == [token])):
             never.append(token_id)
@@ -186,13 +186,13 @@ def out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
 
 
 _OUT_OF_REACH = {
-    "never": "tokens that no text gives (their own bytes are encoded otherwise)",
-    "cut_by_the_pattern": "tokens that the pattern cuts where they stand alone",
+    "never": "tokens that no text produces (their bytes encode to other ids)",
+    "cut_by_the_pattern": "tokens that the pattern divides as a whole text",
 }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """Put what `facts` returns into lines for people."""
+def format_lines(found: dict[str, Any]) -> list[str]:
+    """Format the result of `describe` for people."""
     special = found["special_tokens"]
     with_ids = [f"{text} {token_id}" for text, token_id in special.items()]
     made = f"{found['merges']:,} merges" if "merges" in found else found["pattern"]
@@ -220,21 +220,21 @@ def lines(found: dict[str, Any]) -> list[str]:
         if found["normal_forms"]:
             result.append(f"  text is normalized: {', '.join(found['normal_forms'])}")
         others = found["added_tokens_not_special"]
-        result += _named("added tokens that are not special", len(others), list(others)[:5])
+        result += _format_kind("added tokens that are not special", len(others), list(others)[:5])
     if found["longest"]:
-        result.append(f"  longest: {_quoted(found['longest'][:5])}")
+        result.append(f"  longest: {_quote(found['longest'][:5])}")
     for name, strange in found["strange"].items():
-        result += _named(name, strange["count"], strange["longest"])
+        result += _format_kind(name, strange["count"], strange["longest"])
     for name, unreached in found.get("out_of_reach", {}).items():
-        named = _named(_OUT_OF_REACH[name], unreached["count"], unreached["first"].values())
+        named = _format_kind(_OUT_OF_REACH[name], unreached["count"], unreached["first"].values())
         result += named or [f"  {_OUT_OF_REACH[name]}: none"]
     return [*result, f"  fingerprint {found['fingerprint']}"]
 
 
-def _named(name: str, count: int, examples: Iterable[str]) -> list[str]:
-    """Describe a kind of tokens in a line, if there are any."""
-    return [f"  {name}: {count:,}, as {_quoted(examples)}"] if count else []
+def _format_kind(name: str, count: int, examples: Iterable[str]) -> list[str]:
+    """Format a kind of tokens as a line; [] if there are none."""
+    return [f"  {name}: {count:,}, as {_quote(examples)}"] if count else []
 
 
-def _quoted(texts: Iterable[str]) -> str:
+def _quote(texts: Iterable[str]) -> str:
     return ", ".join(f"'{text}'" for text in texts)

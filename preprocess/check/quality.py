@@ -1,11 +1,10 @@
-"""Statistics of a token file: which tokens occur, lengths and copies of documents, samples.
+"""Statistics of a token file: tokens that occur, lengths and copies of documents, samples.
 
-Every token and every document is read, a part of the file at a time; nothing is estimated, and what
-was not looked at is reported. Memory is that of the vocabulary, one part, and 16 bytes per
-document: documents are compared by the xxh3_64 of their ids, so that among a hundred million of
-them one pair in three thousand corpora is wrongly taken for copies.
+All tokens are read, in chunks; nothing is estimated, and omitted statistics are reported. Memory is
+that of the vocabulary, one chunk, and 16 bytes per document. Documents are compared by the xxh3_64
+of their ids: with 1e8 documents, one false pair of copies is expected in 3,000 corpora.
 
-Statistics are dictionaries, ready for JSON; `lines` puts them into words.
+Statistics are dictionaries for JSON; `format_lines` formats them for people.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ _TOKENS_AT_A_TIME = 1 << 20
 _SHARES = (0, 1, 10, 50, 90, 99, 100)
 _LISTED = 5
 _SAMPLE_TOKENS = 24
-# Stands for special tokens where text is searched; not in any UTF-8.
+# Replaces special tokens where text is searched; never occurs in UTF-8.
 _NO_TEXT = b"\xff"
 
 Facts = dict[str, Any]
 
 
-def facts(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
-    """Describe a token file, except copies of documents; without its tokenizer, in less detail.
+def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
+    """Describe a token file, except copies of documents; without a tokenizer in less detail.
 
     Raises:
         TokenFileError: The file is damaged.
     """
     manifest = file.manifest
-    counts, bounds = occurrences(file), _document_bounds(file)
+    counts, bounds = count_ids(file), _read_bounds(file)
     found: Facts = {
         "path": str(file.path),
         "dtype": file.dtype.name,
@@ -56,17 +55,17 @@ def facts(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         "end_of_text_id": manifest.end_of_text_id,
         "begin_of_text_id": manifest.begin_of_text_id,
         "sources": [str(source.get("name")) for source in manifest.sources],
-        **_lengths(np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2),
+        **_describe_lengths(np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2),
     }
     if tokenizer is not None:
-        found["vocabulary"] = of_vocabulary(counts, tokenizer)
-        found |= _spelled(file, counts, tokenizer)
-        found["samples"] = list(_samples(file, bounds, tokenizer))
+        found["vocabulary"] = describe_vocabulary(counts, tokenizer)
+        found |= _count_spelled(file, counts, tokenizer)
+        found["samples"] = list(_decode_samples(file, bounds, tokenizer))
     return found
 
 
-def occurrences(file: TokenFile) -> NDArray[np.int64]:
-    """Count how often each id occurs: int64[vocab_size].
+def count_ids(file: TokenFile) -> NDArray[np.int64]:
+    """Count the occurrences of each id: int64[vocab_size].
 
     Raises:
         TokenFileError: An id is not in the vocabulary.
@@ -77,51 +76,51 @@ def occurrences(file: TokenFile) -> NDArray[np.int64]:
         if int(part.max()) >= file.vocab_size:
             place = start + int((part >= file.vocab_size).argmax())
             expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
-            raise _damage(file, f"token {place:,} {expected} and is {file[place]:,}")
+            raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
         found = np.bincount(part)
         counts[: len(found)] += found
     return counts
 
 
-def _damage(file: TokenFile, what: str) -> TokenFileError:
+def _damaged(file: TokenFile, what: str) -> TokenFileError:
     return TokenFileError(
-        f"{file.path}: {what}; the file is damaged: 'tokenbin verify {file.path}' says where, and"
-        " with --repair rebuilds it from the sources"
+        f"{file.path}: {what}; the file is damaged: 'tokenbin verify {file.path}' reports where,"
+        " and with --repair rebuilds it from the sources"
     )
 
 
 # --- documents ---
 
 
-def _document_bounds(file: TokenFile) -> NDArray[np.int64]:
-    """Read where documents begin, and where the last ends: int64[n_documents + 1].
+def _read_bounds(file: TokenFile) -> NDArray[np.int64]:
+    """Read the start of each document and the end of the last: int64[n_documents + 1].
 
     Raises:
-        TokenFileError: An end is not where one can be.
+        TokenFileError: Document ends do not ascend, or the last is not the number of tokens.
     """
     bounds = np.zeros(file.n_documents + 1, np.int64)
     number = start = 0
     for ids, ends in file.shards:
         here = bounds[number : number + len(ends) + 1]
-        # What does not fit becomes negative, and so is not after the end before it.
+        # A value that overflows int64 becomes negative, so it is not above the previous end.
         here[1:] = ends
         here[1:] += start
         bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
         if bad.any():
             place = int(bad.argmax())
             least, most, end = int(here[place]), start + len(ids), int(ends[place]) + start
-            expected = f"should end behind token {least:,} and at most at {most:,}"
-            raise _damage(file, f"document {number + place:,} {expected}, and ends at {end:,}")
+            expected = f"should end after {least:,} and at {most:,} at most"
+            raise _damaged(file, f"document {number + place:,} {expected}, and ends at {end:,}")
         number += len(ends)
         start += len(ids)
     if bounds[-1] != file.n_tokens:
         expected = f"should end at {file.n_tokens:,}, the number of tokens,"
-        raise _damage(file, f"the last document {expected} and ends at {bounds[-1]:,}")
+        raise _damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
     return bounds
 
 
-def _lengths(lengths: NDArray[np.int64], around: int) -> Facts:
-    """Describe lengths of documents, in tokens, of which `around` are special; reorders them."""
+def _describe_lengths(lengths: NDArray[np.int64], around: int) -> Facts:
+    """Describe lengths of documents in tokens, `around` of them special; reorders `lengths`."""
     if not len(lengths):
         return {"empty_documents": 0, "tokens_per_document": None}
     empty, mean = int(np.count_nonzero(lengths <= around)), int(lengths.sum()) / len(lengths)
@@ -131,18 +130,18 @@ def _lengths(lengths: NDArray[np.int64], around: int) -> Facts:
 
 
 def document_hashes(file: TokenFile) -> NDArray[np.uint64]:
-    """Compute the xxh3_64 of the ids of each document, sorted: uint64[n_documents].
+    """Return the xxh3_64 of the ids of each document, sorted: uint64[n_documents].
 
     Raises:
         TokenFileError: The file is damaged.
     """
-    hashes = np.fromiter(_digests(file), np.uint64, file.n_documents)
+    hashes = np.fromiter(_hash_documents(file), np.uint64, file.n_documents)
     hashes.sort()
     return hashes
 
 
-def _digests(file: TokenFile) -> Iterator[int]:
-    ends = _document_bounds(file)[1:]
+def _hash_documents(file: TokenFile) -> Iterator[int]:
+    ends = _read_bounds(file)[1:]
     digest = xxhash.xxh3_64()
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         part = file.tokens[start : start + _TOKENS_AT_A_TIME]
@@ -157,18 +156,18 @@ def _digests(file: TokenFile) -> Iterator[int]:
         digest.update(data[place:])
 
 
-def copies(hashes: NDArray[np.uint64]) -> int:
+def count_copies(hashes: NDArray[np.uint64]) -> int:
     """Count copies of earlier documents, n_documents - n_unique, from `document_hashes`."""
     return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
 
-def shared(of_val: NDArray[np.uint64], of_train: NDArray[np.uint64]) -> int:
+def count_shared(of_val: NDArray[np.uint64], of_train: NDArray[np.uint64]) -> int:
     """Count documents of one file that are in another, from their `document_hashes`."""
     first, stop = (np.searchsorted(of_train, of_val, side) for side in ("left", "right"))
     return int(np.count_nonzero(first < stop))
 
 
-def _samples(
+def _decode_samples(
     file: TokenFile, bounds: NDArray[np.int64], tokenizer: AnyTokenizer
 ) -> Iterator[Facts]:
     """Decode the beginnings of the first, the middle and the last document."""
@@ -183,10 +182,10 @@ def _samples(
 # --- vocabulary ---
 
 
-def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
-    """Describe which tokens of the vocabulary occur, how often, and which do not.
+def describe_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
+    """Describe frequent, rare and unused tokens; `counts` is the result of `count_ids`.
 
-    `counts` are `occurrences`. Special tokens only count in the total of the share of single bytes.
+    Special tokens are left out, except from the total of "single_bytes_share".
     """
     spelled = tokenizer.vocab
     special = set(tokenizer.special_tokens.values())
@@ -200,7 +199,7 @@ def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
             for i in ids[:_LISTED].tolist()
         ]
 
-    # Among equals the smallest id comes first.
+    # Stable: ties are in ascending order of ids.
     return {
         "most_frequent": first(used[np.argsort(-counts[used], kind="stable")]),
         "rarest": first(used[np.argsort(counts[used], kind="stable")]),
@@ -215,7 +214,7 @@ def of_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
 # --- text ---
 
 
-def _spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
+def _count_spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
     """Count U+FFFD, and special tokens spelled by ordinary text, in the text of documents."""
     from bpe import Tokenizer
 
@@ -231,16 +230,16 @@ def _spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
 def count_texts(
     needles: list[bytes], file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
 ) -> list[int]:
-    """Count the places where `needles` (UTF-8, none empty) begin in documents; they may overlap.
+    """Count occurrences of `needles` (UTF-8, none empty) in documents; they may overlap.
 
-    Decoding a whole file takes a minute per ten gigabytes. Instead, texts inside one token are
-    counted by the `occurrences` of that token. All others begin in a token that ends with a prefix
-    of the text, before one that continues it; only there are tokens decoded.
+    Decoding a file takes a minute per ten gigabytes. Instead, needles inside one token are counted
+    by the occurrences of that token. All others begin in a token that ends with a prefix of the
+    needle and is followed by one that continues it; only there tokens are decoded.
     """
     special = dict.fromkeys(tokenizer.special_tokens.values(), _NO_TEXT)
     vocab = tokenizer.vocab | special
     tokens = [vocab.get(token_id, _NO_TEXT) for token_id in range(len(counts))]
-    # A text ends at most so many tokens after the one in which it begins.
+    # Maximum number of tokens between the first and the last token of a needle.
     reach = max(map(len, needles)) - 1
     prefixes = {needle[:n] for needle in needles for n in range(1, len(needle))}
     suffixes = {needle[n:] for needle in needles for n in range(1, len(needle))}
@@ -255,92 +254,92 @@ def count_texts(
         for number, needle in enumerate(needles):
             if needle in token:
                 inside = range(len(token) - len(needle) + 1)
-                found[number] += _beginnings(token, needle, inside) * int(counts[token_id])
+                found[number] += _count_beginnings(token, needle, inside) * int(counts[token_id])
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         part = file.tokens[start : start + _TOKENS_AT_A_TIME + reach]
         here = begins[part[:-1]] & continues[part[1:]]
-        # What begins after `_TOKENS_AT_A_TIME` tokens belongs to the next part.
+        # Needles that begin after `_TOKENS_AT_A_TIME` tokens belong to the next part.
         for place in np.flatnonzero(here[:_TOKENS_AT_A_TIME]).tolist():
             first, *others = (tokens[i] for i in part[place : place + reach + 1].tolist())
             text = b"".join([first, *others])
             for number, needle in enumerate(needles):
                 across = range(max(len(first) - len(needle) + 1, 0), len(first))
-                found[number] += _beginnings(text, needle, across)
+                found[number] += _count_beginnings(text, needle, across)
     return found
 
 
-def _beginnings(text: bytes, needle: bytes, places: range) -> int:
+def _count_beginnings(text: bytes, needle: bytes, places: range) -> int:
     return sum(text.startswith(needle, place) for place in places)
 
 
-# --- words ---
+# --- text for people ---
 
 
-def lines(found: Facts) -> list[str]:
-    """Format `facts` as lines for people; "copies" and "no_tokenizer" are reported if present."""
+def format_lines(found: Facts) -> list[str]:
+    """Format the result of `describe`, optionally with "copies" and "no_tokenizer"."""
     shards = f", {found['shards']:,} shards" if found["shards"] else ""
     heading = (
         "{path}: {tokens:,} tokens ({dtype}), {documents:,} documents" + shards,
-        "  {bytes:,} bytes of text, {bytes_per_token:.2f} to the token",
+        "  {bytes:,} bytes of text, {bytes_per_token:.2f} per token",
         "  vocabulary {vocab_size:,}, of which {ids_that_occur:,} occur; end of text"
         " {end_of_text_id}, begin of text {begin_of_text_id}",
     )
-    said = [text.format_map(found) for text in heading]
-    said.append(f"  sources: {listed(found['sources'])}")
+    lines = [text.format_map(found) for text in heading]
+    lines.append(f"  sources: {listed(found['sources'])}")
     if lengths := found["tokens_per_document"]:
         shares = (f"{share} % {value:,}" for share, value in lengths["percentiles"].items())
-        said.append(f"  tokens per document: {lengths['mean']:,.1f} on average")
-        said.append(f"  tokens per document, by share of documents: {', '.join(shares)}")
+        lines.append(f"  tokens per document: {lengths['mean']:,.1f} on average")
+        lines.append(f"  tokens per document, by share of documents: {', '.join(shares)}")
     repeated = ""
     if "copies" in found:
         share = percent(found["copies"] / max(found["documents"], 1), 1)
         repeated = f"; copies of other documents: {found['copies']:,} ({share})"
-    said.append(f"  empty documents: {found['empty_documents']:,}{repeated}")
+    lines.append(f"  empty documents: {found['empty_documents']:,}{repeated}")
     if "no_tokenizer" in found:
-        return [*said, f"  no sample, for its tokenizer is not beside it: {found['no_tokenizer']}"]
+        return [*lines, f"  no samples, for lack of its tokenizer: {found['no_tokenizer']}"]
     vocabulary = found["vocabulary"]
     unused = ", ".join(repr(each["token"]) for each in vocabulary["unused_first"])
-    said += [
-        f"  most frequent: {_tokens(vocabulary['most_frequent'])}",
-        f"  rarest: {_tokens(vocabulary['rarest'])}",
+    lines += [
+        f"  most frequent: {_format_tokens(vocabulary['most_frequent'])}",
+        f"  rarest: {_format_tokens(vocabulary['rarest'])}",
         f"  {vocabulary['unused']:,} of {vocabulary['ordinary_tokens']:,} ordinary tokens do not"
         f" occur{', as ' * bool(unused)}{unused}",
         f"  single bytes: {percent(vocabulary['single_bytes_share'], 2)} of all tokens",
     ]
     if found["look_alikes"] is None:
-        said.append(
-            "  replacement characters and text that spells special tokens: not looked for, for its"
-            " tokenizer is not a byte-level one; stats.json says what was found on encoding"
+        lines.append(
+            "  replacement characters and text that spells special tokens: not counted, for its"
+            " tokenizer is not byte-level; stats.json has the counts from encoding"
         )
     else:
-        said.append(f"  replacement characters U+FFFD: {found['replacement_characters']:,}")
-        said.append(f"  text that spells special tokens: {_times(found['look_alikes'])}")
+        lines.append(f"  replacement characters U+FFFD: {found['replacement_characters']:,}")
+        lines.append(f"  text that spells special tokens: {_format_times(found['look_alikes'])}")
     samples = map("  document {document:,} begins: {begins!r}".format_map, found["samples"])
-    return [*said, *samples]
+    return [*lines, *samples]
 
 
-def shared_line(found: Facts) -> str:
-    """Report how many documents of a validation file are in its train file, or why not."""
+def format_shared(found: Facts) -> str:
+    """Format how many documents of a validation file are in its train file, or why not."""
     if "not_compared" in found:
         return f"{found['val']} in {found['train']}: not compared, for {found['not_compared']}"
     counts = f"{found['in_train']:,} of {found['documents']:,} validation documents"
-    return f"{found['val']} in {found['train']}: {counts} are in train as well"
+    return f"{found['val']} in {found['train']}: {counts} are in train, too"
 
 
-def run_line(stats: Facts) -> str:
-    """Report what stats.json says of text that did not become documents as it was."""
+def format_run(stats: Facts) -> str:
+    """Format the counts of dropped and replaced text in stats.json."""
     found = {token: n for token, n in stats["look_alikes"].items() if n}
     text = (
         "dropped on encoding: {empty_documents:,} empty documents, {skipped_documents:,} that were"
         " not UTF-8; {replaced_sequences:,} sequences became U+FFFD; text that spelled special"
         " tokens: "
     )
-    return text.format_map(stats) + _times(found)
+    return text.format_map(stats) + _format_times(found)
 
 
-def _tokens(tokens: list[Facts]) -> str:
+def _format_tokens(tokens: list[Facts]) -> str:
     return ", ".join(map("{token!r} {count:,}".format_map, tokens)) or "none"
 
 
-def _times(counts: dict[str, int]) -> str:
+def _format_times(counts: dict[str, int]) -> str:
     return ", ".join(f"{text!r} {n:,} times" for text, n in counts.items()) or "none"

@@ -1,11 +1,11 @@
-"""Rebuild token files from their sources: to compare them with what is there, or to repair it.
+"""Rebuild token files from their sources, to compare or to repair them.
 
-Files are rebuilt by the functions of the build, and only what is proven is written: a block has the
-digest in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint in the
-manifest. stats.json has the settings and the paths; the manifest has the counts of each source, so
-only the sources that are concerned are read.
+Files are rebuilt by the functions of the build. Only proven content is written: a block must have
+the digest in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint in the
+manifest. Settings and paths are read from stats.json, the counts of each source from the manifest;
+only sources of damaged blocks are read.
 
-Functions raise `RebuildError` if the origin is not known or the result not proven, another
+Functions raise `RebuildError` if the origin is unknown or the result not proven, another
 `TokenbinError` if a source cannot be read, and `OutputError` if a file cannot be written.
 """
 
@@ -31,11 +31,11 @@ from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Stats,
-    names_of_tokenizer,
+    list_tokenizer_files,
     put_tokenizer,
     read_stats,
 )
-from preprocess.run.plan import pass_of, reload_tokenizer
+from preprocess.run.plan import find_pass, reload_tokenizer
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class RebuildError(TokenbinError):
-    """Token files cannot be rebuilt: what they were built from is not known or has changed."""
+    """Token files cannot be rebuilt: their sources or settings are unknown or have changed."""
 
 
 class Origin(NamedTuple):
-    """What a token file was built from: its manifest, and the same sources in the same order.
+    """Origin of a token file: its manifest and its sources, in the same order.
 
-    `encode` encodes sources [start, stop) once more, unit by unit.
+    `encode` encodes sources [start, stop) again, and yields the part of each unit.
     """
 
     manifest: Manifest
@@ -60,40 +60,40 @@ class Origin(NamedTuple):
     encode: Callable[[range], Iterator[Part]]
 
 
-def starts_of(manifest: Manifest, per: str) -> list[int]:
-    """The first token or document of each source, and the total."""
+def find_starts(manifest: Manifest, per: str) -> list[int]:
+    """Return the index of the first token or document of each source, and the total."""
     counts = [source.get(f"{per}s") for source in manifest.sources]
     known = [count for count in counts if isinstance(count, int) and count >= 0]
     if len(known) < len(counts):
-        raise RebuildError("its manifest does not say what each source gave")
+        raise RebuildError("its manifest has no counts of each source")
     return [0, *accumulate(known)]
 
 
-def sources_at(manifest: Manifest, file: DataFile, number: int) -> range:
-    """Indices of the sources that gave the values of a block of a data file."""
-    starts, values = starts_of(manifest, file.column.per), file.block(number)
+def find_sources_of(manifest: Manifest, file: DataFile, number: int) -> range:
+    """Return the indices of the sources of a block of a data file."""
+    starts, values = find_starts(manifest, file.column.per), file.block(number)
     n_before = file.before.count(file.column)
     first = int(np.searchsorted(starts, n_before + values.start, "right")) - 1
     return range(max(first, 0), int(np.searchsorted(starts, n_before + values.stop, "left")))
 
 
-def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
-    """Find what a token file was built from, and check that the sources have the same sizes."""
-    settings, _ = _run_of(bin_path)
+def find_origin(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
+    """Find the origin of a token file, and check that its sources have the same sizes."""
+    settings, _ = _find_run(bin_path)
     try:
-        read = pass_of(settings, tokenizer, bin_path.stem)
+        read = find_pass(settings, tokenizer, bin_path.stem)
         names, sources = list(read.names.values()), read.sources
     except TokenbinError as error:
         raise RebuildError(str(error)) from error
-    starts_of(manifest, "token")
+    find_starts(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
     found = [(source.name, source.n_bytes) for source in sources]
     for before, now in zip(known, found, strict=False):
         if before != now:
             was = f"its source {before[0]} had {before[1]} bytes"
-            raise RebuildError(f"{was}, and {now[0]} with {now[1]} is there now")
+            raise RebuildError(f"{was}, and now it is {now[0]} with {now[1]}")
     if len(known) != len(found):
-        raise RebuildError(f"it was made from {len(known):,} sources, and {len(found):,} are there")
+        raise RebuildError(f"it was built from {len(known):,} sources, and {len(found):,} exist")
     ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
     part = names.index(bin_path.stem)
 
@@ -105,11 +105,11 @@ def origin_of(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Or
     return Origin(manifest, sources, encode)
 
 
-def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
-    """Find the settings of the run that made a token file, and its stats.json.
+def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
+    """Return (settings, stats.json) of the run that wrote a token file.
 
-    Where a command wrote over the file of another, both list it: the digest of the manifest decides
-    which is right.
+    If a command replaced the file of another, both stats.json list it: the digest of the manifest
+    decides.
     """
     found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
     unread = []
@@ -128,7 +128,7 @@ def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
                     found[file_name] = encoded, stats
             elif stats.made_from.command == "build":
                 built = convert(stats.settings, BuildSettings)
-                # A run without validation leaves a val.bin of another one alone.
+                # A run without validation does not replace the val.bin of another run.
                 names = ("train", "val") if built.val or built.validation_fraction else ("train",)
                 if bin_path.stem in map(built.named, names):
                     found[file_name] = built, stats
@@ -136,7 +136,7 @@ def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
             unread.append(file_name)
     if not found:
         more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
-        raise RebuildError(f"no stats.json beside it says how it was made{more}")
+        raise RebuildError(f"no stats.json in its directory describes it{more}")
     runs = list(found.values())
     if len(runs) > 1:
         name = manifest_name(bin_path.stem)
@@ -144,50 +144,50 @@ def _run_of(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         runs = [run for run in runs if run[1].manifests.get(name) == digest]
     if not runs:
         both = " and ".join(found)
-        raise RebuildError(f"{both} both tell how it was made, and which came last is not known")
+        raise RebuildError(f"{both} both describe it, and neither has the digest of its manifest")
     return runs[0]
 
 
 def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
-    """Encode the sources once more, and replace the manifest if it has the digest in stats.json.
+    """Encode the sources again, and replace the manifest if it has the digest in stats.json.
 
-    The disk needs room for a second copy of the token files.
+    Needs free disk space for a second copy of the token files.
     """
-    settings, stats = _run_of(bin_path)
+    settings, stats = _find_run(bin_path)
     name = manifest_name(bin_path.stem)
-    with _working(bin_path) as storage:
+    with _open_repair(bin_path) as storage:
         with Journal(storage) as journal:
-            read = pass_of(settings, tokenizer, bin_path.stem)
+            read = find_pass(settings, tokenizer, bin_path.stem)
             read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
-            now = "the sources and the tokenizer give another one now"
-            raise RebuildError(f"{now} than stats.json tells of")
+            what = "rebuilt from the sources and the tokenizer"
+            raise RebuildError(f"{what}, it lacks the digest in stats.json")
         storage.publish([], [name])
 
 
 def rebuild_tokenizer(
     bin_path: Path, fingerprint: str, found: AnyTokenizer | None, progress: Progress
 ) -> None:
-    """Replace tokenizer.json: by the one that was `found` there, or as the build made it.
+    """Replace tokenizer.json by `found`, the one read from it, or by one trained again.
 
-    `fingerprint` is that in the manifest.
+    `fingerprint` is the one in the manifest.
     """
-    with _working(bin_path) as storage:
+    with _open_repair(bin_path) as storage:
         tokenizer = found
         if tokenizer is None or tokenizer.fingerprint != fingerprint:
-            settings, _ = _run_of(bin_path)
+            settings, _ = _find_run(bin_path)
             if isinstance(settings, EncodeSettings):
-                raise RebuildError(f"it was not made here, but given ({settings.tokenizer})")
+                raise RebuildError(f"it was not trained here, but given ({settings.tokenizer})")
             tokenizer = reload_tokenizer(settings, storage, progress)
         if (now := tokenizer.fingerprint) != fingerprint:
-            raise RebuildError(f"what it was made from gives another one now ({now[:16]}...)")
+            raise RebuildError(f"its inputs give another one now ({now[:16]}...)")
         put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
-        storage.publish(names_of_tokenizer(TOKENIZER_FILE))
+        storage.publish(list_tokenizer_files(TOKENIZER_FILE))
 
 
 def clear_repair(directory: Path) -> None:
-    """Remove what a killed repair left."""
+    """Remove the work files of a killed repair."""
     storage = open_storage(directory, REPAIR)
     if REPAIR in storage.runs():
         with storage:
@@ -195,8 +195,8 @@ def clear_repair(directory: Path) -> None:
 
 
 @contextmanager
-def _working(bin_path: Path) -> Iterator[Storage]:
-    """A locked storage for a repair, which leaves nothing but its results."""
+def _open_repair(bin_path: Path) -> Iterator[Storage]:
+    """Open and lock the storage of a repair; remove its work files at the end."""
     with open_storage(bin_path.parent, REPAIR) as storage:
         storage.clear()
         try:
@@ -205,25 +205,25 @@ def _working(bin_path: Path) -> Iterator[Storage]:
             storage.clear()
 
 
-def first_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
-    """Find where the sources, encoded again, differ from a token file.
+def find_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
+    """Find the first difference between the sources, encoded again, and a token file.
 
     Returns:
-        (name of a source, what differs), or None if everything is the same.
+        (name of a source, description), or None if there is no difference.
     """
     done, name = {"token": 0, "document": 0}, ""
     columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
     for index, source in enumerate(origin.sources):
         name = source.name
         if digest_of(source).hexdigest() != origin.manifest.sources[index].get("digest"):
-            return name, "its text is not what it was when the file was built"
+            return name, "its text has changed since the file was built"
         for piece in origin.encode(range(index, index + 1)):
             values_of = piece.values()
             for column, stored in columns:
                 if column.name not in values_of:
-                    return name, f"it has the column {column.name}, and none is computed now"
+                    return name, f"it has no values of the column {column.name}, which the file has"
                 values, start = values_of[column.name], done[column.per]
-                wanted = column.stored(values, origin.manifest.vocab_size, done["token"])
+                wanted = column.to_stored(values, origin.manifest.vocab_size, done["token"])
                 found = stored[start : start + len(wanted)]
                 if not np.array_equal(found, wanted):
                     n = min(len(found), len(wanted))
@@ -232,24 +232,26 @@ def first_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
             done["token"] += len(piece.ids)
             done["document"] += len(piece.document_ends)
     if tuple(done.values()) != (len(file), file.n_documents):
-        return name, f"it gives {done['token']:,} tokens and {done['document']:,} documents"
+        return name, f"it has {done['token']:,} tokens and {done['document']:,} documents"
     return None
 
 
-def mend(origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]) -> int:
-    """Rebuild damaged blocks of a token file, write those that are proven, and count them.
+def repair_blocks(
+    origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]
+) -> int:
+    """Rebuild damaged blocks of a token file, write the proven ones, and return their number.
 
-    `damaged` is name of a file -> numbers of damaged blocks, ascending.
+    `damaged` maps the name of a file to the numbers of its damaged blocks, ascending.
     """
     n_mended = 0
     for file in origin.manifest.files(name):
         size = storage.finished.size(file.name) or 0
         blocks = damaged.get(file.name, ())
         n_before = n_mended
-        # A file grows only by proven blocks: readers check its size, and would take one that was
-        # filled up with zeros for a complete one.
+        # A file grows only by proven blocks: readers check sizes, and would accept a file padded
+        # with zeros as complete.
         for number in blocks:
-            start, block = number * BLOCK_BYTES, _rebuilt(origin, file, number)
+            start, block = number * BLOCK_BYTES, _rebuild_block(origin, file, number)
             if start <= size and xxhash.xxh3_128_hexdigest(block) == file.digests[number]:
                 storage.mend(file.name, start, block)
                 size = max(size, start + len(block))
@@ -259,20 +261,20 @@ def mend(origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequ
     return n_mended
 
 
-def _rebuilt(origin: Origin, file: DataFile, number: int) -> bytes:
-    """A block of a file, from the sources that gave it."""
+def _rebuild_block(origin: Origin, file: DataFile, number: int) -> bytes:
+    """Return the bytes of a block of a file, encoded again from its sources."""
     column, before, manifest = file.column, file.before, origin.manifest
     block, n_before = file.block(number), before.count(column)
     start, stop = n_before + block.start, n_before + block.stop
-    indices = sources_at(manifest, file, number)
-    place = starts_of(manifest, column.per)[indices.start]
-    token = starts_of(manifest, "token")[indices.start]
+    indices = find_sources_of(manifest, file, number)
+    place = find_starts(manifest, column.per)[indices.start]
+    token = find_starts(manifest, "token")[indices.start]
     content = bytearray()
     for piece in origin.encode(indices):
         if (found := piece.values().get(column.name)) is None:
-            raise RebuildError(f"the column {column.name} is not one that is computed now")
+            raise RebuildError(f"the column {column.name} is not computed any more")
         wanted = found[max(start - place, 0) : max(stop - place, 0)]
-        content += column.stored(wanted, manifest.vocab_size, token - before.n_tokens).tobytes()
+        content += column.to_stored(wanted, manifest.vocab_size, token - before.n_tokens).tobytes()
         token += len(piece.ids)
         place += len(found)
         if place >= stop:

@@ -1,8 +1,8 @@
-"""Check token files against their manifests, down to the damaged block.
+"""Check token files against their manifests, and locate damaged blocks.
 
-A file is sound only if every byte of it was read and agrees with the manifest, every id with the
-vocabulary, and every document with its end. Nothing is changed, unless repair is asked for; then
-only what is proven is written (`preprocess.check.rebuild`).
+A file is sound if all blocks have their digests, all ids are in the vocabulary, and all documents
+end on an end-of-text id; every byte is read. Nothing is changed without `repair`, which writes only
+proven content (`preprocess.check.rebuild`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
 from preprocess.check import rebuild
-from preprocess.check.inspect import manifests_in, tokenizer_of
+from preprocess.check.inspect import find_manifests, load_tokenizer_of
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _DOCUMENTS_AT_A_TIME = 1 << 20
-# Documents that are decoded and encoded again, and the limit of their tokens together.
+# Documents that are decoded and encoded again, and the maximum of their tokens in all.
 _SAMPLE_DOCUMENTS = 16
 _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
 class Finding(NamedTuple):
-    """Result of one check of a file; `blocks` are damaged, and `sources` are those they hold."""
+    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
 
     path: Path
     sound: bool
@@ -61,19 +61,19 @@ def verify(
 
     Args:
         path: A .bin, a manifest or a directory.
-        tokenizer: The tokenizer they were built with; None: tokenizer.json beside each.
-        deep: Encode all sources again and compare.
-        repair: Rebuild what is damaged from the sources.
-        progress: Shows what is done; None shows nothing.
+        tokenizer: The tokenizer of the files; None: tokenizer.json in their directory.
+        deep: True to encode all sources again and compare.
+        repair: True to rebuild damaged blocks and files from the sources.
+        progress: Reports progress; None reports nothing.
 
     Raises:
-        TokenFileError: There is nothing to check.
+        TokenFileError: There are no token files to check.
     """
     options = {**locals()}
     progress = options.pop("progress") or Progress()
     settings = convert(options, VerifySettings)
     place = Path(settings.path)
-    paths = _token_files_in(place) if place.is_dir() else [place]
+    paths = _find_token_files(place) if place.is_dir() else [place]
     if not paths:
         raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     if not place.exists() and not place.with_suffix(".json").exists():
@@ -85,17 +85,17 @@ def verify(
         try:
             findings += _check_token_file(each, settings.tokenizer, progress, deep, repair)
         except OSError as error:
-            # The other token files are checked all the same.
-            text = f"cannot be read: {error.strerror or error}; see to the disk and its permissions"
+            # Continue with the other token files.
+            text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             findings.append(Finding(Path(error.filename or each), False, text))
     return findings
 
 
-def _token_files_in(directory: Path) -> list[Path]:
+def _find_token_files(directory: Path) -> list[Path]:
     """List the manifests of a directory, existing and missing ones.
 
-    A manifest is missing where there is a .bin with its .docs, or where a stats.json lists the
-    manifest and any of its files is left.
+    A manifest is missing if its .bin and .docs exist, or if a stats.json lists it and one of its
+    files exists.
     """
     files = open_storage(directory).finished
     there = files.names()
@@ -108,7 +108,7 @@ def _token_files_in(directory: Path) -> list[Path]:
         stats = read_stats(files, name) if name.endswith("stats.json") else None
         if stats is not None:
             names |= stats.manifests.keys() & {*of_bin, *of_docs, *there}
-    return sorted({*manifests_in(directory), *(directory / name for name in names)})
+    return sorted({*find_manifests(directory), *(directory / name for name in names)})
 
 
 def _check_token_file(
@@ -119,25 +119,26 @@ def _check_token_file(
     chosen = bin_path.parent / TOKENIZER_FILE if tokenizer_path is None else Path(tokenizer_path)
     expected = [manifest_path, bin_path, bin_path.with_suffix(".docs")]
     # A tokenizer that is given may be a directory, or a name.
-    if found := _no_files([*expected, chosen] if is_beside else expected):
+    if found := _check_regular([*expected, chosen] if is_beside else expected):
         return found
     rebuilt = _rebuild_small_files(bin_path, tokenizer_path, progress) if repair else []
     try:
         if not manifest_path.exists():
-            open_tokens(path)  # raises an error that says what is there instead
+            open_tokens(path)  # raises an error that describes the existing files
         content = manifest_path.read_bytes()
         manifest = Manifest.from_json(content.decode("utf-8", "replace"), manifest_path)
     except TokenbinError as error:
         return [*rebuilt, Finding(path, False, str(error).removeprefix(f"{path}: "))]
-    if found := _no_files([path.with_name(file.name) for file in manifest.files(path.stem)]):
+    if found := _check_regular([path.with_name(file.name) for file in manifest.files(path.stem)]):
         return [*rebuilt, *found]
-    sound, damaged = "the manifest is as it was written", "the manifest is not as it was written"
-    is_sound = manifest_is_as_written(content)
-    text = sound if is_sound else f"{damaged}: its own digest differs; rebuild it (verify --repair)"
+    is_sound, text = manifest_is_as_written(content), "the manifest is as it was written"
+    if not is_sound:
+        text = "the manifest was changed: its own digest differs; rebuild it (verify --repair)"
     findings = [*rebuilt, Finding(manifest_path, is_sound, text)]
     findings += _check_data(bin_path, manifest, progress)
     try:
-        tokenizer, wanted = tokenizer_of(bin_path, tokenizer_path), manifest.tokenizer_fingerprint
+        tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
+        wanted = manifest.tokenizer_fingerprint
         if tokenizer.fingerprint != wanted:
             name = TOKENIZER_FILE if is_beside else tokenizer_path
             other = f"{name} is {tokenizer.fingerprint[:16]}..."
@@ -155,28 +156,28 @@ def _check_token_file(
     return [*rebuilt, *findings, done]
 
 
-def _no_files(paths: Sequence[Path]) -> list[Finding]:
-    """Find pipes, which would be waited for, directories and the like."""
+def _check_regular(paths: Sequence[Path]) -> list[Finding]:
+    """Report paths that are not regular files: reading a pipe would block."""
     text = "expected a file, found something else; remove it"
     return [Finding(path, False, text) for path in paths if path.exists() and not path.is_file()]
 
 
 def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
-    """Compare a file with the text that its tokenizer is saved as, which the fingerprint is of."""
+    """Compare the bytes of a tokenizer file with those that its tokenizer is saved as."""
     if path.is_dir():
         path = path / TOKENIZER_FILE
     if not path.exists():
-        return Finding(path, True, "the tokenizer has the fingerprint that the manifest says")
+        return Finding(path, True, "the tokenizer has the fingerprint in the manifest")
     with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         saved = Path(directory, TOKENIZER_FILE)
         tokenizer.save(saved)
         ours = saved.read_bytes()
     content = path.read_bytes()
     if content == ours:
-        return Finding(path, True, "the tokenizer is the very text that the manifest tells of")
+        return Finding(path, True, "its bytes have the fingerprint in the manifest")
     if len(content) != len(ours) and not (content.startswith(ours) or ours.startswith(content)):
-        return Finding(path, True, "the tokenizer is the same, in the layout of another program")
-    text = "the tokenizer still reads the same, but bytes of its file were changed"
+        return Finding(path, True, "the tokenizer is the same, saved by another program")
+    text = "the tokenizer is the same, but bytes of its file were changed"
     return Finding(path, False, text)
 
 
@@ -194,23 +195,23 @@ def _check_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[
     if not any(scan.wrong_size for scan in scans):
         file = TokenFile(bin_path, manifest)
         path = file.path if manifest.shards else bin_path.with_suffix(".docs")
-        wrong = _wrong_end(file)
+        wrong = _find_wrong_end(file)
         text = wrong or f"all {file.n_documents:,} documents end on end-of-text ids"
         findings.append(Finding(path, not wrong, text))
     return findings
 
 
 class _Scan:
-    """What one pass over a data file found.
+    """Result of one pass over a data file.
 
-    The file is read, not mapped: a place that the disk cannot read is damage, and no signal.
+    The file is read, not mapped: an unreadable block is reported as damaged, and raises no SIGBUS.
     """
 
     def __init__(self, path: Path, file: DataFile, manifest: Manifest, stage: Stage) -> None:
         self.path, self.file = path, file
         self.wrong_size = "missing, though its manifest is there"  # "": the size is right
         self.damaged = list(range(len(file.digests)))  # numbers of blocks
-        self.first_wrong: tuple[int, int] | None = None  # (position, value that is too large)
+        self.first_wrong: tuple[int, int] | None = None  # (position, value above the limit)
         self.n_ends = 0  # number of end-of-text ids
         limit = file.column.limit_for(manifest.vocab_size)
         buffer = np.empty(BLOCK_BYTES, np.uint8)
@@ -244,7 +245,7 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
     if not findings:
         counts = f"{ids.file.count:,} tokens ({ids.file.dtype.name}), {docs.file.count:,} documents"
         findings.append(Finding(ids.path, True, f"sizes agree with the manifest: {counts}"))
-    # A manifest that states more documents than there are can still have all their digests.
+    # A wrong number of documents in the manifest need not change any digest.
     has_ends = docs.file.count and not docs.damaged and not docs.wrong_size
     ends = np.memmap(docs.path, docs.file.dtype, "r") if has_ends else None
     findings += [_check_blocks(scan, manifest, ends) for scan in scans]
@@ -258,13 +259,13 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
             wrong = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
         elif column == IDS and scan.n_ends != docs.file.count:
             found = f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id})"
-            wrong = f"{found} for {docs.file.count:,} documents: as many are expected"
+            wrong = f"{found} for {docs.file.count:,} documents, expected one for each"
         findings.append(Finding(scan.path, not wrong, wrong or rule))
     return findings
 
 
 def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | None) -> Finding:
-    """Report damaged blocks, with their documents (by `ends`, those of the shard) and sources."""
+    """Report damaged blocks with their documents and sources; `ends` are those of the shard."""
     file, n_blocks = scan.file, len(scan.file.digests)
     if not scan.damaged:
         return Finding(scan.path, True, f"all {n_blocks:,} blocks have their digests")
@@ -274,14 +275,14 @@ def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | No
     for number in scan.damaged:
         named: list[str] = []
         with suppress(rebuild.RebuildError):
-            indices = rebuild.sources_at(manifest, file, number)
+            indices = rebuild.find_sources_of(manifest, file, number)
             sources = manifest.sources[indices.start : indices.stop]
             named = [str(source.get("name")) for source in sources]
         names |= dict.fromkeys(named)
         place = f"{number} (from byte {number * BLOCK_BYTES:,}"
         bounds = [file.block(number).start, file.block(number).stop - 1]
         if per_token and ends is not None:
-            # The type is that of the ends, or all of them would be copied to float64.
+            # The dtype is that of the ends, or searchsorted would copy them to float64.
             bounds = np.searchsorted(ends, np.array(bounds, ends.dtype), "right").tolist()
         if not per_token or ends is not None:
             place += f", documents {n + bounds[0]:,} to {n + bounds[1]:,}"
@@ -290,10 +291,10 @@ def _check_blocks(scan: _Scan, manifest: Manifest, ends: NDArray[np.uint64] | No
     return Finding(scan.path, False, text, tuple(scan.damaged), tuple(names))
 
 
-def _wrong_end(file: TokenFile) -> str:
-    """Describe the first document that begins or ends where it should not; "" if none does.
+def _find_wrong_end(file: TokenFile) -> str:
+    """Describe the first document with a wrong start or end; "" if there is none.
 
-    Document ends rise, stand behind end-of-text ids, and the last is the number of tokens.
+    Ends must ascend and follow end-of-text ids, and the last must be the number of tokens.
     """
     end_id, begin_id = file.manifest.end_of_text_id, file.manifest.begin_of_text_id
     n, before = file.n_documents, 0
@@ -323,9 +324,9 @@ def _wrong_end(file: TokenFile) -> str:
 
 
 def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
-    """Decode documents from the first to the last, and encode them to the same ids.
+    """Decode a sample of documents, and check that they encode to the same ids.
 
-    A tokenizer that does not give text back exactly need not give the same ids either.
+    The ids are not compared if the tokenizer changes text before encoding it.
     """
     exact, end_id = gives_text_back(tokenizer), file.manifest.end_of_text_id
     if end_id not in tokenizer.special_tokens.values():
@@ -343,7 +344,7 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         try:
             decoded = tokenizer.decode_bytes(ids).decode()
             is_same = not exact or tokenizer.encode_ordinary(decoded) == ids.tolist()
-            wrong = "" if is_same else "does not encode to its own ids again"
+            wrong = "" if is_same else "does not encode to the same ids again"
         except UnicodeDecodeError as error:
             wrong = f"is not UTF-8: {error.reason}"
         except EncodingError as error:
@@ -351,22 +352,22 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         if wrong:
             return Finding(file.path, False, f"document {document:,} {wrong}")
         n_documents += 1
-    again = "but not always to the very text, so they were not encoded again"
+    again = "but not always to the same text, so they were not encoded again"
     text = f"{n_documents:,} documents decode, "
     return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
 
 
 def _check_sources(file: TokenFile, tokenizer: AnyTokenizer, deep: bool) -> Finding:
-    """Check that the sources are there; with `deep`, that they encode to what the file holds."""
+    """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
     try:
-        origin = rebuild.origin_of(file.manifest, file.path, tokenizer)
+        origin = rebuild.find_origin(file.manifest, file.path, tokenizer)
     except rebuild.RebuildError as error:
-        # The token file may be sound all the same: sources are often thrown away.
+        # Not damage: sources are often deleted after a build.
         return Finding(file.path, not deep, f"not compared with its sources: {error}")
     n = len(origin.sources)
     if not deep:
-        return Finding(file.path, True, f"its {n:,} sources are there, with the sizes they had")
-    if (different := rebuild.first_difference(origin, file)) is None:
+        return Finding(file.path, True, f"its {n:,} sources exist and have the same sizes")
+    if (different := rebuild.find_difference(origin, file)) is None:
         return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
     name, text = different
     return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
@@ -375,26 +376,26 @@ def _check_sources(file: TokenFile, tokenizer: AnyTokenizer, deep: bool) -> Find
 def _rebuild_small_files(
     bin_path: Path, tokenizer_path: StrPath | None, progress: Progress
 ) -> list[Finding]:
-    """Rebuild the manifest or the tokenizer beside it, each with the help of the other.
+    """Rebuild the manifest with the help of the tokenizer, or tokenizer.json with the manifest.
 
-    A tokenizer that is given, or that another manifest here was built with, is left alone.
+    A tokenizer that is given, or that another manifest in the directory needs, is not replaced.
     """
     manifest_path, beside = bin_path.with_suffix(".json"), bin_path.parent / TOKENIZER_FILE
-    manifest, tokenizer = _as_written(manifest_path), None
+    manifest, tokenizer = _read_unchanged(manifest_path), None
     with suppress(TokenbinError):
-        tokenizer = tokenizer_of(bin_path, tokenizer_path)
+        tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
     path, first, proof = beside, "", "has the fingerprint in the manifest"
     try:
         if manifest is None:
             path, first = manifest_path, f"remove {manifest_path.name} and "
             proof = "has the digest in stats.json"
             if tokenizer is None:
-                raise rebuild.RebuildError(f"{TOKENIZER_FILE} is damaged or gone, too")
+                raise rebuild.RebuildError(f"{TOKENIZER_FILE} is damaged or missing, too")
             rebuild.rebuild_manifest(bin_path, tokenizer, progress)
         elif tokenizer_path is None:
             wanted = manifest.tokenizer_fingerprint
             if tokenizer is not None:
-                others = filter(None, map(_as_written, manifests_in(bin_path.parent)))
+                others = filter(None, map(_read_unchanged, find_manifests(bin_path.parent)))
                 if tokenizer.fingerprint == wanted:
                     if _check_tokenizer(beside, tokenizer).sound:
                         return []
@@ -406,13 +407,13 @@ def _rebuild_small_files(
     except OutputError:
         raise
     except TokenbinError as error:
-        text = f"cannot be repaired: {error}; put a copy of it in its place, or {first}run the"
-        return [Finding(path, False, f"{text} command that made it again, with --overwrite")]
+        text = f"cannot be repaired: {error}; restore a copy of it, or {first}rerun the command"
+        return [Finding(path, False, f"{text} that wrote it, with --overwrite")]
     return [Finding(path, True, f"was rebuilt, and {proof}")]
 
 
-def _as_written(path: Path) -> Manifest | None:
-    """Read a manifest; None if any byte of it was changed since it was written."""
+def _read_unchanged(path: Path) -> Manifest | None:
+    """Read a manifest; None if it was changed since it was written, or is missing."""
     with suppress(TokenbinError, OSError):
         content = path.read_bytes()
         if manifest_is_as_written(content):
@@ -423,20 +424,20 @@ def _as_written(path: Path) -> Manifest | None:
 def _repair_blocks(
     bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding]
 ) -> Finding:
-    """Mend the damaged blocks of findings, and report how many."""
+    """Repair the damaged blocks in findings, and report their number."""
     manifest_path = bin_path.with_suffix(".json")
-    if _as_written(manifest_path) is None:
-        text = f"not repaired, for {manifest_path.name}, which says what is right, is damaged"
+    if _read_unchanged(manifest_path) is None:
+        text = f"not repaired, for {manifest_path.name}, which has the digests, is damaged"
         return Finding(bin_path, False, text)
     damaged = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
     try:
-        origin = rebuild.origin_of(manifest, bin_path, tokenizer)
+        origin = rebuild.find_origin(manifest, bin_path, tokenizer)
         with open_storage(bin_path.parent, bin_path.stem) as storage:
-            n_mended = rebuild.mend(origin, bin_path.stem, storage, damaged)
+            n_mended = rebuild.repair_blocks(origin, bin_path.stem, storage, damaged)
     except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
     n = sum(map(len, damaged.values()))
     text = f"{n_mended:,} of {n:,} damaged blocks were rebuilt from the sources"
     if n_mended < n:
-        text += "; the others give other bytes now: the text is not what it was"
+        text += "; the others encode to other bytes now: their text has changed"
     return Finding(bin_path, n_mended == n, text)

@@ -1,7 +1,7 @@
-"""The columns of a dataset: one entry for each data file that stands next to a manifest.
+"""Columns of a dataset: one for each kind of data file.
 
-Writer, reader, manifest, verification, repair and journal iterate over columns and know no file by
-name. A column that is added to `COLUMNS` is computed by its `make` for each batch that is encoded.
+Writer, reader, manifest, verification, repair and journal iterate over columns. To add one, append
+it to `COLUMNS`: its `make` computes the values of each encoded batch.
 """
 
 from __future__ import annotations
@@ -15,27 +15,24 @@ from msgspec import Struct
 
 from bpe.errors import TokenbinError
 
-# Digests are of this many bytes of a file at a time, so that damage is located, not just noticed.
+# Size of the blocks of a file that have digests, to locate damage.
 BLOCK_BYTES = 4 * 1024 * 1024
 
 Values = npt.NDArray[Any]
 
 
 class TokenFileError(TokenbinError, ValueError):
-    """A token file cannot be written or read, or is not what it should be."""
+    """A token file cannot be written or read, or is damaged."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The type of a `.bin` for a vocabulary of `vocab_size` ids; nothing else decides it.
+    """Return the dtype of a `.bin`: little-endian uint16 up to 65,536 ids, else uint32.
 
     Args:
         vocab_size: One more than the greatest id, 1 to 2**32.
 
-    Returns:
-        Little-endian uint16 if every id is at most 65,535, else little-endian uint32.
-
     Raises:
-        TokenFileError: No integer type of at most 32 bits holds such ids.
+        TokenFileError: `vocab_size` is out of range.
     """
     if not 1 <= vocab_size <= 2**32:
         raise TokenFileError(f"a vocabulary has between 1 and 2**32 ids; got {vocab_size:,}")
@@ -47,13 +44,13 @@ class Column(Struct, frozen=True):
 
     Attributes:
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
-        per: What has one value: every token, or every document.
-        dtype: Type of the values in the file; None: the type of token ids for the vocabulary.
-        make: Compute the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
-            token, or for each document that ends in it. None: the encoder yields them.
-        limit: Every value is below it; None: the size of the vocabulary for ids, else not checked.
-        is_position: Values are positions in the token stream, stored relative to the shard.
-        noun: One value, for messages.
+        per: "token" or "document": each has one value.
+        dtype: dtype of the file; None: that of token ids.
+        make: Computes the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
+            token, or for each document that ends in it. None: the encoder returns them.
+        limit: Exclusive upper bound of values; None: the vocabulary size for ids, else unchecked.
+        is_position: True if values are positions in the token stream, stored relative to the shard.
+        noun: Name of a value, for messages.
     """
 
     name: str
@@ -66,31 +63,31 @@ class Column(Struct, frozen=True):
 
     @property
     def suffix(self) -> str:
-        """Suffix of the file."""
+        """Suffix of the file, with its dot."""
         return f".{self.name}"
 
     def dtype_for(self, vocab_size: int) -> np.dtype[Any]:
-        """Type of the values in the file."""
+        """Return the dtype of the file."""
         return self.dtype or token_dtype(vocab_size)
 
     def limit_for(self, vocab_size: int) -> int | None:
-        """Every value is below it; None: not checked."""
+        """Return the exclusive upper bound of values; None: unchecked."""
         return vocab_size if self.dtype is None else self.limit
 
-    def stored(self, values: Values, vocab_size: int, n_before: int) -> Values:
-        """Values as the file has them, `n_before` tokens after its start."""
+    def to_stored(self, values: Values, vocab_size: int, n_before: int) -> Values:
+        """Convert values to those in the file, after `n_before` tokens of the shard."""
         shifted = values + n_before if self.is_position else values
         return shifted.astype(self.dtype_for(vocab_size), copy=False)
 
 
 IDS = Column("bin", "token", noun="id")
 DOCUMENT_ENDS = Column("docs", "document", np.dtype("<u8"), is_position=True, noun="end")
-# What a build writes. IDS and DOCUMENT_ENDS are in every dataset, in this order.
+# The columns that a build writes. Every dataset begins with IDS and DOCUMENT_ENDS.
 COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS)
 
 
 def shard_name(name: str, number: int) -> str:
-    """NAME of a shard's files.
+    """Return the NAME of the files of a shard.
 
     >>> shard_name("train", 3)
     'train_00003'
@@ -99,5 +96,5 @@ def shard_name(name: str, number: int) -> str:
 
 
 def manifest_name(name: str) -> str:
-    """NAME.json."""
+    """Return NAME.json."""
     return f"{name}.json"

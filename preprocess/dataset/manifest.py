@@ -1,4 +1,4 @@
-"""The manifest of a dataset, NAME.json: counts, provenance and digests by block."""
+"""Manifest of a dataset, NAME.json: counts, provenance and digests of blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from preprocess.dataset.columns import (
 FORMAT = "tokenbin"
 FORMAT_VERSION = 1
 DIGEST = "xxh3_128"
-# The last key of a manifest: the digest of its text before the comma in front of this key.
+# Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -35,13 +35,13 @@ Digests = dict[str, tuple[str, ...]]
 
 
 class Shard(Struct, frozen=True):
-    """The fields of `Manifest` that describe one shard alone.
+    """Fields of `Manifest` that describe one shard.
 
     Attributes:
-        n_tokens: Ids.
-        n_documents: Documents that end in it.
-        digests: Name of a column -> xxh3_128 of every 4 MiB of its file, in hexadecimal; the last
-            block may be shorter. In JSON each is a key of its own: "bin_digests" and so on.
+        n_tokens: Number of ids.
+        n_documents: Number of documents that end in it.
+        digests: Name of a column -> hexadecimal xxh3_128 of each block of 4 MiB of its file; the
+            last may be shorter. JSON has separate keys: "bin_digests" and so on.
     """
 
     n_tokens: Count
@@ -49,11 +49,11 @@ class Shard(Struct, frozen=True):
     digests: Digests = {}
 
     def count(self, column: Column) -> int:
-        """Number of values of a column."""
+        """Return the number of values of a column."""
         return self.n_tokens if column.per == "token" else self.n_documents
 
     def content(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
+        """Return the fields as a JSON object."""
         counts = {"n_tokens": self.n_tokens, "n_documents": self.n_documents}
         return counts | {f"{name}_digests": each for name, each in self.digests.items()}
 
@@ -64,23 +64,23 @@ class DataFile(Struct, frozen=True):
     name: str
     column: Column
     dtype: np.dtype[Any]
-    count: int  # of values
-    before: Shard  # the counts of all earlier shards together
+    count: int  # number of values
+    before: Shard  # total counts of all earlier shards
     digests: tuple[str, ...]  # as in `Shard`
 
     @property
     def n_bytes(self) -> int:
-        """Its size."""
+        """Size of the file in bytes."""
         return self.count * self.dtype.itemsize
 
     def block(self, number: int) -> range:
-        """Positions in the file of the values in a block."""
+        """Return the range of values in a block."""
         per_block = BLOCK_BYTES // self.dtype.itemsize
         return range(number * per_block, min((number + 1) * per_block, self.count))
 
 
 class ExtraColumn(Struct, frozen=True):
-    """A column besides ids and document ends, as a manifest states it."""
+    """A column besides ids and document ends, in a manifest."""
 
     name: Annotated[str, Meta(pattern="^(?!(bin|docs|json)$)[a-z][a-z0-9_]*$")]
     dtype: Literal["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
@@ -88,28 +88,25 @@ class ExtraColumn(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """The content of NAME.json; fields are the keys of the JSON object, in this order.
+    """Content of NAME.json; fields are the keys of the JSON object, in order.
 
     Attributes:
         dtype: "uint16" or "uint32", the type of NAME.bin; always little-endian.
-        vocab_size: Every id in NAME.bin is below it.
-        n_tokens: Ids in NAME.bin, end-of-text ids included.
-        n_documents: Documents, and so entries of NAME.docs.
-        n_bytes: UTF-8 bytes of the documents as they were encoded: separators, dropped documents
-            and special tokens do not count. With `n_tokens` it turns loss per token into bits per
-            byte.
-        end_of_text_id: The id after each document.
-        begin_of_text_id: The id before each document, or None where there is none.
-        tokenizer_fingerprint: sha256 of the exact text of the tokenizer.json, in hexadecimal.
+        vocab_size: Exclusive upper bound of ids in NAME.bin.
+        n_tokens: Number of ids in NAME.bin, special ids included.
+        n_documents: Number of documents, the length of NAME.docs.
+        n_bytes: UTF-8 bytes of the encoded documents, without separators, dropped documents and
+            special tokens. With `n_tokens` it converts loss per token to bits per byte.
+        end_of_text_id: Id after each document.
+        begin_of_text_id: Id before each document; None: none.
+        tokenizer_fingerprint: Hexadecimal sha256 of the text of tokenizer.json.
         pattern: Name of the split pattern.
-        unicode_version: Version of the character classes that the pattern was applied with.
-        sources: One object for each source file, in the order they were read: "name", "bytes",
-            "digest" (xxh3_128), and "documents" and "tokens" that it gave to this token file.
-        extra_columns: Columns besides ids and document ends; the key is "columns", and absent where
-            there are none.
-        digests: As in `Shard`; {} where there are shards.
-        shards: One `Shard` for each, in order; they take the place of the digests in the JSON
-            object. () where there are none.
+        unicode_version: Unicode version of the character classes in the pattern.
+        sources: One object for each source, in reading order: "name", "bytes", "digest" (xxh3_128),
+            and its "documents" and "tokens" in this token file.
+        extra_columns: Columns besides ids and document ends; key "columns", absent without any.
+        digests: As in `Shard`; {} with shards.
+        shards: The shards, in order; they replace the digests in the JSON object. (): none.
     """
 
     dtype: str
@@ -129,7 +126,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All columns; the values of one that `COLUMNS` lacks are digested, but not checked."""
+        """All columns; values of columns not in `COLUMNS` are digested, but not checked."""
         known = {column.name: column for column in table.COLUMNS}
         extra = []
         for each in self.extra_columns:
@@ -141,15 +138,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[Shard, ...]:
-        """The shards; where there are none, the whole dataset as one."""
+        """The shards; without shards, the dataset as a single one."""
         return self.shards or (Shard(self.n_tokens, self.n_documents, self.digests),)
 
     def stems(self, name: str) -> list[str]:
-        """Names of the files of each part, without their suffix, if this is NAME.json."""
+        """Return the names of the files of each part without suffix; `name` is NAME."""
         return [shard_name(name, i) for i in range(len(self.shards))] or [name]
 
     def files(self, name: str) -> list[DataFile]:
-        """All data files, shard by shard, if this is NAME.json."""
+        """Return all data files, shard by shard; `name` is NAME."""
         files, before = [], Shard(0, 0)
         for stem, part in zip(self.stems(name), self.parts, strict=True):
             for column in self.columns:
@@ -160,7 +157,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return files
 
     def to_json(self) -> str:
-        """The exact text of NAME.json."""
+        """Return the exact text of NAME.json."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION} | msgspec.to_builtins(self)
         del content["digests"]
         if not self.extra_columns:
@@ -176,11 +173,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
-        """Read the text of a NAME.json; unknown keys are ignored.
+        """Parse the text of a NAME.json; unknown keys are ignored.
 
         Raises:
-            TokenFileError: It is not JSON, not a manifest, from a newer format, or contradicts
-                itself; the message names `path`.
+            TokenFileError: The text is not JSON, not a manifest, of a newer format, or
+                inconsistent; the message names `path`.
         """
         try:
             data = json.loads(text)
@@ -219,7 +216,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return manifest._with_digests(data, path)
 
     def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
-        """Add the digests of `data`, after checking that the fields agree with one another."""
+        """Return the manifest with the digests in `data`; check that its fields are consistent."""
         if self.dtype != (dtype := token_dtype(self.vocab_size).name):
             raise TokenFileError(
                 f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
@@ -262,13 +259,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def manifest_is_as_written(content: bytes) -> bool:
-    """Return True if no byte of a NAME.json was changed since it was written."""
+    """Return True if the content of a NAME.json has its own digest, so it is unchanged."""
     before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
 
 
 def _found_at(error: msgspec.ValidationError, data: Any) -> str:
-    """Describe the value at the place that an error names; "" where it names none."""
+    """Format the value at the path in an error message; "" without a path."""
     place = re.search(r"- at `\$(.*)`$", str(error))
     for key in re.findall(r"\w+", place[1]) if place else ():
         data = data[int(key) if isinstance(data, list) else key]

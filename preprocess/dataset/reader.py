@@ -1,4 +1,4 @@
-"""Read a dataset: the columns of a finished token file, memory-mapped."""
+"""Read the columns of a finished token file through memory maps."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
 class TokenFile:
-    """A finished `.bin` with its documents and manifest, mapped and never copied whole.
+    """A finished `.bin` with its documents and manifest, memory-mapped.
 
-    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a fresh array of ids that
-    shares no memory with the file. The maps live as long as the object or any array made from
-    `tokens` does. Pickling keeps the absolute path and the digest of the manifest; unpickling opens
-    the files again, and refuses them if they were rebuilt since.
+    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids. The maps
+    live as long as the object or any view of `tokens`. A pickle holds the absolute path and the
+    digest of the manifest; unpickling opens the files again, and raises if they were rebuilt.
 
     Attributes:
-        path: The `.bin`; with shards the manifest.
-        manifest: The content of the manifest.
-        parts: For each shard: name of a column -> read-only, mapped array of its values. A file
-            without shards is one part.
-        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `ShardView` of them.
+        path: Path of the `.bin`; with shards, of the manifest.
+        manifest: Content of the manifest.
+        parts: For each shard: name of a column -> read-only, mapped array of its values. Without
+            shards there is one part.
+        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `ShardView`.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -54,11 +53,11 @@ class TokenFile:
 
     @property
     def shards(self) -> list[tuple[Values, npt.NDArray[np.uint64]]]:
-        """For each part: uint16|uint32[n], its ids, and uint64[k], the ends in it; both mapped."""
+        """(ids uint16|uint32[n], document ends uint64[k] relative to the shard) of each part."""
         return [(part[IDS.name], part[DOCUMENT_ENDS.name]) for part in self.parts]
 
     def column(self, name: str) -> Values | ShardView:
-        """All values of a column; a copy for positions, which count from the start of their shard.
+        """Return all values of a column: mapped, except positions in shards, which are computed.
 
         Raises:
             TokenFileError: There is no such column.
@@ -80,12 +79,12 @@ class TokenFile:
 
     @cached_property
     def document_ends(self) -> npt.NDArray[np.uint64]:
-        """read-only uint64[n_documents], the position just past each; with shards, computed."""
+        """Position after the last id of each document: read-only uint64[n_documents]."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
     @property
     def vocab_size(self) -> int:
-        """Every id is below it."""
+        """Exclusive upper bound of ids."""
         return self.manifest.vocab_size
 
     @property
@@ -126,51 +125,50 @@ def _manifest_digest(manifest: Manifest) -> str:
 
 
 def _open_again(path: str, digest: str) -> TokenFile:
-    """Open the files of a pickled `TokenFile`, which must not have been rebuilt since."""
+    """Open the files of a pickled `TokenFile`; raise TokenFileError if they were rebuilt."""
     file = open_tokens(path)
     found = _manifest_digest(file.manifest)
     if found != digest:
         raise TokenFileError(
-            f"{path}: was built again since it was pickled: expected a manifest with the digest"
-            f" {digest}, found {found}; open it anew with open_tokens"
+            f"{path}: was rebuilt since it was pickled: expected a manifest with the digest"
+            f" {digest}, found {found}; open it again with open_tokens"
         )
     return file
 
 
 def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
-    """Map a whole file, which must have the size that the manifest states, read-only."""
+    """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno()).st_size
             if found != data.n_bytes:
                 raise TokenFileError(
-                    f"{path}: {data.n_bytes:,} bytes are expected ({data.count:,}"
-                    f" {data.column.per}s of {data.dtype.name}, says its manifest) and {found:,}"
-                    " were found; it was damaged or replaced: build the files again"
+                    f"{path}: expected {data.n_bytes:,} bytes ({data.count:,} {data.column.per}s of"
+                    f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or"
+                    " replaced: build the files again"
                 )
             if not found:  # an empty file cannot be mapped
                 return np.frombuffer(b"", data.dtype)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), data.dtype)
     except FileNotFoundError:
         raise TokenFileError(
-            f"{path}: missing, though its manifest {manifest_path} is there; put it "
-            "back or build the files again"
+            f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"
+            " files again"
         ) from None
 
 
 def open_tokens(
     path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
 ) -> TokenFile:
-    """Open a `.bin` that tokenbin built, after all checks that do not read it.
+    """Open a `.bin` that tokenbin built, and check everything except its content.
 
     Args:
         path: NAME.bin or NAME.json; for shards, NAME.json opens all of them.
-        tokenizer: The tokenizer that the ids are about to be used with, or its fingerprint; None
-            leaves that unchecked.
+        tokenizer: The tokenizer that the ids must be of, or its fingerprint; None: unchecked.
 
     Raises:
-        TokenFileError: A file is missing, unfinished, of another size than its manifest says, or
+        TokenFileError: A file is missing, unfinished, of another size than in its manifest, or
             was built with another tokenizer.
         LocationError: The path is a URL.
     """
@@ -202,21 +200,20 @@ def _read_manifest(bin_path: Path) -> Manifest:
         ) from error
     except FileNotFoundError:
         whole = bin_path.with_name(f"{name_of(bin_path)}.json")
-        # Where `preprocess.storage` keeps unfinished files.
+        # `preprocess.storage` keeps unfinished files there.
         if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
             message = "is not finished; run the command that builds it again, to the end"
         elif whole != manifest_path and whole.exists():
             message = f"is one of several shards; open all of them by their manifest {whole}"
         elif bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
             message = (
-                f"the manifest of its shards ({manifest_path.name}) is missing; put it back or"
-                " build the files again"
+                f"the manifest of its shards ({manifest_path.name}) is missing; restore it or build"
+                " the files again"
             )
         elif bin_path.exists():
             message = (
-                f"has no manifest ({manifest_path.name}), so its type is not known; if another "
-                "tool made it, pass np.memmap(path, dtype=np.uint16, mode='r'), or whatever its "
-                "type is, instead"
+                f"has no manifest ({manifest_path.name}), so its dtype is unknown; if another tool "
+                "made it, pass np.memmap(path, dtype=np.uint16, mode='r') with its dtype instead"
             )
         else:
             message = "there is no such file; build it first (tokenbin build, or make preprocess)"
@@ -225,7 +222,7 @@ def _read_manifest(bin_path: Path) -> Manifest:
 
 
 def name_of(path: Path) -> str:
-    """NAME of a .bin or .docs; for a shard without a manifest of its own, NAME of the dataset.
+    """Return NAME of a .bin or .docs; for a shard, NAME of its dataset.
 
     >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
     ('train', 'train')

@@ -1,4 +1,4 @@
-"""The shards of a token file, read as one array without a copy."""
+"""View of the shards of a token file as one array."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class ShardView:
     >>> len(view), view[2], view[1:4].tolist(), view[np.array([0, -1])].tolist()
     (5, 8, [7, 8, 9], [5, 2])
 
-    A slice inside one array shares its memory; all else that is read is a copy of just that.
+    A slice inside one array shares its memory; any other index copies the ids that it selects.
     `np.asarray(view)` copies everything.
 
     Args:
-        arrays: uint16[n] or uint32[n], all of one type.
+        arrays: uint16[n] or uint32[n], all of one dtype.
 
     Attributes:
         arrays: As given.
-        starts: int64[n_arrays + 1], the position of the first id of each, and the total length.
-        dtype: The type of all arrays.
+        starts: int64[n_arrays + 1], the position of the first id of each array, and the length.
+        dtype: dtype of all arrays.
     """
 
     def __init__(self, arrays: Sequence[Ids]) -> None:
@@ -101,12 +101,12 @@ class ShardView:
 
 
 def windows_of(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    """All windows of an array as rows of one overlapping view: [n - length + 1, length]."""
+    """Return a read-only view of all windows of an array: [n - length + 1, length]."""
     (stride,) = array.strides
     shape, strides = (len(array) - length + 1, length), (stride, stride)
     if not array.flags.c_contiguous:
         return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
-    # The same in a tenth of the time, which a small batch notices.
+    # A tenth of the time of as_strided, which matters for small batches.
     windows: npt.NDArray[Any] = np.ndarray(shape, array.dtype, array, 0, strides)
     windows.flags.writeable = False
     return windows

@@ -1,4 +1,4 @@
-"""Write the columns of a dataset into a storage, digested, divided into shards, and resumable."""
+"""Write the columns of a dataset to a storage, with digests and shards; resumable."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard, manifest_is_as_written
 from preprocess.storage import DamagedStateError, Storage, Stream
 
-# Bytes read at a time of a document that moves to the next shard.
+# Bytes of a document that are moved to the next shard at a time.
 _MOVED_BYTES = 16 * 1024 * 1024
 
 
 class StreamState(Struct, frozen=True, array_like=True):
     """Progress of one file."""
 
-    n_bytes: int = 0  # its length
-    blocks: tuple[str, ...] = ()  # digests of the full blocks that earlier states do not have
-    last: str = xxhash.xxh3_128_hexdigest(b"")  # digest of the block after them, not full
+    n_bytes: int = 0  # length of the file
+    blocks: tuple[str, ...] = ()  # digests of full blocks since the previous state
+    last: str = xxhash.xxh3_128_hexdigest(b"")  # digest of the incomplete last block
 
 
 class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
     """Progress of a writer since its previous state."""
 
-    streams: dict[str, StreamState] = {}  # by name of a file that grows
-    shards: tuple[Shard, ...] = ()  # those that were finished
-    last_end: int = 0  # the end of the last document, in the shard that grows
+    streams: dict[str, StreamState] = {}  # by name of an open file
+    shards: tuple[Shard, ...] = ()  # shards finished since the previous state
+    last_end: int = 0  # end of the last document, relative to the open shard
 
 
 class _ColumnFile:
-    """The growing file of a column, digested block by block."""
+    """The open file of a column, with a digest of each block."""
 
     def __init__(
         self, storage: Storage, name: str, column: Column, vocab_size: int,
@@ -67,8 +67,8 @@ class _ColumnFile:
         if self._block.hexdigest() != reached.last or len(self._finished) != self._n_reported:
             self.stream.close()
             raise DamagedStateError(
-                f"{name}: what was written before the interruption is damaged (its last block, from"
-                f" byte {full:,}, is not what the journal says); start over (--overwrite)"
+                f"{name}: damaged since the interruption (its last block, from byte {full:,}, does"
+                " not have the digest in the journal); start over (--overwrite)"
             )
 
     @property
@@ -88,7 +88,7 @@ class _ColumnFile:
                 self._in_block = 0
 
     def append(self, values: Values) -> None:
-        """Append values as they are stored."""
+        """Append values, converted by `Column.to_stored`."""
         if not values.size:  # an empty array has no view of its bytes
             return
         data = memoryview(np.ascontiguousarray(values).data).cast("B")
@@ -96,13 +96,13 @@ class _ColumnFile:
         self._digest(data)
 
     def state(self) -> StreamState:
-        """Progress, with the blocks that no earlier state had."""
+        """Return the progress, with full blocks since the previous call."""
         blocks = tuple(self._finished[self._n_reported :])
         self._n_reported = len(self._finished)
         return StreamState(self.stream.n_bytes, blocks, self._block.hexdigest())
 
     def finish(self, count: int) -> tuple[str, ...]:
-        """Make the file durable and close it; return the digests of its first `count` values."""
+        """Sync and close the file; return the digests of the blocks of its first `count` values."""
         self.stream.sync()
         self.stream.close()
         n_bytes = count * self.dtype.itemsize
@@ -117,10 +117,10 @@ class _ColumnFile:
 
 
 class TokenFileWriter:
-    """Writes NAME.json and the files of all columns into a storage, which gives them final names.
+    """Writer of NAME.json and the files of all columns, under temporary names in a storage.
 
-    `append` as often as needed, then `finish` once. A writer that is made with all `state`s of
-    another resumes it.
+    Call `append` any number of times, then `finish` once. A writer with all `state`s of another one
+    resumes it.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -138,16 +138,16 @@ class TokenFileWriter:
     [5, 7, 299, 8, 299]
 
     Args:
-        storage: Where the files grow.
+        storage: Storage of the files.
         name: NAME of the files.
-        vocab_size: Every id is below it; it decides the type of the `.bin`.
-        states: All states of a writer to resume, in order; bytes after them are cut off. (): begin.
-        shard_tokens: Make shards of at most so many ids; None: none.
-        split_documents: Whether a document may be continued in the next shard.
+        vocab_size: Exclusive upper bound of ids; decides the dtype of the `.bin`.
+        states: All states of a writer to resume, in order; later bytes are cut off. (): begin.
+        shard_tokens: Maximum number of ids in a shard; None: no shards.
+        split_documents: True if a document may continue in the next shard.
 
     Raises:
         OutputError: The files cannot be written.
-        DamagedStateError: They are not what `states` says.
+        DamagedStateError: The files do not match `states`.
     """
 
     def __init__(
@@ -157,19 +157,16 @@ class TokenFileWriter:
         if not name or name != os.path.basename(name):
             raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
-        self._columns = table.COLUMNS
-        self._name = name
-        self._storage = storage
+        self._columns, self._name, self._storage = table.COLUMNS, name, storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
         self._shards = [shard for state in states for shard in state.shards]
         self._n_reported = len(self._shards)
-        # The end of the last document, in the growing shard.
-        self._last_end = states[-1].last_end if states else 0
+        self._last_end = states[-1].last_end if states else 0  # as in `WriterState`
         self._files: list[_ColumnFile] = []
         self._open(states)
 
     def _open(self, states: Sequence[WriterState] = ()) -> None:
-        """Begin or resume the files that grow."""
+        """Open the files of the next shard, or resume them."""
         self._files = []
         is_whole = self._shard_tokens is None
         stem = self._name if is_whole else shard_name(self._name, len(self._shards))
@@ -185,42 +182,42 @@ class TokenFileWriter:
 
     @property
     def n_tokens(self) -> int:
-        """Ids that were appended."""
+        """Number of ids so far."""
         return sum(shard.n_tokens for shard in self._shards) + self._files[0].count
 
     @property
     def n_documents(self) -> int:
-        """Documents that ended."""
+        """Number of documents that ended so far."""
         return sum(shard.n_documents for shard in self._shards) + self._files[1].count
 
     @property
     def streams(self) -> list[Stream]:
-        """Streams that must be durable before a journal may record `state`."""
+        """Streams to sync before a journal records `state`."""
         return [file.stream for file in self._files]
 
     def state(self) -> WriterState:
-        """Progress since the previous call."""
+        """Return the progress since the previous call."""
         new = tuple(self._shards[self._n_reported :])
         self._n_reported = len(self._shards)
         return WriterState({file.name: file.state() for file in self._files}, new, self._last_end)
 
     def append(self, ids: Values, document_ends: Values, **others: Values) -> None:
-        """Append token ids, the ends of the documents that end among them, and other columns.
+        """Append token ids, document ends, and values of other columns.
 
         Args:
             ids: integer[t], token ids, each in [0, vocab_size).
-            document_ends: integer[k], positions in `ids` just past a document's end-of-text id,
-                each in [1, t], strictly rising. A document may be continued in the next call.
+            document_ends: integer[k], positions in `ids` after an end-of-text id, each in [1, t],
+                strictly ascending. The last document may continue in the next call.
             **others: Name of a column -> its values, one for each id or each end.
 
         Raises:
-            TokenFileError: Values are out of range; nothing was written.
-            OutputError: A write failed; the writer cannot be used any more.
+            TokenFileError: Values are out of range; nothing is written.
+            OutputError: A write failed; the writer is unusable.
         """
         self._check(ids, document_ends, others)
         ends = document_ends.astype(np.int64)
         rows = [ids, ends, *(others[column.name] for column in self._columns[2:])]
-        while (n := self._fitting(ids.size, ends)) < ids.size:
+        while (n := self._count_fitting(ids.size, ends)) < ids.size:
             n_ends = int(np.searchsorted(ends, n, "right"))
             counts = [n if column.per == "token" else n_ends for column in self._columns]
             if n:
@@ -252,8 +249,9 @@ class TokenFileWriter:
         rising = (ends[1:] > ends[:-1]).all()
         if ends.size and not (ends[0] >= 1 and ends[-1] <= ids.size and rising):
             raise TokenFileError(
-                f"{place}: document ends should rise from at least 1 to at most {ids.size:,}, the "
-                f"number of ids; got {ends.size:,} from {int(ends[0])} to {int(ends[-1])}"
+                f"{place}: document ends should ascend strictly from at least 1 to at most"
+                f" {ids.size:,}, the number of ids; got {ends.size:,} from {int(ends[0])} to"
+                f" {int(ends[-1])}"
             )
         expected = [column.name for column in self._columns[2:]]
         if sorted(others) != sorted(expected):
@@ -277,8 +275,8 @@ class TokenFileWriter:
                     f" found {low if low < info.min else high:,}"
                 )
 
-    def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
-        """Return how many of `n` ids go into the growing shard; if 0, the next one is due."""
+    def _count_fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
+        """Return how many of `n` ids the open shard takes; 0: open the next one."""
         if self._shard_tokens is None:
             return n
         room = self._shard_tokens - self._files[0].count
@@ -289,24 +287,24 @@ class TokenFileWriter:
             return int(ends[n_ends - 1])
         if self._last_end:
             return 0
-        # A document that is larger than a shard has one of its own.
+        # A document larger than a shard has its own.
         return int(ends[0]) if ends.size else n
 
     def _write(self, rows: Sequence[Values]) -> None:
         n = self._files[0].count
         for file, values in zip(self._files, rows, strict=True):
-            file.append(file.column.stored(values, self.vocab_size, n))
+            file.append(file.column.to_stored(values, self.vocab_size, n))
         if rows[1].size:
             self._last_end = n + int(rows[1][-1])
 
     def _next_shard(self) -> None:
-        """Close the growing shard, and move its part of an unfinished document to the next.
+        """Finish the open shard, and move its part of an unfinished document to the next.
 
-        That part also stays in the old files until `finish`, because the journal may count on it.
+        The old files keep that part until `finish`, for a checkpoint may describe it.
         """
         old = self._files
         keeps = old[0].count if self._splits else self._last_end
-        self._shards.append(self._finished(keeps))
+        self._shards.append(self._finish_shard(keeps))
         self._last_end = 0
         self._open()
         for before, after in zip(old, self._files, strict=True):
@@ -316,8 +314,8 @@ class TokenFileWriter:
                     piece = self._storage.read(before.name, start, start + _MOVED_BYTES)
                     after.append(np.frombuffer(piece, before.dtype))
 
-    def _finished(self, n_tokens: int) -> Shard:
-        """Finish the growing files, of which `n_tokens` tokens and all documents count."""
+    def _finish_shard(self, n_tokens: int) -> Shard:
+        """Finish the open files; the shard has their first `n_tokens` tokens and all documents."""
         shard = Shard(n_tokens, self._files[1].count)
         digests = {file.column.name: file.finish(shard.count(file.column)) for file in self._files}
         return Shard(shard.n_tokens, shard.n_documents, digests)
@@ -327,9 +325,9 @@ class TokenFileWriter:
         unicode_version: str, sources: Sequence[Mapping[str, Any]],
         begin_of_text_id: int | None = None,
     ) -> Manifest:
-        """Write the manifest and make all files durable, not yet under final names.
+        """Write the manifest and sync all files; they keep their temporary names.
 
-        The arguments are the fields of `Manifest` that the writer does not know itself.
+        The arguments are fields of `Manifest`.
 
         Raises:
             TokenFileError: The last document has no end, or a special id is not in the vocabulary.
@@ -338,8 +336,8 @@ class TokenFileWriter:
         name, n_here = self._files[0].name, self._files[0].count
         if self._last_end != n_here:
             raise TokenFileError(
-                f"{name}: {n_here - self._last_end:,} ids stand behind the last "
-                "document's end; append the end of every document before finishing"
+                f"{name}: {n_here - self._last_end:,} ids follow the last document end; append the"
+                " end of every document before finishing"
             )
         for special_id in (end_of_text_id, begin_of_text_id):
             if special_id is not None and not 0 <= special_id < self.vocab_size:
@@ -348,8 +346,7 @@ class TokenFileWriter:
                     f" ids are 0 to {self.vocab_size - 1}"
                 )
         n_tokens, n_documents = self.n_tokens, self.n_documents
-        here = self._finished(n_here)
-        is_whole = self._shard_tokens is None
+        here, is_whole = self._finish_shard(n_here), self._shard_tokens is None
         extra = [
             {"name": each.name, "dtype": str(each.dtype), "per": each.per}
             for each in self._columns[2:]
@@ -359,39 +356,35 @@ class TokenFileWriter:
             n_tokens=n_tokens, n_documents=n_documents, n_bytes=n_bytes,
             end_of_text_id=end_of_text_id, begin_of_text_id=begin_of_text_id,
             tokenizer_fingerprint=tokenizer_fingerprint,
-            pattern=pattern, unicode_version=unicode_version,
-            sources=tuple(map(dict, sources)),
+            pattern=pattern, unicode_version=unicode_version, sources=tuple(map(dict, sources)),
             extra_columns=msgspec.convert(extra, tuple[ExtraColumn, ...]),
             digests=here.digests if is_whole else {},
             shards=() if is_whole else (*self._shards, here),
         )
         for data in manifest.files(self._name)[: -len(self._columns)]:
             if data.column.per == "token":
-                # Cut off what was moved to the next shard, now that the journal records that.
+                # Cut off the part moved to the next shard, which is durable now.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
                     stream.sync()
         self._storage.put(manifest_name(self._name), manifest.to_json().encode())
         return manifest
 
     def close(self) -> None:
-        """Close the files; what was appended stays. May be called more than once."""
+        """Close the files, keeping their content; may be called more than once."""
         for file in self._files:
             file.stream.close()
 
 
-def saved_manifest(storage: Storage, name: str) -> Manifest:
-    """Read the manifest of a token file that an earlier run finished, but did not publish.
-
-    The length and the last block of each file are compared with it.
+def read_saved_manifest(storage: Storage, name: str) -> Manifest:
+    """Read the manifest of a token file that an earlier run finished but did not publish.
 
     Raises:
-        DamagedStateError: A file is damaged or gone.
+        DamagedStateError: The manifest, or the size or last block of a file is damaged.
     """
 
     def damaged(what: str) -> DamagedStateError:
         return DamagedStateError(
-            f"{what}: was finished before the interruption, and is damaged or gone now; start over"
-            " (--overwrite)"
+            f"{what}: damaged or missing since the interruption; start over (--overwrite)"
         )
 
     text = storage.get(manifest_name(name)) or b""
@@ -400,9 +393,9 @@ def saved_manifest(storage: Storage, name: str) -> Manifest:
     manifest = Manifest.from_json(text.decode(), manifest_name(name))
     for file in manifest.files(name):
         start = max(len(file.digests) - 1, 0) * BLOCK_BYTES
-        # One byte more than there should be.
+        # Read one byte more than expected.
         block = storage.read(file.name, start, file.n_bytes + 1)
-        # A shard that lies inside one document has no ends, an empty .docs and no digests.
+        # A shard inside one document has an empty .docs without digests.
         digest = (xxhash.xxh3_128_hexdigest(block),) if block else ()
         if start + len(block) != file.n_bytes or digest != file.digests[-1:]:
             raise damaged(file.name)

@@ -1,10 +1,10 @@
-"""Batches of documents between a source and the kernels, and their preparation.
+"""Batches of documents, and their preparation between a source and the kernels.
 
-A document is the bytes that its source gives, not stripped and not normalized. Documents of zero
-bytes are dropped; text that is not UTF-8 is an error, is replaced, or its document is skipped; all
-of it is counted. Decisions are made per document, so they do not depend on work units.
+Documents are neither stripped nor normalized. Empty documents are dropped; invalid UTF-8 is an
+error, is replaced, or its document is skipped; all of these are counted. Decisions are made per
+document, so they do not depend on work units.
 
-Documents are not copied: a batch holds the buffer that was read and the bounds of each document.
+Documents are not copied: a batch is the buffer that was read and the bounds of each document.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ InvalidText = Literal["error", "replace", "skip"]
 
 
 class ReadOptions(Struct, frozen=True):
-    """How sources are read; the same for every source of a pass.
+    """How the sources of a pass are read.
 
-    Documents may be cut at `safe_cut`, as `Pretokenizer.safe_cut` (None: as gpt2 allows), and not
-    inside byte strings of `uncut`, the special tokens.
+    Long documents are cut where `safe_cut`, as `Pretokenizer.safe_cut`, allows it (None: as for
+    gpt2), but not inside the byte strings in `uncut`, the special tokens.
     """
 
     separator: bytes = b"<|endoftext|>"  # between documents; empty: each file is one document
@@ -40,10 +40,9 @@ class ReadOptions(Struct, frozen=True):
 
 
 class Spans(Struct, frozen=True, eq=False):
-    """Byte ranges of documents, each with a value, such as the bytes to train on.
+    """Byte ranges with values, such as the bytes to train on.
 
-    Range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a batch; it is not empty and lies in
-    one document.
+    Range i is `buffer[bounds[2 * i] : bounds[2 * i + 1]]` of a batch: not empty, in one document.
     """
 
     bounds: Offsets  # int64[2 * n], ascending
@@ -54,10 +53,12 @@ class Spans(Struct, frozen=True, eq=False):
         return np.searchsorted(bounds[1::2], self.bounds[::2], side="right")
 
     def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
-        """Return the ranges of chosen documents, moved with them.
+        """Return the ranges of chosen documents, shifted.
 
-        `document` is `document_of` the ranges, `chosen` bool[n_documents], and `shift`
-        int64[n_documents], by how many bytes each document has moved.
+        Args:
+            document: Result of `document_of`.
+            chosen: bool[n_documents].
+            shift: int64[n_documents], in bytes.
         """
         kept = chosen[document]
         bounds = self.bounds.reshape(-1, 2)[kept] + shift[document[kept], np.newaxis]
@@ -65,25 +66,25 @@ class Spans(Struct, frozen=True, eq=False):
 
 
 class DocumentBatch(Struct, frozen=True, eq=False):
-    """Documents side by side, none of them empty, all of them UTF-8, once they are prepared.
+    """Documents in one buffer; after `prepare` none is empty and all are UTF-8.
 
     Attributes:
-        buffer: uint8[n_bytes], read-only; its memory is used again when nobody holds any of it.
+        buffer: uint8[n_bytes], read-only; its memory is reused once no view of it is left.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
-            The first begins at 0, the last ends at n_bytes; what stands between them is not theirs.
-        fields: Name -> array[n_documents, ...], a value for each document; a document that comes in
-            parts has it in each of them.
+            The first begins at 0, the last ends at n_bytes; gaps between them are ignored.
+        fields: Name -> array[n_documents, ...], one value per document; repeated for each part of a
+            document that is divided among batches.
     """
 
     buffer: Bytes
     bounds: Offsets
     starts_mid_document: bool = False  # document 0 began in an earlier batch of the source
     ends_mid_document: bool = False  # the last document continues in the next batch
-    in_validation: NDArray[np.bool_] | None = None  # bool[n_documents]; None where nobody asked
+    in_validation: NDArray[np.bool_] | None = None  # bool[n_documents]; None: not divided
     n_empty: int = 0  # documents of zero bytes that were dropped
-    n_skipped: int = 0  # documents that were left out because they are not UTF-8
-    n_replaced: int = 0  # sequences that were not UTF-8 and became U+FFFD
-    content: Bytes | None = None  # of the source; not pickled
+    n_skipped: int = 0  # documents that were skipped because of invalid UTF-8
+    n_replaced: int = 0  # invalid sequences that became U+FFFD
+    content: Bytes | None = None  # bytes of the source; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # None: the source has none
 
@@ -95,21 +96,21 @@ class DocumentBatch(Struct, frozen=True, eq=False):
 
     @property
     def sizes(self) -> Offsets:
-        """int64[n_documents], the bytes of each document."""
+        """Size of each document in bytes: int64[n_documents]."""
         return self.bounds[1::2] - self.bounds[::2]
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all documents."""
+        """Size of all documents in bytes."""
         return int(self.sizes.sum())
 
     @property
     def n_ended(self) -> int:
-        """Number of documents that end in this batch: the first so many."""
+        """Number of documents that end in this batch: all, or all but the last."""
         return len(self) - self.ends_mid_document
 
     def without_text(self) -> DocumentBatch:
-        """Return the batch with its counts and decisions, and documents of zero bytes."""
+        """Return the batch with its counts and decisions, without buffer and spans."""
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
         return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None)
 
@@ -125,8 +126,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             self.buffer[first:end], bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
-            fields={name: values[chosen] for name, values in self.fields.items()},
-            spans=spans,
+            fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
         )
 
     def joined(self) -> tuple[Bytes, Offsets]:
@@ -137,7 +137,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
 
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
-    r"""Replace each maximal sequence that is not UTF-8 by U+FFFD, and count them.
+    r"""Return (data with each invalid UTF-8 sequence replaced by U+FFFD, number of sequences).
 
     >>> replace_invalid(b"a\xffb\xe4\xb8")
     (b'a\xef\xbf\xbdb\xef\xbf\xbd', 2)
@@ -148,15 +148,15 @@ def replace_invalid(data: bytes) -> tuple[bytes, int]:
 
 
 def validation_limit(fraction: float) -> int:
-    """Return the limit below which the xxh3_64 of a document puts it into validation.
+    """Return the limit: documents with a smaller xxh3_64 are validation.
 
-    A document keeps its side when the corpus grows, and copies of it are on the same side.
+    The decision depends only on the document: copies get the same one, also as a corpus grows.
     """
     return round(fraction * 2**64)
 
 
 def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[np.bool_]:
-    """Decide for every document, as `DocumentBatch` has them: bool[n_documents]."""
+    """Return True for validation documents: bool[n_documents]; bounds as in `DocumentBatch`."""
     from xxhash import xxh3_64_intdigest
 
     from bpe.separated import places
@@ -169,13 +169,13 @@ def prepare(
     batch: DocumentBatch, reading: ReadOptions, where: Callable[[int], str],
     in_validation: bool | None = None,
 ) -> DocumentBatch:
-    """Prepare documents of a source: check for UTF-8, drop, replace, divide.
+    """Prepare documents of a source: drop empty ones, check UTF-8, decide on validation.
 
     Args:
-        batch: The documents; some may be empty or not UTF-8. The gaps between them are UTF-8.
-        reading: The user's choices.
-        where: Formats position i of the buffer as a place in the source, for error messages.
-        in_validation: The decision for all of these documents, if it was made before.
+        batch: Documents, some of them empty or invalid UTF-8. The gaps are UTF-8.
+        reading: Options of the user.
+        where: Formats position i of the buffer as a position in the source, for error messages.
+        in_validation: Decision for all of these documents, if it was made before.
 
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
@@ -205,7 +205,7 @@ def prepare(
 
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """(batch, n_skipped, n_replaced) without text that is not UTF-8; rare, so slow is fine."""
+    """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized."""
     from bpe.separated import places
 
     text, starts, n_replaced = bytearray(), [], 0
@@ -238,20 +238,20 @@ def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, i
 
 
 class SpecialTokenText:
-    """Counter of ordinary text inside documents that spells a special token.
+    """Counter of text in documents that spells a special token.
 
-    Special tokens that contain the separator cannot occur inside a document, and are left out.
+    Special tokens that contain the separator cannot occur inside a document, and are excluded.
     """
 
     def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
         from bpe.special_tokens import SpecialTokenMatcher
 
-        tokens = special_tokens
-        self.tokens = tuple(x for x in tokens if not separator or separator not in x.encode())
+        inside = (x for x in special_tokens if not separator or separator not in x.encode())
+        self.tokens = tuple(inside)
         self._matcher = SpecialTokenMatcher({token: i for i, token in enumerate(self.tokens)})
 
     def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
-        """Occurrences of each of `tokens`, from the left and not overlapping: int64[n_tokens]."""
+        """Count the non-overlapping occurrences of each of `tokens`: int64[n_tokens]."""
         counts = np.zeros(len(self.tokens), np.int64)
         for token, found in self._matcher.occurrences(batch.buffer).items():
             counts[self._matcher.ids[token]] = _count_inside(batch, token, found)
@@ -259,14 +259,14 @@ class SpecialTokenText:
 
 
 def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
-    """Count the occurrences of `needle`, which begin at `found`, that lie in one document."""
+    """Count the occurrences of `needle`, starting at `found`, that are inside one document."""
     from bpe.pretokenize.pretokenizer import find_all
     from bpe.separated import places
 
-    # An odd one is the end of a document, an even one of what stands between two.
+    # Index of the next bound: odd inside a document, even in a gap.
     bound = np.searchsorted(batch.bounds, found, side="right")
     if (found + len(needle) <= batch.bounds[bound]).all():
         return int((bound & 1).sum())
-    # An occurrence that runs over an end may hide one that lies inside.
+    # An occurrence across an end may overlap one inside, which the matcher then skipped.
     documents = (batch.buffer[start:end] for start, end in places(batch.bounds))
     return sum(len(find_all(document, needle)) for document in documents)

@@ -23,21 +23,21 @@ def gives_text_back(tokenizer: AnyTokenizer) -> bool:
         isinstance(tokenizer, Tokenizer)
         and not tokenizer.normal_forms
         and not any(token.lstrip or token.rstrip for token in tokenizer.vocabulary.added_tokens)
-        # No space is put in front.
+        # no space is added in front
         and tokenizer.decode(tokenizer.encode_ordinary("x")) == "x"
     )
 
 
 def token_lengths(tokenizer: AnyTokenizer) -> Positions:
-    """Return int64[vocab_size]: the number of bytes of text that each token id stands for.
+    """Return the number of bytes of text that each id spells: int64[vocab_size].
 
     Raises:
         EncodingError: The tokenizer changes text before it is encoded.
     """
     if not gives_text_back(tokenizer):
         raise EncodingError(
-            "byte offsets have no place among the tokens of this tokenizer, for it changes text"
-            " before encoding it (normal forms, white space added or taken, or words); use a"
+            "byte offsets cannot be mapped to the tokens of this tokenizer, for it changes text"
+            " before encoding it (normal forms, white space added or removed, or words); use a"
             " byte-level tokenizer without these"
         )
     lengths = np.zeros(tokenizer.vocab_size, np.int64)
@@ -47,10 +47,10 @@ def token_lengths(tokenizer: AnyTokenizer) -> Positions:
 
 
 def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Positions:
-    """Find the tokens that contain bytes of a batch of documents: int64[n], positions in the ids.
+    """Return the position in the ids of the token that contains each byte: int64[n].
 
-    A token may begin inside a character, and contains each byte that it spells. Tokens that stand
-    for no text, such as the special ids around documents, contain nothing.
+    A token contains the bytes that it spells, and may begin inside a character. Special ids around
+    documents contain none.
 
     >>> tokens_at(np.array([0, 2, 4]), np.array([0, 3, 4, 6]), np.array([0, 2, 3, 3, 5]))
     array([1, 2, 4])
@@ -58,11 +58,11 @@ def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Posit
     Args:
         positions: int64[n], positions in the buffer of the batch, each inside a document.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
-        ends: int64[n_tokens], the cumulative number of bytes of text that tokens stand for.
+        ends: int64[n_tokens], the cumulative number of bytes that the tokens spell.
 
     Raises:
         EncodingError: The tokens do not spell as many bytes as the documents have.
-        ValueError: A position is outside of the documents.
+        ValueError: A position is outside the documents.
     """
     starts, sizes = bounds[::2], bounds[1::2] - bounds[::2]
     total, spelled = int(sizes.sum()), int(ends[-1]) if len(ends) else 0

@@ -1,8 +1,8 @@
-"""Progress of a run: stages, bars and lines while it works, times and memory for its statistics.
+"""Progress of a run: stages with bars or lines, and times and memory for statistics.
 
-A stage of more than a second has a bar on a terminal, elsewhere a line every 30 seconds; the log
-file gets every line. Lines go through the loggers "bpe" and "preprocess", so a program that calls
-`build` decides where they go.
+On a terminal, a stage of more than a second has a bar, elsewhere a line every 30 seconds; the log
+file has all lines. Lines are logged by "bpe" and "preprocess", so a program that calls `build` can
+redirect them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ logger = logging.getLogger("preprocess")
 
 SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
-_SECONDS_BETWEEN_LOOKS = 1.0  # of a bar at the use of the machine
-_SECONDS_BETWEEN_NOTES = 0.05  # to measure the memory takes a good part of a millisecond
+_SECONDS_BETWEEN_LOOKS = 1.0  # between updates of the machine use in a bar
+_SECONDS_BETWEEN_NOTES = 0.05  # measuring the memory takes almost a millisecond
 
 Show = Literal["bars", "lines", "nothing"]
 
 
 @dataclass(repr=False, eq=False)
 class Stage:
-    """A part of a run that is timed and shown, as "encoding train"."""
+    """A timed part of a run, such as "encoding train"."""
 
     name: str
     total: int
     unit: str  # "B" for bytes of sources, else a noun
-    done: int = 0  # `done_before` included
-    seconds: float = 0.0  # until the last report, `seconds_before` included
-    done_before: int = 0  # by earlier runs
+    done: int = 0  # including `done_before`
+    seconds: float = 0.0  # until the last report, including `seconds_before`
+    done_before: int = 0  # in earlier runs
     seconds_before: float = 0.0
     _shown: Callable[[int], None] = lambda done: None
 
@@ -49,7 +49,7 @@ class Stage:
         return {"name": self.name, "seconds": self.seconds, "done": self.done, "unit": self.unit}
 
     def advance(self, amount: int) -> None:
-        """Report that `amount` more is done."""
+        """Add `amount` to `done`, and report it."""
         self.done += amount
         self._shown(self.done)
 
@@ -59,25 +59,22 @@ class OutOfTimeError(TokenbinError):
 
 
 class Progress:
-    """The stages of a run, in order, and the memory that it took.
+    """The stages and the peak memory of a run.
 
     Args:
-        show: Bars (for a terminal), lines, or nothing.
-        stream: Where bars go; None: stderr.
-        clock: Seconds, from any start.
-        verbose: Whether bars and lines report the use of the machine.
+        show: "bars" (for a terminal), "lines" or "nothing".
+        stream: Stream for bars; None: stderr.
+        clock: Returns seconds, from any start.
+        verbose: True to report the use of the machine in bars and lines.
 
     Attributes:
-        stages: Those that were begun.
-        peak_memory: Greatest `anonymous_memory` seen, in bytes.
+        stages: Stages in the order of their start.
+        peak_memory: Maximum of `anonymous_memory` so far, in bytes.
     """
 
     def __init__(
-        self,
-        show: Show = "nothing",
-        stream: IO[str] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        verbose: bool = False,
+        self, show: Show = "nothing", stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.perf_counter, verbose: bool = False,
     ) -> None:
         self.stages: list[Stage] = []
         self.peak_memory, self._noted = 0, -math.inf
@@ -85,7 +82,7 @@ class Progress:
         self._started, self._deadline = 0.0, math.inf
 
     def begin(self, max_minutes: float | None) -> None:
-        """Begin to count the time of the run, which may take `max_minutes`."""
+        """Start the clock of the run, which may take `max_minutes` (None: any time)."""
         self._started = self._clock()
         self._deadline = self._started + 60 * (math.inf if max_minutes is None else max_minutes)
 
@@ -94,7 +91,7 @@ class Progress:
         return self._clock() >= self._deadline
 
     def seconds(self) -> float:
-        """Return the time of the run and of earlier runs for its stages."""
+        """Return the time of the run, plus that of earlier runs in the same stages."""
         return self._clock() - self._started + sum(each.seconds_before for each in self.stages)
 
     def add_stage_before(self, name: str, seconds: float, done: int, unit: str) -> None:
@@ -103,19 +100,14 @@ class Progress:
 
     @contextmanager
     def stage(
-        self,
-        name: str,
-        total: int,
-        unit: str = "B",
-        done_before: int = 0,
-        seconds_before: float = 0.0,
-        line: Callable[[Stage, float], str] | None = None,
+        self, name: str, total: int, unit: str = "B", done_before: int = 0,
+        seconds_before: float = 0.0, line: Callable[[Stage, float], str] | None = None,
         seconds_between_lines: float | None = None,
     ) -> Iterator[Stage]:
-        """Time and show what happens inside the `with`; most arguments are as in `Stage`.
+        """Time and show a stage inside the `with`; the first arguments are as in `Stage`.
 
-        `line` (None: `line_of`) makes a line every `seconds_between_lines` (None: 30), the first at
-        once if it is given.
+        `line` (None: `line_of`) formats a line every `seconds_between_lines` (None: 30); if given,
+        the first line is reported at once.
         """
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
@@ -134,13 +126,13 @@ class Progress:
                 if self._verbose and now - in_bar.seconds >= _SECONDS_BETWEEN_LOOKS:
                     bar.set_postfix_str(in_bar.text(now), refresh=False)
                 if done == bar.n and now - started >= _SECONDS_BEFORE_BAR:
-                    bar.refresh()  # with the time that has passed
+                    bar.refresh()  # updates the elapsed time
                 bar.update(done - bar.n)
             if now - reported >= pause:
                 reported = now
                 text = (line or line_of)(stage, now - started)
                 text += f"; {in_line.text(now)}" if self._verbose else ""
-                # Where there are bars, the line is for the log file alone.
+                # With bars, lines are for the log file only.
                 logger.info(text, extra={"only_file": self._show != "lines"})
 
         stage._shown = shown
@@ -163,7 +155,7 @@ class Progress:
         )
 
     def note_memory(self) -> None:
-        """Measure the memory in use, unless that was just done."""
+        """Update `peak_memory`, at most 20 times a second."""
         now = self._clock()
         if now - self._noted >= _SECONDS_BETWEEN_NOTES:
             self._noted = now
@@ -171,7 +163,7 @@ class Progress:
 
 
 def line_of(stage: Stage, seconds: float) -> str:
-    """Describe an unfinished stage in a line.
+    """Format an unfinished stage as a line.
 
     >>> line_of(Stage("encoding", 200_000_000, "B", done=50_000_000), 10.0)
     'encoding: 25 %, 50.0 of 200.0 MB, 5.0 MB/s, about 30 s left'
@@ -188,14 +180,14 @@ def line_of(stage: Stage, seconds: float) -> str:
 
 
 class _MachineUse:
-    """Describes the use of the machine since the last description, at `seconds`."""
+    """Formats the use of the machine since the previous call, at `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._used = used_resources()
 
     def text(self, now: float) -> str:
-        """Return the memory in use and the rates since then."""
+        """Format the memory in use, and the rates since the previous call."""
         passed, used = max(now - self.seconds, 1e-9), used_resources()
         rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
         self.seconds, self._used = now, used
@@ -227,7 +219,7 @@ def duration(seconds: float) -> str:
 
 
 def used_resources() -> dict[str, float]:
-    """Measure "cpu_seconds" so far, and on Linux "disk_read_bytes" and "disk_write_bytes"."""
+    """Return "cpu_seconds" of the process, and on Linux its disk bytes read and written."""
     times, counters = os.times(), system_values(Path("/proc/self/io"))
     used: dict[str, float] = {"cpu_seconds": times.user + times.system}
     for name in ("read_bytes", "write_bytes"):
@@ -237,7 +229,7 @@ def used_resources() -> dict[str, float]:
 
 
 def anonymous_memory() -> int:
-    """Measure resident memory without mapped files, in bytes; elsewhere than Linux the peak."""
+    """Return resident memory without mapped files in bytes; not on Linux: its peak."""
     if anonymous := system_values(Path("/proc/self/status")).get("RssAnon"):
         return int(anonymous.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -245,7 +237,7 @@ def anonymous_memory() -> int:
 
 
 def system_values(path: Path) -> dict[str, str]:
-    """Read a file of lines "NAME: VALUE"; {} if it cannot be read. The first of a name counts."""
+    """Parse a file of lines "NAME: VALUE", {} if unreadable; the first of equal names counts."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Report what a run read and wrote: counts, rates, closing lines, and why it had to stop."""
+"""Summary of a run: counts, rates, closing lines, and errors of missing text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Counts(Struct):
-    """Number of documents, their bytes, and their tokens with the special ones around them."""
+    """Numbers of documents, bytes of text, and tokens, special ids included."""
 
     documents: int = 0
     bytes: int = 0
@@ -41,7 +41,7 @@ class Counts(Struct):
 
 
 class LeftOut(Struct):
-    """Number of documents that were dropped, and of sequences that were replaced."""
+    """Numbers of dropped documents and of replaced sequences."""
 
     empty_documents: int = 0
     skipped_documents: int = 0
@@ -59,12 +59,13 @@ class LeftOut(Struct):
 
 
 class Report(Struct):
-    """Filled by the passes that encode."""
+    """Counts of all encode passes of a run."""
 
-    outputs: dict[str, Counts] = {}  # by name
-    sources: list[tuple[Source, Counts]] = []  # in order
+    outputs: dict[str, Counts] = {}  # by name of the output
+    sources: list[tuple[Source, Counts]] = []  # in reading order
     left_out: LeftOut = msgspec.field(default_factory=LeftOut)
-    look_alikes: Counter[str] = msgspec.field(default_factory=Counter)  # text of special tokens
+    # special token -> occurrences of its text
+    look_alikes: Counter[str] = msgspec.field(default_factory=Counter)
 
     def total(self) -> Counts:
         """Sum the counts of all sources."""
@@ -94,7 +95,7 @@ class Report(Struct):
         }
 
     def lines(self, progress: Progress, stats: Mapping[str, Any]) -> list[str]:
-        """Return the closing lines of a run whose `stats` are these."""
+        """Format the closing lines of a run, with its `stats`."""
         lines = [f"{name}: {format_counts(counts)}" for name, counts in self.outputs.items()]
         lines += format_left_out(self.left_out)
         lines += [
@@ -113,18 +114,15 @@ class Report(Struct):
 
 
 def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str, Any]:
-    """Describe a run of any kind for stats.json."""
+    """Describe the resources and left-out text of a run for stats.json."""
     return {
-        "seconds": seconds,
-        "peak_memory_bytes": progress.peak_memory,
-        **used_resources(),
-        **asdict(left_out),
-        "stages": [stage.facts() for stage in progress.stages],
+        "seconds": seconds, "peak_memory_bytes": progress.peak_memory, **used_resources(),
+        **asdict(left_out), "stages": [stage.facts() for stage in progress.stages],
     }
 
 
 def format_counts(counts: Counts) -> str:
-    """Describe documents, tokens and their ratios."""
+    """Format documents, tokens and their ratios."""
     return (
         f"{_count(counts.documents, 'document')}, {_count(counts.tokens, 'token')},"
         f" {_ratio(counts.bytes, counts.tokens):.2f} bytes per token,"
@@ -133,7 +131,7 @@ def format_counts(counts: Counts) -> str:
 
 
 def format_left_out(left_out: LeftOut) -> list[str]:
-    """Describe in a line each kind of text that was not taken as it was."""
+    """Format the counts of dropped and replaced text, one line for each kind that occurred."""
     kinds = [
         ("dropped", left_out.empty_documents, "empty document"),
         ("left out, for not being UTF-8", left_out.skipped_documents, "document"),
@@ -143,21 +141,21 @@ def format_left_out(left_out: LeftOut) -> list[str]:
 
 
 def format_tokenizer(tokenizer: AnyTokenizer) -> str:
-    """Describe the size and special tokens of a tokenizer."""
+    """Format the size and the special tokens of a tokenizer."""
     special, merges = list(tokenizer.special_tokens), getattr(tokenizer, "merges", None)
     kind = tokenizer.pattern if merges is None else f"{len(merges):,} merges"
     return f"{tokenizer.vocab_size:,} tokens ({kind}), special: {listed(special, 5) or 'none'}"
 
 
 def format_times(progress: Progress, seconds: float) -> str:
-    """Report the time of all stages and the memory."""
+    """Format the times of all stages and the peak memory."""
     stages = ", ".join(f"{stage.name} {duration(stage.seconds)}" for stage in progress.stages)
     peak = f"peak memory {progress.peak_memory / 1e6:,.0f} MB"
     return f"time: {duration(seconds)} ({stages}), {peak}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of text as columns: to the right, except the last."""
+    """Format rows as lines with aligned columns, right-aligned except the last."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([*(cell.rjust(w) for cell, w in zip(row[:-1], widths, strict=False)), row[-1]])
@@ -166,7 +164,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """Join the first names by commas, and count the others."""
+    """Join the first names by commas, and state the number of the others."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -180,7 +178,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def out_of_time(progress: Progress, what_next: str) -> str:
-    """Describe each stage: the share that is done, its rate, and the time that it takes in all."""
+    """Format the share done, rate and total time of each stage, for `OutOfTimeError`."""
     stages = []
     for stage in progress.stages:
         done, seconds = stage.done - stage.done_before, stage.seconds - stage.seconds_before
@@ -189,13 +187,17 @@ def out_of_time(progress: Progress, what_next: str) -> str:
         if stage.unit == "B" and seconds:
             texts.append(f"{done / 1e6 / seconds:,.1f} MB/s")
         if share < 1 and done and seconds:
-            texts.append(f"all of it takes about {duration(stage.total * seconds / done)}")
+            texts.append(f"takes about {duration(stage.total * seconds / done)} in all")
         stages.append(", ".join(texts))
-    return f"the time is over ({'; '.join(stages)}); {what_next} when the same command runs again"
+    return f"time limit reached ({'; '.join(stages)}); {what_next} if you rerun the same command"
 
 
 def check_has_text(sources: Sequence[Source], name: str) -> None:
-    """Raise CorpusError if sources have zero bytes altogether; `name` is their first output."""
+    """Check that sources are not all empty; `name` is their first output.
+
+    Raises:
+        CorpusError: They have zero bytes in all.
+    """
     if not any(source.n_bytes for source in sources):
         raise CorpusError(
             f"{_names(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
@@ -206,14 +208,18 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
 def check_has_documents(
     name: str, sources: Sequence[Source], n_documents: int, n_everywhere: int, left_out: LeftOut
 ) -> None:
-    """Raise CorpusError if an output has no documents, of `n_everywhere` in its sources."""
+    """Check that an output has documents; its sources have `n_everywhere` in all.
+
+    Raises:
+        CorpusError: It has none.
+    """
     if n_documents:
         return
     if n_everywhere:
         raise CorpusError(
-            f"{name} would have no documents: of the {n_everywhere:,} in {_names(sources)} none"
-            " falls to it; give validation text (--val), choose another --val-fraction (0: no"
-            " validation file), or see whether --separator is what stands between the documents"
+            f"{name} would have no documents: none of the {n_everywhere:,} in {_names(sources)}"
+            " belongs to it; give validation text (--val), choose another --val-fraction (0: no"
+            " validation file), or check that --separator is the text between documents"
         )
     raise CorpusError(
         f"{_names(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"

@@ -1,13 +1,13 @@
-"""One run: what it does, how far it is, what limits and ends it.
+"""Execution of one run: plan, passes, checkpoints, outputs, limits.
 
-plan          what a run does: sources, passes, outputs, disk space
-fingerprint   its inputs, and how they differ from those of another run
-count_pass    count pre-tokens and train; `spill`: counts that do not fit into memory
-encode_pass   encode text into sinks; `sinks`: where encoded documents go
-units         work units of several sources, and where to resume
-journal       what has been done, so that the same command resumes a run
-outputs       output files: begun, resumed, refused, committed
-compiling     kernels are compiled in stages of their own
+plan          decide on sources, passes and outputs; check the disk space
+fingerprint   record the inputs of a run, and compare two records
+count_pass    count pre-tokens and train; `spill`: counts larger than memory
+encode_pass   encode text into sinks; `sinks`: destinations of encoded documents
+units         iterate over work units, and resume after any
+journal       checkpoints, from which the same command resumes a run
+outputs       begin, resume, refuse or commit output files
+compiling     compile kernels in separate stages
 memory_limit  fit the run to `--memory-limit`
 signals       end a command after a signal, or when a worker hangs
 """

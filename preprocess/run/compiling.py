@@ -1,8 +1,8 @@
-"""Compile kernels in stages of their own, those of encoding in another process.
+"""Compile kernels in separate stages, the encoding kernels in a child process.
 
 Compiling takes several seconds once per machine, and is reported at least every two seconds. While
-this process compiles the kernels of training, reads and counts, another one compiles those of
-encoding into the cache. If that process fails, this one compiles the missing kernels.
+this process compiles the training kernels, reads and counts, the child compiles the encoding
+kernels into the cache. If the child fails, this process compiles the missing kernels.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
 
 _STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LINES = 1.5
-_SECONDS_TO_WAIT = 120.0  # several times what the other process needs on a shared processor
+_SECONDS_TO_WAIT = 120.0  # several times the need of the child on a shared processor
 _SECONDS_BETWEEN_LOOKS = 0.25
 _PROGRAM = "import sys; from bpe import compile_ahead; compile_ahead.compile_encoding(sys.argv[1])"
 
 
 class KernelCompiler:
-    """Compiles the kernels of a run in stages of `progress`; a context manager."""
+    """Compiler of the kernels of a run, in stages of `progress`; a context manager."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self._other: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._other is not None:
-            self._other.kill()
-            self._other.wait()
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
 
-    def training(self, pattern: str, encodes: bool) -> None:
-        """Compile the kernels of training; a process compiles those of encoding if `encodes`."""
+    def compile_training(self, pattern: str, encodes: bool) -> None:
+        """Compile the training kernels; start a child for the encoding kernels if `encodes`."""
         from bpe import compile_ahead as ahead
 
-        # Without a cache, this process could not load what another one compiles.
+        # Without a cache, this process could not load the kernels of the child.
         if encodes and ahead.is_kept() and ahead.missing(ahead.encoding_kernels()):
-            with suppress(OSError):  # without that process, this one compiles
-                self._other = _compiling_process(pattern)
+            with suppress(OSError):  # without a child, this process compiles
+                self._child = _start_child(pattern)
         needed = ahead.training_kernels(pattern)
         if ahead.missing(needed):
             with self._stage(needed):
                 ahead.compile_training(pattern)
 
-    def encoding(self, tokenizer: AnyTokenizer) -> None:
-        """Compile the kernels of encoding, or wait for the process that does."""
+    def compile_encoding(self, tokenizer: AnyTokenizer) -> None:
+        """Compile the encoding kernels, or wait for the child to compile them."""
         from bpe import Tokenizer
         from bpe import compile_ahead as ahead
 
@@ -67,12 +67,12 @@ class KernelCompiler:
         needed = ahead.reading_kernels(tokenizer.pattern) | ahead.encoding_kernels()
         if ahead.missing(needed):
             with self._stage(needed):
-                if self._other is not None:
+                if self._child is not None:
                     import subprocess
 
                     with suppress(subprocess.TimeoutExpired):  # then this process compiles
-                        self._other.wait(_SECONDS_TO_WAIT)
-                    self._other.kill()
+                        self._child.wait(_SECONDS_TO_WAIT)
+                    self._child.kill()
                 if ahead.missing(needed):
                     ahead.compile_reading(tokenizer.pattern)
                     ahead.compile_encoding(tokenizer.pattern)
@@ -113,12 +113,12 @@ class KernelCompiler:
             shown.advance(n_missing - shown.done)
 
 
-def _compiling_process(pattern: str) -> subprocess.Popen[bytes]:
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    environment = os.environ | {"PYTHONPATH": paths}
-    # -P: a bpe.py in the current directory is not ours.
-    command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
+def _start_child(pattern: str) -> subprocess.Popen[bytes]:
     import subprocess
 
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    environment = os.environ | {"PYTHONPATH": paths}
+    # -P: do not import a bpe.py of the current directory.
+    command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
     null = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=environment)

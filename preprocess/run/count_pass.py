@@ -1,7 +1,7 @@
-"""Count the pre-tokens of the train documents and train a tokenizer on the counts.
+"""Count the pre-tokens of the train documents, and train a tokenizer on the counts.
 
-Workers count units; the calling thread takes their results in order. After an interruption, the
-pass is resumed from the last checkpoint in the journal (`Counted`).
+Workers count units; the calling thread consumes their results in order. After an interruption, the
+pass resumes from the last checkpoint in the journal (`Counted`).
 """
 
 from __future__ import annotations
@@ -40,20 +40,16 @@ if TYPE_CHECKING:
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
 _COUNTS, _RUN = "counts-", "run-"  # prefixes of file names
 
-Numbered = tuple[int, WorkUnit]  # with the number of its source
+Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
 
 
 def train_tokenizer(
-    sources: Sequence[Source],
-    settings: TrainSettings,
-    journal: Journal,
-    progress: Progress,
-    left_out: LeftOut,
-    executor: Executor = run_on_threads,
+    sources: Sequence[Source], settings: TrainSettings, journal: Journal, progress: Progress,
+    left_out: LeftOut, executor: Executor = run_on_threads,
 ) -> Tokenizer:
-    """Count the pre-tokens of the documents but those of validation, then merge.
+    """Count the pre-tokens of all documents except validation, and learn merges from the counts.
 
-    Counts are saved in the storage of the journal, and what was dropped is added to `left_out`.
+    Counts are saved in the storage of the journal; dropped documents are added to `left_out`.
 
     Raises:
         CorpusError: Text cannot be read, or an output would have no documents.
@@ -72,7 +68,7 @@ def train_tokenizer(
         def advance(done: int, total: int) -> None:
             stage.advance(done - stage.done)
             if done < total and progress.out_of_time():
-                raise OutOfTimeError(out_of_time(progress, "merging begins again from its counts"))
+                raise OutOfTimeError(out_of_time(progress, "merging restarts from saved counts"))
 
         trained = train_from_counts(
             counts, settings.vocab_size, special_tokens=settings.all_special_tokens,
@@ -86,28 +82,28 @@ def train_tokenizer(
 
 
 class Counted(Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True):
-    """Checkpoint of counting: the position in the sources, and what was seen before it."""
+    """Checkpoint of counting: a position in the sources, and the totals before it."""
 
-    source: int = 0  # the number of the source
-    after: ResumePoint | None = None  # the position in it, as `WorkUnit.after`; None: its start
-    is_all: bool = False  # nothing is left to count
-    file: str = ""  # the name of the file of counts; "": there is none
-    digest: str = ""  # the xxh3_128 of that file
-    n_words: int = 0  # number of pre-tokens in it
-    documents: int = 0  # number of documents that ended
-    validation: int = 0  # number of those that are validation
+    source: int = 0  # index of the source
+    after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
+    is_all: bool = False  # all units are counted and merged
+    file: str = ""  # name of the file of counts; "": none
+    digest: str = ""  # xxh3_128 of that file
+    n_words: int = 0  # number of pre-tokens in that file
+    documents: int = 0  # number of documents, validation included
+    validation: int = 0  # number of validation documents
     divided: bool = False  # documents are divided into train and validation
     left_out: LeftOut = field(default_factory=LeftOut)
-    bytes: int = 0  # of the sources
+    bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
-    run: spill.Run | None = None  # written with this checkpoint; those of all belong together
+    run: spill.Run | None = None  # written with this checkpoint; the counts are in all runs
 
 
 class CountUnits:
-    """Makes workers that count the pre-tokens of units.
+    """Factory of workers that count the pre-tokens of units.
 
-    Workers of this process add to `tables`, each to its own; those of another process, for tables
-    are not pickled, return the counts of each unit.
+    Each worker of this process adds to its own table in `tables`. Tables are not pickled: a worker
+    of another process returns the counts of each unit.
     """
 
     def __init__(
@@ -121,7 +117,7 @@ class CountUnits:
         return vars(self) | {"_tables": None, "_idle": []}
 
     def __call__(self) -> Callable[[WorkUnit], tuple[DocumentBatch, FrozenCounts | None]]:
-        """Make a worker, which returns the batch of a unit without text, and maybe its counts."""
+        """Make a worker that returns (batch of a unit without text, counts or None)."""
         from bpe import PretokenCounts
         from bpe.training.counts import sum_counts
 
@@ -139,7 +135,7 @@ class CountUnits:
         return count
 
     def own_table(self) -> PretokenCounts | None:
-        """Return a table that no other worker has; None in another process. Any thread may call."""
+        """Return an unused table, None in another process; may be called on any thread."""
         from bpe import PretokenCounts
 
         if self._tables is None:
@@ -155,11 +151,11 @@ class CountUnits:
 
 @dataclass
 class CountPass:
-    """The pass over the sources that counts the pre-tokens of all documents but validation.
+    """The pass that counts the pre-tokens of all documents except validation.
 
-    Workers count in tables of their own, which are merged and saved at the end. Now and then they
-    pause while counts are saved as a checkpoint. When the tables exceed their memory, they are
-    saved as a run and emptied. Arguments and errors are those of `train_tokenizer`.
+    Each worker has its own table; tables are merged and saved at the end. Workers pause while a
+    checkpoint saves the counts. Tables that exceed their memory are saved as a run and emptied.
+    Arguments and errors are those of `train_tokenizer`.
     """
 
     sources: Sequence[Source]
@@ -180,14 +176,14 @@ class CountPass:
         self.at.run = None
 
     def run(self) -> FrozenCounts:
-        """Count what is left to count; return all counts."""
+        """Count the remaining units, and return the counts of all."""
         at, progress = self.at, self.progress
         self._remove_leftovers()
         if at.is_all:
             progress.add_stage_before("counting", at.seconds, at.bytes, "B")
-            return self._saved()
+            return self._load_counts()
         if at.file:
-            self._merge(self._saved())
+            self._merge(self._load_counts())
         n_bytes = sum(source.n_bytes for source in self.sources)
         with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
             units, seconds = units_after(self.sources, at.source, at.after), 0.0
@@ -202,8 +198,8 @@ class CountPass:
                 self._checkpoint()
                 seconds = time.monotonic() - began
                 if not self._is_over and progress.out_of_time():
-                    raise OutOfTimeError(out_of_time(progress, "counting resumes there"))
-            return self._merged()
+                    raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
+            return self._merge_all()
 
     def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
@@ -234,7 +230,7 @@ class CountPass:
         at.bytes, at.seconds = stage.done, stage.seconds
 
     def _merge(self, counts: FrozenCounts) -> None:
-        """Add counts of another process or run; no worker of this process may have a table."""
+        """Add counts of another process or earlier run to the first table, which must be idle."""
         from bpe import PretokenCounts
 
         if not self._tables:
@@ -245,7 +241,7 @@ class CountPass:
         return sum(table.n_bytes for table in self._tables) > self._most
 
     def _checkpoint(self) -> None:
-        """Save counts: as a run if tables are full, or at the end if there are runs already."""
+        """Save counts, as a run if tables are full or, at the end, if other runs exist."""
         at, tables = self.at, self._tables
         if tables and (self._is_full() or (self._is_over and self._runs)):
             at.run = spill.write_run(self.journal.storage, f"{_RUN}{len(self._runs)}", tables)
@@ -255,12 +251,12 @@ class CountPass:
             self._save([table.arrays() for table in tables])
             at.run = None
 
-    def _merged(self) -> FrozenCounts:
+    def _merge_all(self) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
         from bpe.training.counts import sum_counts
 
         if self._runs:
-            counts = spill.merged(self.journal.storage, self._runs, self._like)
+            counts = spill.merge_runs(self.journal.storage, self._runs, self._like)
         else:
             counts = sum_counts(self._tables)
         self.at.is_all = True
@@ -270,12 +266,12 @@ class CountPass:
         return counts
 
     def _save(self, pieces: Sequence[Arrays]) -> None:
-        """Write counts, concatenated, and then the checkpoint."""
+        """Write concatenated counts to a file, then the checkpoint; remove the previous file."""
         at, before = self.at, self.at.file
         at.file = at.digest = ""
         at.n_words = sum(len(counts) for _, _, counts in pieces)
         if pieces:
-            content = spill.written(pieces)
+            content = spill.encode_counts(pieces)
             name = "all" if at.is_all else f"{at.source}-{at.bytes}"
             at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
             self.journal.storage.put(at.file, content)
@@ -283,11 +279,11 @@ class CountPass:
         if before and before != at.file:
             self.journal.storage.remove(before)
 
-    def _saved(self) -> FrozenCounts:
-        """Read the counts of the checkpoint."""
+    def _load_counts(self) -> FrozenCounts:
+        """Load the counts of the last checkpoint."""
         at = self.at
         content = self.journal.storage.get(at.file)
-        return spill.counts_in(content, at.n_words, at.digest, at.file, self._like)
+        return spill.decode_counts(content, at.n_words, at.digest, at.file, self._like)
 
     def _remove_leftovers(self) -> None:
         """Remove files that do not belong to the last checkpoint."""

@@ -1,11 +1,12 @@
-"""Encode text into sinks, any number of outputs among which the documents are divided.
+"""Encode documents into sinks, one per output.
 
 Workers encode units; the calling thread appends, counts and digests their results in order.
 
-A `.bin` is, for each document in order: the begin-of-text id if one is asked for, `encode_ordinary`
-of the document, the end-of-text id. Text that spells a special token is ordinary text, and counted.
+A `.bin` holds for each document in order: the begin-of-text id (optional), `encode_ordinary` of the
+document, the end-of-text id. Text that spells a special token is encoded as ordinary text and
+counted.
 
-After an interruption, the pass is resumed from its last checkpoint in the journal (`Encoded`).
+After an interruption, the pass resumes from its last checkpoint in the journal (`Encoded`).
 """
 
 from __future__ import annotations
@@ -49,67 +50,67 @@ from preprocess.storage import Stream
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
-# In the last bytes of the text, a checkpoint is due after every few bytes if the disk is ready.
+# In the last 32 MiB, a checkpoint is due every 4 MiB if the disk is idle.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
 
 
 class SpecialTokenError(TokenbinError, ValueError):
-    """A tokenizer lacks a special token that is needed."""
+    """A tokenizer lacks a required special token."""
 
 
 class SpecialIds(Struct, frozen=True):
-    """The ids around each document."""
+    """Special ids around each document."""
 
-    end_of_text: int  # after it; -1 for none
-    begin_of_text: int | None  # before it; None for none
+    end_of_text: int  # after each document; -1: none
+    begin_of_text: int | None  # before each document; None: none
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
-        """Return those that the user asks for, else the tokenizer's own end-of-text token.
+        """Look up the tokens in the settings, or the tokenizer's own end-of-text token.
 
         Raises:
-            SpecialTokenError: The tokenizer lacks one of them.
+            SpecialTokenError: A token is missing, or the end-of-text token is an ordinary one, too.
         """
-        there = tokenizer.special_tokens
+        known = tokenizer.special_tokens
         end = end_of_text_token(settings, tokenizer)
         for token, option in ((end, "--end-of-text"), (settings.begin_of_text, "--begin-of-text")):
-            if token is not None and token not in there:
+            if token is not None and token not in known:
                 raise SpecialTokenError(
                     f"the tokenizer has no special token {token!r}; choose one that it has"
-                    f" ({option}): {', '.join(map(repr, there)) or 'it has none at all'}"
+                    f" ({option}): {', '.join(map(repr, known)) or 'it has none at all'}"
                 )
         text = np.frombuffer(end.encode(), np.uint8)
-        if there[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
+        if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
-                f" {', '.join(map(repr, there))}"
+                f" {', '.join(map(repr, known))}"
             )
         begin = settings.begin_of_text
-        return cls(there[end], None if begin is None else there[begin])
+        return cls(known[end], None if begin is None else known[begin])
 
 
 class EncodedBatch(Struct, frozen=True, eq=False):
-    """A batch of documents and its token ids, from which columns are computed."""
+    """A batch of documents and its token ids: the input of `Column.make`."""
 
     batch: DocumentBatch
-    ids: NDArray[np.unsignedinteger[Any]]  # [n_tokens], with those around the documents
-    offsets: NDArray[np.int64]  # [n_documents + 1]: where the ids of each begin
+    ids: NDArray[np.unsignedinteger[Any]]  # [n_tokens], special ids included
+    offsets: NDArray[np.int64]  # [n_documents + 1]: document d is ids[offsets[d] : offsets[d + 1]]
     special: SpecialIds
-    lengths: Callable[[], NDArray[np.int64]]  # returns the bytes of each token: `token_lengths`
+    lengths: Callable[[], NDArray[np.int64]]  # returns `token_lengths` of the tokenizer
 
     def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the tokens that contain bytes of the text: int64[n], positions in `ids`.
+        """Return the position in `ids` of the token that contains each byte: int64[n].
 
         Args:
             positions: int64[n], positions in `batch.buffer`, each inside a document.
 
         Raises:
             EncodingError: The tokenizer changes text before it is encoded.
-            ValueError: A position is outside of the documents.
+            ValueError: A position is outside the documents.
         """
         lengths = self.lengths()[self.ids]
-        # The special ids around a document stand for no text.
+        # Special ids spell no bytes of the document.
         if self.special.begin_of_text is not None:
             lengths[self.offsets[int(self.batch.starts_mid_document) : -1]] = 0
         if self.special.end_of_text >= 0:
@@ -118,71 +119,71 @@ class EncodedBatch(Struct, frozen=True, eq=False):
 
 
 class Part(Struct, frozen=True, eq=False):
-    """What a unit gives to one output."""
+    """Encoded documents of one unit that belong to one output."""
 
     ids: NDArray[np.unsignedinteger[Any]]
-    document_ends: NDArray[np.int64]  # positions among the ids
-    n_bytes: int  # of text
-    columns: Mapping[str, NDArray[Any]] = {}  # the further ones, by name
+    document_ends: NDArray[np.int64]  # positions in `ids`
+    n_bytes: int  # bytes of text
+    columns: Mapping[str, NDArray[Any]] = {}  # name -> values, of all other columns
 
     def values(self) -> dict[str, NDArray[Any]]:
-        """Return name of a column -> its values, for all columns."""
+        """Return name -> values of all columns."""
         return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the numbers of documents that end, bytes and tokens."""
+        """Return (documents that end, bytes, tokens)."""
         return len(self.document_ends), self.n_bytes, len(self.ids)
 
 
-# The batch of a unit without text, what it gives to each output, counts of special-token text.
+# (batch without text, part for each output, counts of special-token text)
 _Result = tuple[DocumentBatch, list[Part], NDArray[np.int64]]
 
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
-    """What was encoded of one source."""
+    """Progress in one source."""
 
     counts: Counts = msgspec.field(default_factory=Counts)
     digest: str = xxhash.xxh3_128_hexdigest(b"")
-    outputs: list[Counts] = []  # its share of each output
+    outputs: list[Counts] = []  # counts by output
 
 
 class Encoded(Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True):
-    """Checkpoint of a pass; `sources` and `sinks` state what is new since the one before."""
+    """Checkpoint of a pass; `sources` and `sinks` hold changes since the previous checkpoint."""
 
-    number: int  # of the pass
-    source: Count = 0  # the number of the source
-    after: ResumePoint | None = None  # the position in it, as `WorkUnit.after`; None: its start
+    number: int  # index of the pass
+    source: Count = 0  # index of the source
+    after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
     sinks: dict[str, Any] = {}  # name of an output -> state of its sink
     outputs: dict[str, Counts] = {}  # name of an output -> its counts
-    sources: dict[int, SourceProgress] = {}  # by number
-    left_out: LeftOut | None = None  # of all passes
-    look_alikes: dict[str, int] = {}  # special token -> how often all passes saw its text
-    bytes: Count = 0  # of the sources
+    sources: dict[int, SourceProgress] = {}  # by index
+    left_out: LeftOut | None = None  # of all passes so far
+    look_alikes: dict[str, int] = {}  # special token -> occurrences of its text in all passes
+    bytes: Count = 0  # bytes of the sources before the position
     seconds: float = 0.0
 
 
 class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
-    """The whole pass `number` is done, and its sinks are finished."""
+    """Checkpoint: pass `number` is done, and its sinks are finished."""
 
     number: int
 
 
 @dataclass
 class EncodePass:
-    """One pass over sources that encodes their documents into sinks.
+    """The pass that encodes the documents of sources into sinks.
 
     Raises:
-        JournalError: What an earlier run left is damaged.
+        JournalError: The checkpoints of an earlier run are damaged.
     """
 
-    number: int  # of the pass among those of the run
+    number: int  # index of the pass in its run
     sources: Sequence[Source]
     tokenizer: AnyTokenizer
     ids: SpecialIds
     workers: int
-    report: Report  # takes in what is counted
+    report: Report  # counts are added to it
     progress: Progress
-    journal: Journal | None = None  # None: there are no checkpoints
+    journal: Journal | None = None  # None: no checkpoints
     executor: Executor = run_on_threads
 
     def __post_init__(self) -> None:
@@ -202,12 +203,12 @@ class EncodePass:
                         self._of_sources[index] = source
 
     def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
-        """Fill one sink for each output and finish them.
+        """Encode all sources into one sink per output, and finish the sinks.
 
         Args:
-            names: Name of an output -> NAME of its files; documents are assigned to outputs by
-                their position here.
-            sinks: Opens the sinks.
+            names: Name of an output -> NAME of its files; documents `in_validation` go to the
+                second output, others to the first.
+            sinks: Factory of the sinks.
 
         Returns:
             Name of an output -> the result of its sink.
@@ -215,13 +216,13 @@ class EncodePass:
         Raises:
             CorpusError: Text cannot be read, or an output has no documents.
             OutputError: A sink cannot be written.
-            JournalError: What an earlier run left is damaged.
+            JournalError: The files of an earlier run are damaged.
             OutOfTimeError: The time limit of the run is reached.
         """
         assert self.journal is not None
         if any(each.number == self.number for each in self.journal.of(Finished)):
             with self._stage(names):
-                self._report_earlier(names)
+                self._restore_report(names)
             return {name: sinks.finished(names[name]) for name in names}
         opened: dict[str, Sink] = {}
         try:
@@ -230,7 +231,7 @@ class EncodePass:
             self.run(opened)
             results = self._finish(opened)
         finally:
-            # The journal's thread may be at work with their streams.
+            # The journal's thread may still sync their streams.
             self.journal.rest()
             for sink in opened.values():
                 sink.close()
@@ -264,8 +265,8 @@ class EncodePass:
             )
         return results
 
-    def _report_earlier(self, outputs: Iterable[str]) -> None:
-        """Put into the report what an earlier run counted."""
+    def _restore_report(self, outputs: Iterable[str]) -> None:
+        """Restore the report from the last checkpoint."""
         report, at = self.report, self._at
         for token in self._look_alikes.tokens:
             report.look_alikes[token] = at.look_alikes.get(token, report.look_alikes[token])
@@ -281,8 +282,8 @@ class EncodePass:
         return self.progress.stage(title.strip(), n_bytes, "B", at.bytes, at.seconds)
 
     def run(self, sinks: Mapping[str, Sink]) -> None:
-        """Encode every unit into the sinks of the outputs, count (only, without one); as `fill`."""
-        self._report_earlier(sinks)
+        """Encode the remaining units into `sinks`, by name of output; {}: only count them."""
+        self._restore_report(sinks)
         for each in self._of_sources:
             each.outputs = each.outputs or [Counts() for _ in sinks]
             if len(each.outputs) != len(sinks):
@@ -290,7 +291,7 @@ class EncodePass:
                     f"an entry counts {len(each.outputs):,} outputs of a source, and there are"
                     f" {len(sinks):,}; start over (--overwrite)"
                 )
-        digest = self._digest_so_far()
+        digest = self._reread_digest()
         encoding = _Encoding(self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1))
         journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
@@ -300,7 +301,7 @@ class EncodePass:
             closing(run_numbered(units, encoding, self.workers, self.executor)) as results,
         ):
             for index, unit, result in results:
-                # No read of the file follows that of its last unit.
+                # The last unit of a file is not followed by a read that would notice a change.
                 unit.check_unchanged()
                 if index != source or after is None:
                     digest = xxhash.xxh3_128()
@@ -308,9 +309,8 @@ class EncodePass:
                 digest.update((unit.content() if content is None else content).data)
                 del content
                 self._of_sources[index].digest = digest.hexdigest()
-                self._take(index, result, sinks)
-                # The memory of its text and ids is free for the next unit.
-                del result
+                self._append(index, result, sinks)
+                del result  # frees the memory of its text and ids for the next unit
                 stage.advance(unit.n_bytes)
                 source, after = resume_point_after(index, unit)
                 if journal is None:
@@ -320,12 +320,12 @@ class EncodePass:
                     journal.commit(*self._checkpoint(source, after, stage, sinks))
                 if source < len(self.sources) and progress.out_of_time():
                     journal.append(*self._checkpoint(source, after, stage, sinks))
-                    raise OutOfTimeError(out_of_time(progress, "encoding resumes there"))
+                    raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
 
-    def _take(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
-        """Append and count what a unit of the source `index` gives."""
+    def _append(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
+        """Append and count the result of a unit of source `index`."""
         report, source = self.report, self._of_sources[index]
         batch, parts, look_alikes = result
         report.left_out.add(batch)
@@ -342,28 +342,24 @@ class EncodePass:
     def _checkpoint(
         self, source: int, after: ResumePoint | None, stage: Stage, sinks: Mapping[str, Sink]
     ) -> tuple[Encoded, list[Stream]]:
-        """Return (the checkpoint at a place, the streams to sync before it)."""
+        """Return (checkpoint at a position, streams to sync before it)."""
         report = self.report
         new = range(self._at.source, min(source + 1, len(self.sources)))
         self._at = entry = Encoded(
-            number=self.number,
-            source=source,
-            after=after,
+            number=self.number, source=source, after=after,
             sinks={name: sink.state() for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},
-            sources={index: self._of_sources[index] for index in new},
-            left_out=report.left_out,
+            sources={index: self._of_sources[index] for index in new}, left_out=report.left_out,
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
-            bytes=stage.done,
-            seconds=stage.seconds,
+            bytes=stage.done, seconds=stage.seconds,
         )
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
-    def _digest_so_far(self) -> xxhash.xxh3_128:
-        """Read again what an earlier run read of the source that it stopped in; return its digest.
+    def _reread_digest(self) -> xxhash.xxh3_128:
+        """Read the part of the current source before the checkpoint again; return its digest.
 
         Raises:
-            JournalError: The text is not what it was.
+            JournalError: The digest differs from the checkpoint's.
         """
         if self._at.after is None:
             return xxhash.xxh3_128()
@@ -371,14 +367,14 @@ class EncodePass:
         digest = digest_of(source, self._at.after)
         if digest.hexdigest() != self._of_sources[self._at.source].digest:
             raise JournalError(
-                f"{source.name}: what was read of it before the interruption is not what stands"
-                " there now, though its size and time are the same; start over (--overwrite)"
+                f"{source.name}: the text read before the interruption has changed, though size and"
+                " modification time are the same; start over (--overwrite)"
             )
         return digest
 
 
 class _Encoding:
-    """Makes workers that encode units, whose documents are divided among `n_outputs`; pickles."""
+    """Factory of workers that encode units for `n_outputs` outputs; can be pickled."""
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
@@ -386,10 +382,9 @@ class _Encoding:
     ) -> None:
         self._tokenizer, self._ids = tokenizer, ids
         self._look_alikes, self._n_outputs = look_alikes, n_outputs
-        # For text and ids of units under way; most of the memory of long ones stays unused.
+        # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
-        # The encoder's tables are made here, once, and not by several threads at the same time.
-        tokenizer.new_encoder()
+        tokenizer.new_encoder()  # makes the shared tables once, before threads need them
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Encoding, (self._tokenizer, self._ids, self._look_alikes, self._n_outputs)
@@ -405,24 +400,19 @@ class _Encoding:
     def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> _Result:
         batch, begin = unit.read(self._memory.array), self._ids.begin_of_text
         ids, offsets = encoder.encode(
-            batch.buffer,
-            batch.bounds,
-            prefix_id=-1 if begin is None else begin,
-            suffix_id=self._ids.end_of_text,
-            starts_mid_document=batch.starts_mid_document,
-            ends_mid_document=batch.ends_mid_document,
-            gaps=True,
-            memory=self._memory.array,
+            batch.buffer, batch.bounds, prefix_id=-1 if begin is None else begin,
+            suffix_id=self._ids.end_of_text, starts_mid_document=batch.starts_mid_document,
+            ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
         )
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths)
-        parts, counts = _divided(encoded, self._n_outputs), self._look_alikes.count(batch)
+        parts, counts = _divide(encoded, self._n_outputs), self._look_alikes.count(batch)
         return msgspec.structs.replace(batch.without_text(), content=batch.content), parts, counts
 
 
 def reencode(
     source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int
 ) -> Generator[list[Part], None, None]:
-    """Yield what each unit of a source gives to each output.
+    """Encode a source again, and yield the parts of each unit, one per output.
 
     Raises:
         CorpusError: Text cannot be read.
@@ -433,8 +423,8 @@ def reencode(
             yield parts
 
 
-def _divided(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
-    """Divide a batch among the outputs; all goes to the first where documents are not divided."""
+def _divide(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
+    """Divide a batch among outputs, by `in_validation`; without it all goes to the first."""
     batch, ids, offsets = encoded.batch, encoded.ids, encoded.offsets
     n_ended = batch.n_ended
     columns = {each: each.make(encoded) for each in table.COLUMNS if each.make is not None}

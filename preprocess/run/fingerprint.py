@@ -1,9 +1,9 @@
-"""Record the inputs of a run, and describe how they differ from those of another run.
+"""Record the inputs of a run, and describe how two records differ.
 
-Two runs with the same record give the same bytes. A source is the same if its name, size, stamp and
-location are: the stamp of a file is its modification time in nanoseconds, that of the default
-corpus the digest of its text; the location is the absolute path, links followed. Settings are
-recorded as they take effect, without locations and options that never change a result
+Runs with equal records write equal bytes. A source is recorded by name, size, stamp and location:
+the stamp of a file is its modification time in nanoseconds, the stamp of the default corpus the
+digest of its text; the location is the absolute path with symbolic links resolved. Settings are
+recorded with defaults filled in, without locations and options that never change a result
 (`Option.changes_result`); a tokenizer is recorded by its fingerprint.
 """
 
@@ -43,18 +43,16 @@ class Record(Struct, frozen=True):
     """The inputs of a run."""
 
     command: str  # "build", "train" or "encode"
-    settings: dict[str, Any]  # the options that change the result, as they take effect
+    settings: dict[str, Any]  # options that change the result, defaults filled in
     sources: dict[str, list[SourceRecord]]  # name of a pass -> its sources, in order
     tokenizer: str | None  # fingerprint of the given tokenizer; None: one is trained
 
 
-def made_from(
-    command: str,
-    settings: BuildSettings | TrainFileSettings | EncodeSettings,
-    sources: Mapping[str, Sequence[Source]],
-    tokenizer: AnyTokenizer | None,
+def record_inputs(
+    command: str, settings: BuildSettings | TrainFileSettings | EncodeSettings,
+    sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
 ) -> Record:
-    """Make the `Record` of a run from all of its settings, its sources and the given tokenizer."""
+    """Record the settings, the sources of each pass and the given tokenizer (None: trained)."""
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
@@ -75,7 +73,7 @@ def made_from(
 def end_of_text_token(
     settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
 ) -> str:
-    """Return the special token after each document: the option, else the given tokenizer's own."""
+    """Return the special token after each document: the option, else the tokenizer's own."""
     own = None if tokenizer is None else tokenizer.eos_token
     return settings.end_of_text or own or END_OF_TEXT
 
@@ -99,20 +97,22 @@ def differences(before: Record, now: Record) -> list[str]:
             if old.get(name) != new.get(name)
         ]
     for name in dict.fromkeys((*before.sources, *now.sources)):
-        texts = _of_sources(before.sources.get(name, []), now.sources.get(name, []))
+        texts = _source_differences(before.sources.get(name, []), now.sources.get(name, []))
         more = [f"and {len(texts) - 3:,} more files"] * (len(texts) > 3)
         found += [f"{name}: {text}" for text in [*texts[:3], *more]]
     return found
 
 
 def without_locations(record: Record) -> Record:
-    """Return the record without modification times and locations."""
-    found = record.sources.items()
-    sources = {name: [replace(x, stamp="", location="") for x in of] for name, of in found}
-    return replace(record, sources=sources)
+    """Return a copy of a record with stamps and locations blank."""
+    blank = {
+        name: [replace(source, stamp="", location="") for source in sources]
+        for name, sources in record.sources.items()
+    }
+    return replace(record, sources=blank)
 
 
-def _of_sources(before: list[SourceRecord], now: list[SourceRecord]) -> list[str]:
+def _source_differences(before: list[SourceRecord], now: list[SourceRecord]) -> list[str]:
     old_names, new_names = [each.name for each in before], [each.name for each in now]
     if old_names != new_names:
         texts = [f"{name} is gone" for name in old_names if name not in new_names]

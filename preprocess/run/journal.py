@@ -1,19 +1,19 @@
-"""What a run has done so far, so that the same command resumes it where it was interrupted.
+"""Journal of a run: checkpoints, from which the same command resumes after an interruption.
 
-An entry is written after everything that it describes is on the disk. A last line that is
-incomplete is passed over; any other damage is an error. Entries are JSON, one per line:
+An entry is written once everything it describes is durable. An incomplete last line is ignored; any
+other damage is an error. Entries are JSON, one per line:
 
     {"check": "0f...", "entry": {"kind": "encoded", ...}}
 
-`check` is the xxh3_64 of the previous check and the entry's text, so a line that is changed,
-missing or moved is noticed. The kinds of entries are defined where they are written:
+`check` is the xxh3_64 of the previous check followed by the text of the entry, so it detects
+changed, missing and moved lines. The modules that write entries define their kinds:
 `preprocess.run.outputs`, `preprocess.run.count_pass` and `preprocess.run.encode_pass`.
 
-Policy: about once a second a thread of the journal syncs the streams (fdatasync) and then writes an
-entry with their lengths. The work continues meanwhile, and waits only if the disk is not ready a
-second later, and at ends of stages. So a killed process or a power cut loses about one second of
-work. A disk that is ready is used 16 times as often in the first second, ever less often up to the
-16th, and after every few megabytes near the end, where the rest would have to be waited for.
+About once a second a journal thread syncs the streams (fdatasync) and then writes an entry with
+their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and
+at ends of stages. So a killed process or a power cut loses about one second of work. While the disk
+is idle, checkpoints are more frequent: every 1/16 s in the first second, less often until the 16th,
+and every few megabytes near the end, to shorten the final wait.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ Kind = TypeVar("Kind", bound=Struct)
 
 
 class JournalError(DamagedStateError, ValueError):
-    """A journal, or what it tells of, is damaged or from another version of tokenbin."""
+    """A journal, or a file it describes, is damaged or from another version of tokenbin."""
 
 
 def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
-    """Return (the line of an entry, its check); `before` is the check of the line before."""
+    """Return (line of an entry, its check); `before` is the check of the previous line."""
     text = json.dumps(msgspec.to_builtins(entry, str_keys=True), separators=(",", ":"))
     check = xxhash.xxh3_64_hexdigest((before + text).encode())
     return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
 
 
 def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]:
-    """Yield the entries of a journal's content, each with its check and the end of its line.
+    """Yield (entry, its check, end offset of its line) for each entry of a journal.
 
     Raises:
-        JournalError: A line is damaged and is not the last; `where` names the file.
+        JournalError: A line other than the last is damaged; `where` names the file.
     """
     check, start = "", 0
     for number, line in enumerate(io.BytesIO(content), 1):
-        found, stop = _sound(line, check), start + len(line)
+        found, stop = _parse_line(line, check), start + len(line)
         if found is not None:
             entry, check = found
             yield entry, check, stop
@@ -70,8 +70,8 @@ def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]
         start = stop
 
 
-def _sound(line: bytes, before: str) -> tuple[Entry, str] | None:
-    """Return (the entry of a line, its check), or None if the line is damaged."""
+def _parse_line(line: bytes, before: str) -> tuple[Entry, str] | None:
+    """Return (entry of a line, its check), or None if the line is damaged."""
     try:
         entry = json.loads(line)["entry"]
         written, check = _line(entry, before)
@@ -84,7 +84,7 @@ def _sound(line: bytes, before: str) -> tuple[Entry, str] | None:
 
 @contextmanager
 def journal_errors() -> Iterator[None]:
-    """Turn what an entry of unknown content raises inside the `with` into a JournalError."""
+    """Convert errors from an entry of unexpected content inside the `with` to JournalError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -95,16 +95,16 @@ def journal_errors() -> Iterator[None]:
 
 
 class Journal:
-    """The entries of one run, and the thread that writes them to the disk.
+    """The entries of one run, and the thread that writes them.
 
     Attributes:
-        storage: Holds the journal and the streams that it describes.
-        entries: Those of earlier runs of the same command, in order.
-        n_entries: Number of entries, those of this run included.
-        seconds: The longest time between two entries that need not be waited for.
+        storage: Storage of the journal and of the streams that it describes.
+        entries: Entries of earlier runs of the same command, in order.
+        n_entries: Number of entries, including those of this run.
+        seconds: Time between checkpoints, unless the disk is idle or slower than that.
 
     Raises:
-        JournalError: It is damaged.
+        JournalError: The journal is damaged.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -121,10 +121,10 @@ class Journal:
         self._began = self._committed = time.monotonic()
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the entries of a kind (a tagged struct) of earlier runs.
+        """Return the entries of one kind (a tagged struct) of earlier runs, in order.
 
         Raises:
-            JournalError: An entry is not what the struct says.
+            JournalError: An entry does not match the struct.
         """
         tag = kind.__struct_config__.tag
         with journal_errors():
@@ -132,11 +132,11 @@ class Journal:
             return [msgspec.convert(entry, kind, str_keys=True) for entry in found]
 
     def last(self, kind: type[Kind]) -> Kind | None:
-        """Return the last entry of a kind of earlier runs; raises as `of`."""
+        """Return the last entry of one kind of earlier runs, or None; raises as `of`."""
         return next(reversed(self.of(kind)), None)
 
     def due(self, ends_soon: bool = False) -> bool:
-        """Return True if a checkpoint is due; without a pause if the stage ends soon."""
+        """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
         now = time.monotonic()
         pause = self.seconds
         if self._under_way is None or self._under_way.done():
@@ -144,33 +144,33 @@ class Journal:
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Sync streams, which hold at least what the entry states, and write it; do not wait.
+        """Start to sync streams and then write an entry that describes them; do not wait.
 
         Raises:
-            OutputError: The commit before failed.
+            OutputError: The previous commit failed.
         """
         self.wait()
         self._committed = time.monotonic()
-        # The line is made here: the entry changes while the thread is at work.
+        # Encoded here, for the caller changes the entry while the thread works.
         self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
 
     def wait(self) -> None:
-        """Wait until what was committed is on the disk.
+        """Wait until the last commit is durable.
 
         Raises:
-            OutputError: It could not be written.
+            OutputError: The commit failed.
         """
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             under_way.result()
 
     def rest(self) -> None:
-        """Wait until nothing is being written; ignore errors."""
+        """Wait until the last commit has ended; ignore its error."""
         if self._under_way is not None:
             self._under_way.exception()
 
     def append(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Commit, and wait until that is done."""
+        """Commit, and wait until the entry is durable; raises as `wait`."""
         self.commit(entry, streams)
         self.wait()
 
@@ -188,7 +188,7 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # An error of the thread is dropped: there is another one, or nothing was waited for.
+        # An error of the thread is dropped: another one is raised already, or nobody waited.
         self._thread.shutdown(wait=True)
         if self._stream is not None:
             self._stream.close()

@@ -1,10 +1,9 @@
-"""The files of one run: begun, resumed, refused, or found to be finished already.
+"""Output files of one run: begin, resume, refuse, commit.
 
-Nothing gets a final name before everything is complete and on disk. Then old manifests are removed
-first and new ones come last, so that no manifest ever describes files that are not its own. An
-interrupted run leaves its work directory, which the same command resumes and no other command
-touches without --overwrite. A run that was refused because of its text leaves nothing, for no
-command could resume it.
+Files get their final names once all are complete and durable. Old manifests are removed first and
+new ones renamed last, so a manifest never describes files of another run. An interrupted run leaves
+its work directory: the same command resumes it, and no other command changes it without
+--overwrite. A run that fails because of its text leaves nothing, for no command could resume it.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ STATS_FORMAT = "tokenbin-stats"
 
 
 class Stats(Struct, kw_only=True):
-    """What later runs read of a stats.json; earlier versions may lack keys."""
+    """The keys of a stats.json that later runs read; files of earlier versions may lack some."""
 
     made_from: Record | None = None
     manifests: dict[str, str | None] = {}  # name of a manifest -> its xxh3_128
     settings: dict[str, Any] | None = None
-    fingerprint: str | None = None  # of a tokenizer that was trained alone
+    fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
 
 
 class Begun(Struct, tag_field="kind", tag="begun"):
-    """The first entry of a journal: the record of the run."""
+    """First entry of a journal: the inputs of the run."""
 
     format_version: int
     made_from: Record
@@ -67,15 +66,15 @@ class Begun(Struct, tag_field="kind", tag="begun"):
 
 
 class Trained(Struct, tag_field="kind", tag="trained", forbid_unknown_fields=True):
-    """The tokenizer is trained and saved."""
+    """Checkpoint: the tokenizer is trained and saved."""
 
-    fingerprint: str  # the sha256 of its file
-    left_out: LeftOut  # by counting
-    stages: list[dict[str, Any]]  # so far, as `Stage.facts`
+    fingerprint: str  # sha256 of its file
+    left_out: LeftOut  # of the count pass
+    stages: list[dict[str, Any]]  # completed so far, as `Stage.facts`
 
 
 class Finishing(Struct, tag_field="kind", tag="finishing"):
-    """Only final names are missing; the arguments of `Storage.publish`."""
+    """Checkpoint: all files are complete; the fields are arguments of `Storage.publish`."""
 
     names: list[str]
     last: list[str]
@@ -83,23 +82,23 @@ class Finishing(Struct, tag_field="kind", tag="finishing"):
 
 
 class Outputs:
-    """The files of one run in one directory; as a context manager it holds the directory's lock.
+    """Output files of one run in one directory; a context manager that locks the directory.
 
     Args:
         location: The directory; created if it does not exist.
-        name: The name of the work directory inside it.
-        made_from: The record of the run.
-        overwrite: Whether existing files may be replaced, and an unfinished run be given up.
+        name: Name of the work directory inside it.
+        made_from: Inputs of the run.
+        overwrite: True to replace existing files and discard an unfinished run.
 
     Attributes:
-        storage: Holds everything that has no final name.
-        journal: What was done; of use inside the `with`.
+        storage: Storage of the work files.
+        journal: Journal of the run; set inside the `with`.
         overwrite: As given.
-        resumed: Whether an earlier run of the same command is resumed.
+        resumed: True if an earlier run of the same command is resumed.
 
     Raises:
-        OutputError: The directory cannot be written or is locked, or has an unfinished run of
-            something else.
+        OutputError: The directory cannot be written, is locked, or has an unfinished run with
+            other inputs.
         JournalError: The journal of the unfinished run is damaged.
     """
 
@@ -124,7 +123,8 @@ class Outputs:
             begun = self.journal.last(Begun)
             if self.journal.entries and begun is None:
                 raise JournalError(
-                    f"{JOURNAL_FILE}: does not say what was begun; start over (--overwrite)"
+                    f"{JOURNAL_FILE}: has no entry with the inputs of its run; start over"
+                    " (--overwrite)"
                 )
             if begun is not None and self._resumes(begun):
                 self.resumed = True
@@ -141,53 +141,53 @@ class Outputs:
         if begun.format_version != FORMAT_VERSION:
             raise JournalError(
                 f"{work}: an unfinished run of another version of tokenbin; finish it with that"
-                " one, or start over (--overwrite)"
+                " version, or start over (--overwrite)"
             )
         changed = differences(begun.made_from, self._made_from)
-        # A run that was to overwrite is resumed with --overwrite; others start over with it.
+        # --overwrite resumes a run that was begun with it, and discards any other.
         if self.overwrite and (changed or not begun.overwrite):
             return False
         if changed:
             raise OutputError(
-                f"{work}: an unfinished run of something else is there: {'; '.join(changed)}. Run"
-                " the command that it was to finish it, choose another directory or name, or give"
-                " it up and start over (--overwrite)"
+                f"{work}: an unfinished run with other inputs exists: {'; '.join(changed)}. Run its"
+                " command to finish it, choose another directory or name, or discard it and start"
+                " over (--overwrite)"
             )
         return True
 
     def begin(self) -> None:
-        """Write the first entry of the journal, if this is a new run."""
+        """Write the first entry of the journal, unless the run is resumed."""
         if not self.resumed:
             self.journal.append(Begun(FORMAT_VERSION, self._made_from, self.overwrite))
 
     def add_tokenizer(self, tokenizer: AnyTokenizer, file_name: str) -> None:
-        """Write a tokenizer and its configuration."""
+        """Write a tokenizer and its configuration, and register them for `commit`."""
         put_tokenizer(self.storage, tokenizer, file_name)
-        self._small += names_of_tokenizer(file_name)
+        self._small += list_tokenizer_files(file_name)
 
-    def trained(self, file_name: str, fingerprint: str) -> Tokenizer:
-        """Return the tokenizer that an earlier run trained and wrote.
+    def load_trained(self, file_name: str, fingerprint: str) -> Tokenizer:
+        """Load the tokenizer that an earlier run trained, and register it for `commit`.
 
         Raises:
-            JournalError: Its file is not what it was.
+            JournalError: The sha256 of its file is not `fingerprint`.
         """
         from bpe import Tokenizer
 
         if _sha256(self.storage.get(file_name)) != fingerprint:
             raise JournalError(
-                f"{self.storage.where(file_name)}: the tokenizer that was trained is damaged or"
-                " gone; start over (--overwrite)"
+                f"{self.storage.where(file_name)}: the trained tokenizer is damaged or missing;"
+                " start over (--overwrite)"
             )
-        self._small += names_of_tokenizer(file_name)
+        self._small += list_tokenizer_files(file_name)
         return Tokenizer.from_file(self.storage.path(file_name))
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
-        """Register NAME.json and the files that it describes for `commit`."""
+        """Register NAME.json and its files for `commit`."""
         self._data += [file.name for file in manifest.files(name)]
         self._manifests.append(manifest_name(name))
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
-        """Write a stats.json."""
+        """Write a stats.json, and register it for `commit`."""
         content = {
             "format": STATS_FORMAT,
             "made_from": msgspec.to_builtins(self._made_from),
@@ -198,12 +198,12 @@ class Outputs:
         self._small.append(name)
 
     def commit(self) -> None:
-        """Give everything its final name; the writers were finished before."""
+        """Give all registered files, which are complete, their final names."""
         names, last = [*self._small, *self._data], self._manifests
         replaced: set[str] = set()
         for name in last:
             if (text := self.storage.finished.get(name)) is not None:
-                # That it is one of ours was checked before any work was done.
+                # `check_outputs_absent` found a manifest before the run began.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
                 replaced |= {file.name for file in manifest.files(Path(name).stem)}
         entry = Finishing(names, last, sorted(replaced - {*names, *last}))
@@ -211,7 +211,7 @@ class Outputs:
         self._publish(entry)
 
     def commit_again(self) -> bool:
-        """Resume a `commit` that was interrupted; return False if there was none."""
+        """Resume an interrupted `commit`; return False if there is none."""
         entry = self.journal.last(Finishing)
         if entry is not None:
             self._publish(entry)
@@ -230,18 +230,17 @@ class Outputs:
             self.storage.__exit__(kind, error, traceback)
 
     def _keep_or_clear(self, error: object) -> None:
-        """Keep the work directory if the same command can resume it, and report which."""
+        """Keep the work directory if the same command can resume it, and report that."""
         is_unavailable = isinstance(error, UnavailableError)
         if isinstance(error, (CorpusError, TrainingError)) and not is_unavailable:
             self.storage.clear()
             if self.journal.n_entries > 1:
                 logger.warning(
-                    "progress is discarded: the same command would fail in the same way, and a"
-                    " command with other text or settings could not use it"
+                    "progress is discarded: the same command would fail again, and a command with"
+                    " other text or settings could not use it"
                 )
         elif isinstance(error, DamagedStateError):
-            # The message says to start over with --overwrite, and a run that has that option
-            # already would resume itself with the same damage for ever.
+            # A rerun with --overwrite, as the message advises, would resume the damaged run.
             if self.overwrite:
                 self.storage.clear()
                 logger.warning(
@@ -266,9 +265,9 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     """Write a tokenizer and its configuration into a storage.
 
     Raises:
-        OutputError: That failed, there or in the directory of temporary files.
+        OutputError: Writing to the storage or the temporary directory fails.
     """
-    import tempfile  # takes a millisecond, which most runs need not spend
+    import tempfile  # a millisecond that most runs save
 
     where = Path(storage.finished.where(file_name))
     with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
@@ -277,18 +276,18 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
             storage.put(path.name, path.read_bytes())
 
 
-def names_of_tokenizer(file_name: str) -> list[str]:
-    """Return the files of a tokenizer in the order of writing: its configuration, then itself."""
+def list_tokenizer_files(file_name: str) -> list[str]:
+    """Return the file names of a tokenizer in writing order: configuration, tokenizer."""
     return [f"{Path(file_name).stem}_config.json", file_name]
 
 
 def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
-    """Refuse to replace a configuration without a tokenizer, which may not be one of ours.
+    """Check that no configuration without a tokenizer, perhaps of another program, is replaced.
 
     Raises:
-        OutputError: There is one, and it may not be replaced.
+        OutputError: There is one, and `overwrite` is False.
     """
-    configuration, _ = names_of_tokenizer(name)
+    configuration, _ = list_tokenizer_files(name)
     is_alone = files.size(configuration) is not None and files.size(name) is None
     if is_alone and not overwrite:
         raise OutputError(
@@ -297,13 +296,13 @@ def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None
         )
 
 
-def saves_tokenizer(
+def needs_tokenizer_file(
     files: Files, tokenizer: AnyTokenizer | None, settings: BuildSettings
 ) -> bool:
-    """Return True if a build has to write a tokenizer.json; `tokenizer` is None if it trains one.
+    """Return True if a build must write a tokenizer.json; `tokenizer` is None if it trains one.
 
     Raises:
-        OutputError: Another tokenizer, or a configuration, exists and may not be replaced.
+        OutputError: Another tokenizer or a configuration exists, without --overwrite.
     """
     from bpe import load_tokenizer
 
@@ -314,12 +313,12 @@ def saves_tokenizer(
     if tokenizer is not None and settings.tokenizer is not None:
         if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
             return False
-        with suppress(TokenizerFileError):  # Whatever it is, it is not this tokenizer.
+        with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
                 return False
     if not settings.overwrite:
         raise OutputError(
-            f"{where}: another tokenizer is there, and the token files beside it may need it; use"
+            f"{where}: another tokenizer exists, and token files in its directory may need it; use"
             f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
         )
     return True
@@ -328,8 +327,8 @@ def saves_tokenizer(
 # --- outputs of earlier runs ---
 
 
-def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file whose "format" is as given; None if there is none."""
+def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
+    """Read a JSON object with the given "format"; None if the file is missing or another one."""
     try:
         content = json.loads(files.get(name) or b"null")
     except (ValueError, OutputError, RecursionError):
@@ -337,15 +336,10 @@ def object_in(files: Files, name: str, format_name: str) -> dict[str, Any] | Non
     return content if isinstance(content, dict) and content.get("format") == format_name else None
 
 
-def stats_in(files: Files, name: str) -> dict[str, Any] | None:
-    """Return the content of a stats.json of ours; None if there is none."""
-    return object_in(files, name, STATS_FORMAT)
-
-
 def read_stats(files: Files, name: str) -> Stats | None:
-    """Return what later runs read of a stats.json; None if there is none that they can read."""
+    """Read a stats.json as `Stats`; None if it is missing or cannot be read."""
     try:
-        return msgspec.convert(stats_in(files, name), Stats | None)
+        return msgspec.convert(read_object(files, name, STATS_FORMAT), Stats | None)
     except msgspec.ValidationError:
         return None
 
@@ -358,19 +352,16 @@ def _digest(content: bytes | None) -> str | None:
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
 
 
-def finished_from(
+def read_finished_record(
     files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
 ) -> Record | None:
-    """Return the record of the run that finished outputs.
+    """Return the inputs of the run that finished outputs, None without such a run.
 
     Args:
-        files: Where they would be.
-        stats_file: The name of the stats.json of their run.
-        token_files: NAME of each token file.
-        tokenizer: The name of a tokenizer that was trained alone.
-
-    Returns:
-        None if there are none, or they are not those that stats.json describes.
+        files: Finished files.
+        stats_file: Name of the stats.json of the run.
+        token_files: NAME of each token file; manifests must have the digests in stats.json.
+        tokenizer: File name of the tokenizer of `train`; must have the sha256 in stats.json.
     """
     stats = read_stats(files, stats_file)
     if stats is None:
@@ -385,22 +376,18 @@ def finished_from(
 
 
 def check_outputs_absent(
-    files: Files,
-    token_files: Sequence[str],
-    stats_file: str,
-    overwrite: bool,
-    why: str = "",
+    files: Files, token_files: Sequence[str], stats_file: str, overwrite: bool, why: str = "",
     shards: bool = False,
 ) -> None:
-    """Check before any work is done that the outputs can be put in place.
+    """Check before a run begins that it may write its outputs.
 
     Raises:
-        OutputError: Something else has the name of the stats.
+        OutputError: A file of another program has the name of the stats.json.
         TokenFileError: As `check_token_file_absent`.
     """
     for name in token_files:
         check_token_file_absent(files, name, overwrite, why, shards)
-    if files.size(stats_file) is not None and stats_in(files, stats_file) is None:
+    if files.size(stats_file) is not None and not read_object(files, stats_file, STATS_FORMAT):
         raise OutputError(
             f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
             " alone; move it away or choose another directory or name"
@@ -410,17 +397,17 @@ def check_outputs_absent(
 def check_token_file_absent(
     files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
 ) -> None:
-    """Check before any work is done that the files of NAME replace no others.
+    """Check before a run begins that it may write the files of NAME.
 
     Args:
-        files: Where the files would be.
+        files: Finished files.
         name: NAME of the files.
-        overwrite: Whether files may be replaced.
-        why: More about what is there.
-        shards: Whether there will be shards, so that no existing ones may be there.
+        overwrite: True if existing files may be replaced.
+        why: Inserted into the message: how the existing files differ.
+        shards: True to include existing shards.
 
     Raises:
-        TokenFileError: One exists and may not be replaced, or is a NAME.json that is no manifest.
+        TokenFileError: A file exists and `overwrite` is False, or NAME.json is no manifest.
     """
     manifest = manifest_name(name)
     names = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]

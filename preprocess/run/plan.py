@@ -1,6 +1,6 @@
-"""Plan a run: its passes over the text, its files, whether anything is left to do, the disk space.
+"""Plan a run: passes over the text, output files, work left to do, disk space.
 
-A repair reads the same passes (`pass_of`, `reload_tokenizer`).
+A repair reads the same passes (`find_pass`, `reload_tokenizer`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
-from preprocess.run.fingerprint import Record, differences, made_from, without_locations
+from preprocess.run.fingerprint import Record, differences, record_inputs, without_locations
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Outputs,
     check_configuration_absent,
     check_outputs_absent,
-    finished_from,
+    read_finished_record,
 )
 from preprocess.run.sinks import TokenFiles
 from preprocess.settings.options import StrPath
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 
 # Upper bound on mean bytes per token, for any text and vocabulary.
 _MOST_BYTES_PER_TOKEN = 6.0
-_SOURCES_LOOKED_AT = 4
+_MAX_SAMPLED_SOURCES = 4
 
 
 class Pass(Struct, frozen=True, dict=True):
-    """Sources that are read once and the outputs that they fill, two if documents are divided.
+    """One reading of sources, and the outputs it fills: two if documents are divided.
 
     Attributes:
-        number: The number of the pass in its run.
-        names: Name of an output -> NAME of its files; none where only a tokenizer is trained.
-        paths: What is read, in order; (): the default corpus.
-        reading: How text is read.
+        number: Index of the pass in its run.
+        names: Name of an output -> NAME of its files; empty if only a tokenizer is trained.
+        paths: Files and directories to read, in order; (): the default corpus.
+        reading: How sources are read.
     """
 
     number: int
@@ -68,20 +68,16 @@ class Pass(Struct, frozen=True, dict=True):
 
     @cached_property
     def sources(self) -> Sequence[Source]:
-        """What `paths` name, in order."""
-        if not self.paths:
-            return [StandardLibrary(self.reading)]
-        return find_sources(self.paths, self.reading)
+        """The sources in `paths`, in order."""
+        if self.paths:
+            return find_sources(self.paths, self.reading)
+        return [StandardLibrary(self.reading)]
 
     def fill(
-        self,
-        settings: BuildSettings | EncodeSettings,
-        tokenizer: AnyTokenizer,
-        report: Report,
-        progress: Progress,
-        journal: Journal,
+        self, settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, report: Report,
+        progress: Progress, journal: Journal,
     ) -> dict[str, Manifest]:
-        """Encode into token files; return name of an output -> its manifest."""
+        """Encode into token files, and return name of an output -> its manifest."""
         sinks = TokenFiles(
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents
         )
@@ -92,19 +88,19 @@ class Pass(Struct, frozen=True, dict=True):
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """What a run reads and writes.
+    """Inputs and outputs of a run.
 
     Attributes:
         command: "build", "train" or "encode".
-        settings: Those of the run.
-        tokenizer: The given one; None: one is trained.
-        directory: Where outputs land.
-        run: The name of the work directory inside it.
-        stats_file: The name of the stats.json.
-        tokenizer_file: The name of a trained tokenizer.
+        settings: Settings of the run.
+        tokenizer: The given tokenizer; None: one is trained.
+        directory: Output directory.
+        run: Name of the work directory inside it.
+        stats_file: Name of the stats.json.
+        tokenizer_file: Name of a trained tokenizer.
 
     Raises:
-        CorpusError: Text is missing.
+        CorpusError: There is no text.
         SpecialTokenError: The given tokenizer lacks a special token.
     """
 
@@ -118,43 +114,43 @@ class Plan(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
-            SpecialIds.of(self.tokenizer, self.settings)
+            SpecialIds.of(self.tokenizer, self.settings)  # raises
         for each in self.passes:
             check_has_text(each.sources, next(iter(each.names), "train"))
 
     @cached_property
     def passes(self) -> list[Pass]:
         """The passes over the text, in order."""
-        return passes_of(self.settings, self.tokenizer)
+        return make_passes(self.settings, self.tokenizer)
 
     @cached_property
     def record(self) -> Record:
         """The inputs of the run."""
         sources = {" and ".join(each.names) or "train": each.sources for each in self.passes}
-        return made_from(self.command, self.settings, sources, self.tokenizer)
+        return record_inputs(self.command, self.settings, sources, self.tokenizer)
 
     @property
     def names(self) -> dict[str, str]:
         """Name of an output -> NAME of its files."""
         return {name: files for each in self.passes for name, files in each.names.items()}
 
-    def nothing_to_do(self, outputs: Outputs) -> str:
-        """Say why nothing is left to be done; "" if something is.
+    def describe_finished(self, outputs: Outputs) -> str:
+        """Say why no work is left, after completing an interrupted commit; "" if work is left.
 
         Raises:
-            TokenbinError: Something else is in the way.
+            TokenbinError: Other files have the names of the outputs.
         """
         if outputs.commit_again():
-            return "was complete, and has its final names now"
+            return "complete; files renamed to their final names"
         why, files, names = "", outputs.storage.finished, list(self.names.values())
         alone = None if names else self.tokenizer_file
         if not outputs.resumed and not outputs.overwrite:
-            before = finished_from(files, self.stats_file, names, alone)
+            before = read_finished_record(files, self.stats_file, names, alone)
             if before is not None:
                 changed = differences(before, self.record)
-                if not changed or self._has_the_same_text(files, before):
+                if not changed or self._has_same_text(files, before):
                     return "up to date"
-                why = f"it was made from something else ({'; '.join(changed)}): "
+                why = f"its inputs were different ({'; '.join(changed)}): "
         shards = getattr(self.settings, "shard_tokens", None) is not None
         check_outputs_absent(files, names, self.stats_file, outputs.overwrite, why, shards)
         if alone is not None:
@@ -166,8 +162,8 @@ class Plan(Struct, frozen=True, dict=True):
                 )
         return ""
 
-    def _has_the_same_text(self, files: Files, before: Record) -> bool:
-        """Return True if files were only touched or moved, as far as manifests have digests."""
+    def _has_same_text(self, files: Files, before: Record) -> bool:
+        """Return True if sources were only touched or moved: their digests are unchanged."""
         if not self.names or differences(without_locations(before), without_locations(self.record)):
             return False
         for part in self.passes:
@@ -180,12 +176,12 @@ class Plan(Struct, frozen=True, dict=True):
     def check_disk_space(self, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
         """Check before hours of work that the token files fit on the disk.
 
-        A file of bytes has at most as many tokens. Only where that might not fit are the first
-        units of the text encoded. Before the tokenizer is known, few tokens are assumed, so that
-        nothing is refused that may be possible.
+        Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
+        to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
+        that no feasible run is refused.
 
         Raises:
-            OutputError: They do not fit.
+            OutputError: The token files do not fit.
         """
         size_of = self.settings if tokenizer is None else tokenizer
         assert not isinstance(size_of, EncodeSettings)
@@ -197,7 +193,7 @@ class Plan(Struct, frozen=True, dict=True):
         if tokenizer is not None:
             seen = tokens = 0
             ids, first = SpecialIds.of(tokenizer, self.settings), self.passes[0]
-            for source in first.sources[:_SOURCES_LOOKED_AT]:
+            for source in first.sources[:_MAX_SAMPLED_SOURCES]:
                 with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
                     for part in next(units, []):
                         seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
@@ -205,17 +201,17 @@ class Plan(Struct, frozen=True, dict=True):
         needed = round(n_bytes / per_token * itemsize)
         if needed > room:
             raise OutputError(
-                f"{self.directory}: the token files will have about {needed / 1e9:,.1f} GB"
-                f" ({per_token:.1f} bytes of text to the token), and {room / 1e9:,.1f} GB are"
-                " free; free the space or choose another directory (--out)"
+                f"{self.directory}: the token files need about {needed / 1e9:,.1f} GB"
+                f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
+                " free the space or choose another directory (--out)"
             )
 
 
-def passes_of(
+def make_passes(
     settings: BuildSettings | EncodeSettings | TrainFileSettings, tokenizer: AnyTokenizer | None
 ) -> list[Pass]:
-    """Return the passes over the text, for a tokenizer or for one that is going to be trained."""
-    reading = read_options(settings, tokenizer)
+    """Make the passes over the text; `tokenizer` None: one is trained."""
+    reading = make_read_options(settings, tokenizer)
     if isinstance(settings, EncodeSettings):
         return [Pass(0, {settings.name: settings.name}, settings.paths, reading)]
     if isinstance(settings, TrainFileSettings):
@@ -227,8 +223,8 @@ def passes_of(
     return passes
 
 
-def read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
-    """Return how sources are read for a tokenizer, or for the one that is going to be trained."""
+def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
+    """Make the options for reading sources; `tokenizer` None: one is trained."""
     from bpe.pretokenize.pretokenizer import Pretokenizer
 
     if tokenizer is None:
@@ -237,19 +233,17 @@ def read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> Read
     else:
         safe_cut, uncut = tokenizer.safe_cut, tokenizer.atomic_texts
     return ReadOptions(
-        separator=settings.separator.encode(),
-        unit_size=settings.unit_size,
+        separator=settings.separator.encode(), unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
-        validation_fraction=getattr(settings, "validation_fraction", 0.0),
-        safe_cut=safe_cut,
+        validation_fraction=getattr(settings, "validation_fraction", 0.0), safe_cut=safe_cut,
         uncut=tuple(token.encode() for token in uncut),
     )
 
 
-def given_tokenizer(
+def load_given_tokenizer(
     settings: BuildSettings | CountSettings, pattern: str | None
 ) -> AnyTokenizer:
-    """Load the tokenizer that is given; a .tiktoken file gets a pattern and special tokens."""
+    """Load the tokenizer in the settings; a .tiktoken file gets a pattern and special tokens."""
     from bpe import load_tokenizer
 
     assert settings.tokenizer is not None
@@ -257,24 +251,24 @@ def given_tokenizer(
     return load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
 
 
-# --- outputs that are rebuilt ---
+# --- repair ---
 
 
-def pass_of(
+def find_pass(
     settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
 ) -> Pass:
-    """Return the pass over the sources of a token file, which others may share."""
-    passes = passes_of(settings, tokenizer)
+    """Find the pass that fills a token file, perhaps among others."""
+    passes = make_passes(settings, tokenizer)
     return next(each for each in passes if file_name in each.names.values())
 
 
 def reload_tokenizer(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
-    """Load the tokenizer of a build, or train it once more with the counts in a storage."""
+    """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
     from preprocess.run.count_pass import train_tokenizer
 
     if settings.tokenizer is not None:
         is_ranks = settings.tokenizer.endswith(".tiktoken")
-        return given_tokenizer(settings, settings.pattern if is_ranks else None)
-    sources = passes_of(settings, None)[0].sources
+        return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
+    sources = make_passes(settings, None)[0].sources
     with Journal(storage) as journal:
         return train_tokenizer(sources, settings, journal, progress, LeftOut())

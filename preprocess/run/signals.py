@@ -1,13 +1,13 @@
-"""End a command that does not end by itself: after a signal, or when a worker hangs.
+"""Exit a command after a signal, or when a worker hangs.
 
-A signal ends the process within about a second. The main thread raises `Stopped` and closes
-everything in order. It cannot while it is in a kernel, compiles kernels or waits for a worker. So
-another thread receives each signal, waits a little, and then exits the process. What is in the
-journal is on the disk by then; the rest is lost as in a power cut: see `preprocess.run.journal`.
+A signal ends the process within about a second. The main thread raises `Stopped` and closes files
+in order, unless it is inside a kernel, compiling, or waiting for a worker. A watcher thread
+therefore receives each signal, too, and exits the process after a short delay. Journal entries are
+durable by then; later work is lost as in a power cut: see `preprocess.run.journal`.
 
-A thread cannot be ended alone. So if a worker takes longer for a unit than any text needs (in a
-kernel, a library, or a read that the disk never answers), the process reports the text and exits.
-If another program called `build`, the text is only reported.
+Python cannot end a single thread. If a worker exceeds the time that any text needs for a unit (in a
+kernel, a library, or a read without an answer from the disk), the process reports the text and
+exits. If another program called `build`, the text is only reported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from types import FrameType
 from typing import NoReturn
 
 SECONDS = 0.8
-PATIENCE = 600.0  # seconds that any unit may take: kernels are compiled, the machine is busy
-BYTES_A_SECOND = 10_000  # of a unit per further second; the slowest tokenizer does many times more
+PATIENCE = 600.0  # seconds allowed for any unit: compiling kernels, a busy machine
+BYTES_A_SECOND = 10_000  # bytes of a unit per further second, far below the slowest tokenizer
 TICK = 5.0
 HUNG_CODE = 4
 
@@ -34,7 +34,7 @@ _is_command = False
 
 
 class Stopped(BaseException):
-    """Signal `number` asks the process to end; like KeyboardInterrupt it is no Exception."""
+    """Raised by signal `number`; like KeyboardInterrupt not an Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.strsignal(number))
@@ -43,14 +43,14 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and workers that hang end what happens inside the `with`.
+    """Let SIGINT, SIGTERM and hanging workers end the process inside the `with`.
 
     Raises:
-        Stopped: One of the signals came.
+        Stopped: One of the signals was received.
     """
     global _is_command
     numbers = [signal.SIGINT, signal.SIGTERM]
-    # A process that was started in the background ignores SIGINT, and still does so.
+    # A shell starts background processes with SIGINT ignored; keep that.
     numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -67,7 +67,7 @@ def stopping() -> Iterator[None]:
         signal.set_wakeup_fd(fd_before)
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.close(writing)  # ends the watcher, which closes the other end
+        os.close(writing)  # ends the watcher, which closes the reading end
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -75,14 +75,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
-    """Exit the process if it does not end by itself after a signal; for a thread of its own."""
+    """Exit the process `SECONDS` after a signal unless `over` is set; runs on its own thread."""
     with os.fdopen(reading, "rb", buffering=0) as signals:
         while received := signals.read(1):
             number = received[0]
             if number in numbers and not over.wait(SECONDS):
                 _exit(
-                    "a unit was not finished and not waited for; earlier progress is saved: rerun"
-                    " the same command to resume",
+                    "an unfinished unit was abandoned; earlier progress is saved: rerun the same"
+                    " command to resume",
                     f"stopped ({signal.strsignal(number)})",
                     128 + number,
                 )
@@ -95,17 +95,17 @@ def _exit(state: str, error: str, code: int) -> NoReturn:
 
 @dataclass(repr=False, eq=False)
 class _WatchedUnit:
-    """A unit that a worker has."""
+    """A unit in the hands of a worker."""
 
     where: str
     n_bytes: int
-    seconds: float = 0.0  # so far
+    seconds: float = 0.0  # elapsed
 
 
 class Watch:
-    """Notices units that are never finished: calls `hangs` once with the text and the seconds.
+    """Detector of hanging units; calls `hangs(where, seconds)` once for each.
 
-    Time is counted in ticks: none passes while the process is stopped or the machine sleeps.
+    Time is counted in ticks, so it stands still while the process or the machine is suspended.
     """
 
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
@@ -115,7 +115,7 @@ class Watch:
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
-        """Watch a unit, text of `n_bytes` at `where`, inside the `with`."""
+        """Watch a unit of `n_bytes` of text at `where` inside the `with`."""
         unit = _WatchedUnit(where, n_bytes)
         self._units.add(unit)
         try:
@@ -124,7 +124,7 @@ class Watch:
             self._units.discard(unit)
 
     def tick(self) -> None:
-        """Count `TICK` seconds more."""
+        """Add `TICK` seconds to every unit, and report those over their limit."""
         for unit in tuple(self._units):
             unit.seconds += TICK
             if unit.seconds > PATIENCE + unit.n_bytes / BYTES_A_SECOND:
@@ -134,7 +134,7 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Return a watch whose time passes inside the `with`."""
+    """Return a `Watch` that ticks inside the `with`."""
     watch = Watch(_report_or_exit)
     with repeating(watch.tick, TICK):
         yield watch
@@ -142,7 +142,7 @@ def watching() -> Iterator[Watch]:
 
 @contextmanager
 def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call a function every so many seconds in another thread inside the `with`."""
+    """Call `action` every `seconds` on another thread inside the `with`."""
     is_over = threading.Event()
 
     def repeat() -> None:
@@ -164,7 +164,7 @@ def _report_or_exit(where: str, seconds: float) -> None:
     if _is_command:
         _exit(
             "earlier progress is saved: rerun the same command to resume; if a worker hangs at the"
-            " same place again, see to the disk, or leave that text out and report it",
+            " same place again, check the disk, or leave that text out and report it",
             hung,
             HUNG_CODE,
         )

@@ -1,7 +1,7 @@
-"""Where encoded documents go: the protocol of a sink, and token files.
+"""Destinations of encoded documents: the protocol of a sink, and token files.
 
-`preprocess.run.encode_pass` knows only this protocol. A sink is resumed from its states, which the
-journal keeps.
+`preprocess.run.encode_pass` depends only on the protocol. The journal keeps the states of a sink,
+from which the sink is resumed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from preprocess.dataset.columns import Values
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.writer import TokenFileWriter, WriterState, saved_manifest
+from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.run.journal import journal_errors
 from preprocess.storage import Storage, Stream
 
 
 class Sink(Protocol):
-    """Takes the documents of one output, in order; each method may raise OutputError."""
+    """Destination of the documents of one output, in order; methods may raise OutputError."""
 
     @property
     def streams(self) -> Sequence[Stream]:
@@ -30,32 +30,32 @@ class Sink(Protocol):
         """Append documents, as `TokenFileWriter.append`."""
 
     def state(self) -> Any:
-        """Return the progress since the previous call: a msgspec struct or JSON."""
+        """Return the state that is new since the previous call: a msgspec struct or JSON."""
 
     def finish(self, *_: Any, **fields: Any) -> Any:
-        """Sync everything; `fields` are those of `Manifest`, as in `TokenFileWriter.finish`."""
+        """Sync and complete the output; `fields` are fields of `Manifest`."""
 
     def close(self) -> None:
-        """Close what is open; may be called more than once."""
+        """Close open files; may be called more than once."""
 
 
 class Sinks(Protocol):
-    """Opens sinks of one kind; raises OutputError, or DamagedStateError for a changed sink."""
+    """Factory of sinks of one kind."""
 
     def open(self, name: str, states: Sequence[Any]) -> Sink:
-        """Open the sink NAME, or resume it after all of its states, converted from JSON.
+        """Open the sink NAME, or resume it from its states, decoded from JSON.
 
         Raises:
-            OutputError: That failed.
-            DamagedStateError: The sink is not what the states describe.
+            OutputError: It cannot be opened.
+            DamagedStateError: Its files do not match the states.
         """
 
     def finished(self, name: str) -> Any:
-        """Return what `Sink.finish` returned in an earlier run."""
+        """Return the result of `Sink.finish` of an earlier run."""
 
 
 class TokenFiles(Struct, frozen=True):
-    """Token files in a storage; the attributes are arguments of `TokenFileWriter`."""
+    """Token files as sinks; the attributes are arguments of `TokenFileWriter`."""
 
     storage: Storage
     vocab_size: int
@@ -73,4 +73,4 @@ class TokenFiles(Struct, frozen=True):
 
     def finished(self, name: str) -> Manifest:
         """Return the manifest of a token file that an earlier run finished."""
-        return saved_manifest(self.storage, name)
+        return read_saved_manifest(self.storage, name)

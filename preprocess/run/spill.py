@@ -1,8 +1,8 @@
-"""Counts of pre-tokens that do not fit into memory: runs in files, merged part by part.
+"""Count pre-tokens in bounded memory: write runs to files, and merge them part by part.
 
-The counts are those of one table. A run is written when tables are full, divided into parts by a
-hash of each pre-token, so equal pre-tokens are in the same part of every run; merging takes one
-part of all runs at a time, and needs the memory of that.
+The merged counts equal those of one table in memory. When tables are full, they are written as a
+run, partitioned by a hash of the pre-token: equal pre-tokens are in the same part of every run.
+Merging holds one part of all runs in memory at a time.
 
     a run    for each part: int64[n] sizes, int64[n] counts, uint8[n_bytes] pre-tokens
 """
@@ -27,20 +27,24 @@ N_PARTS = 32
 
 
 class Run(Struct, frozen=True):
-    """Record of a run in the journal; of each part, pre-tokens, their bytes and its xxh3_128."""
+    """Journal record of a run; `parts` are (number of pre-tokens, their bytes, xxh3_128)."""
 
     file: str
     parts: tuple[tuple[int, int, str], ...]
 
 
 def write_run(storage: Storage, file: str, of_workers: Sequence[PretokenCounts]) -> Run:
-    """Write the counts of all workers, concatenated in each part; raise OutputError on failure."""
+    """Write the counts of all workers as one run.
+
+    Raises:
+        OutputError: Writing fails.
+    """
     by_worker = [_by_part(*counts.arrays()) for counts in of_workers]
     stream = storage.stream(file)
     parts = []
     try:
         for pieces in zip(*by_worker, strict=True):
-            content = written(pieces)
+            content = encode_counts(pieces)
             stream.append(memoryview(content))
             n_words = sum(len(counts) for _, _, counts in pieces)
             n_bytes = len(content) - 16 * n_words
@@ -51,27 +55,27 @@ def write_run(storage: Storage, file: str, of_workers: Sequence[PretokenCounts])
     return Run(file, tuple(parts))
 
 
-def written(pieces: Sequence[Arrays]) -> bytes:
-    """Return pre-tokens as they are in a file: sizes, counts, bytes."""
+def encode_counts(pieces: Sequence[Arrays]) -> bytes:
+    """Encode counts for a file: sizes, counts, bytes; see the module."""
     buffers, offsets, counts = zip(*pieces, strict=True)
     numbers = [*map(np.diff, offsets), *counts]
     return b"".join([each.astype("<i8").tobytes() for each in numbers] + [*map(bytes, buffers)])
 
 
-def counts_in(
+def decode_counts(
     content: bytes | None, n_words: int, digest: str, file: str, like: tuple[str, Sequence[str]]
 ) -> FrozenCounts:
-    """Decode the output of `written`; raise JournalError if it is damaged.
+    """Decode the output of `encode_counts`, whose xxh3_128 is `digest`.
 
-    `digest` is the xxh3_128 of that, and `like` are the split pattern and the special tokens.
+    `like` is (split pattern, special tokens), as of `PretokenCounts`.
+
+    Raises:
+        JournalError: The content is damaged, or None.
     """
     from bpe.training.counts import FrozenCounts
 
     if content is None or xxhash.xxh3_128_hexdigest(content) != digest:
-        raise JournalError(
-            f"{file}: the counts that were written there are damaged or gone; start over"
-            " (--overwrite)"
-        )
+        raise JournalError(f"{file}: saved counts are damaged or missing; start over (--overwrite)")
     try:
         sizes = np.frombuffer(content, "<i8", n_words)
         counts = np.frombuffer(content, "<i8", n_words, 8 * n_words).astype(np.int64)
@@ -105,8 +109,10 @@ def _by_part(
     return found
 
 
-def merged(storage: Storage, runs: Sequence[Run], like: tuple[str, Sequence[str]]) -> FrozenCounts:
-    """Merge the counts of all runs; raise JournalError if one is damaged. See `counts_in`."""
+def merge_runs(
+    storage: Storage, runs: Sequence[Run], like: tuple[str, Sequence[str]]
+) -> FrozenCounts:
+    """Merge the counts of all runs; `like` and errors as in `decode_counts`."""
     from bpe.training.counts import FrozenCounts, PretokenCounts
 
     start = {run.file: 0 for run in runs}
@@ -118,7 +124,7 @@ def merged(storage: Storage, runs: Sequence[Run], like: tuple[str, Sequence[str]
             place = start[run.file]
             start[run.file] += 16 * n_words + n_bytes
             content = storage.read(run.file, place, start[run.file])
-            table.merge(counts_in(content, n_words, digest, run.file, like))
+            table.merge(decode_counts(content, n_words, digest, run.file, like))
         parts.append(table.arrays())
     buffers, offsets, counts = zip(*parts, strict=True)
     sizes = np.concatenate([np.diff(each) for each in offsets])

@@ -1,4 +1,4 @@
-"""Work units of several sources: iterate over them, resume after any, run work on them."""
+"""Iterate over the work units of several sources, resume after any, run work on them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MakeWork = Callable[[], Callable[[WorkUnit], Result]]
 def units_after(
     sources: Sequence[Source], first: int, after: ResumePoint | None
 ) -> Iterator[tuple[int, WorkUnit]]:
-    """Yield the units after a place in the source `first`, each with the number of its source."""
+    """Yield (index of the source, unit) from position `after` of source `first` on."""
     for index in range(first, len(sources)):
         for unit in sources[index].units(after if index == first else None):
             yield index, unit
 
 
 def resume_point_after(index: int, unit: WorkUnit) -> tuple[int, ResumePoint | None]:
-    """Return the number of a source and the place in it after a unit of the source `index`."""
+    """Return (index of a source, position in it) after a unit of source `index`."""
     return (index + 1, None) if unit.after is None else (index, unit.after)
 
 
 class Executor(Protocol):
-    """Runs work on units as `bpe.parallel.run_in_order`; units, `make_work` and results pickle."""
+    """Signature of `bpe.parallel.run_in_order`; units, `make_work` and results can be pickled."""
 
     def __call__(
         self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
@@ -41,7 +41,7 @@ class Executor(Protocol):
 def run_on_threads(
     units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
 ) -> Generator[Result, None, None]:
-    """Run work on threads of this process; report units that hang."""
+    """Run work on threads of this process, and report units that hang."""
 
     def make() -> Callable[[WorkUnit], Result]:
         work = make_work()
@@ -60,7 +60,7 @@ def run_numbered(
     numbered: Iterable[tuple[int, WorkUnit]], make_work: MakeWork[Result], workers: int,
     executor: Executor,
 ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
-    """Yield (number of the source, unit, result) for every unit, in order."""
+    """Yield (index of the source, unit, result) for every unit, in order."""
     under_way: deque[tuple[int, WorkUnit]] = deque()
 
     def units() -> Iterator[WorkUnit]:
@@ -72,5 +72,5 @@ def run_numbered(
         return *under_way.popleft(), result
 
     with closing(executor(units(), make_work, workers)) as results:
-        # Not a loop, which would keep a result and its memory while the next is waited for.
+        # `map` drops each result before it waits for the next; a loop variable would keep it.
         yield from map(with_unit, results)

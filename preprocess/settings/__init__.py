@@ -1,1 +1,1 @@
-"""Options: declared once, for Python, the command line and the documentation."""
+"""Options, declared once for Python, the command line and the documentation."""

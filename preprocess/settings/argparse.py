@@ -1,7 +1,6 @@
-"""The command line of a command, from its options.
+"""Argument parsers of commands, from their options.
 
-An option that is not given is left out of the parsed arguments: defaults are those of the
-functions, and are only named here.
+Options that are not given are absent from the parsed arguments, for functions have the defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 
 
 def _format_usage(option: Option) -> str:
-    """Format a positional or required option for the first line of help; "" for others."""
+    """Format a positional or required option for the usage line; "" for others."""
     if not option.positional:
         return f"{option.names[0]} {option.metavar}" if option.is_required else ""
     shown = f"{option.metavar}{'...' * option.is_list}"
@@ -30,9 +29,9 @@ def _format_usage(option: Option) -> str:
 
 
 def _argument_options(option: Option) -> dict[str, Any]:
-    """Keyword arguments of argparse's `add_argument`."""
+    """Return the keyword arguments of `add_argument` for an option."""
     default = f" [default: {option.shown_default}]" if option.shown_default else ""
-    # argparse would take a percent sign for a place to put a value at.
+    # argparse formats help with %.
     text = (option.help + default).replace("%", "%%")
     how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
     if option.is_switch:
@@ -49,10 +48,10 @@ def _argument_options(option: Option) -> dict[str, Any]:
 
 
 def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
-    """Spell arguments so that argparse takes none for what it is not.
+    """Rewrite arguments that argparse would misinterpret.
 
-    Underscores in names of options become hyphens; the argument after an option that takes a value
-    is that value, and arguments after `--` are paths, whatever they begin with.
+    Underscores in option names become hyphens; the argument after an option with a value is its
+    value, and arguments after `--` are paths, even if they begin with a hyphen.
 
     >>> from preprocess.settings.options import options_of
     >>> from preprocess.settings.schema import CountSettings

@@ -1,9 +1,9 @@
-"""Declare options as fields of dataclasses, and convert a mapping of given values to settings.
+"""Declare options as fields of dataclasses, and convert given values to settings.
 
-The type of a field states what is stored; constraints are `msgspec.Meta`, checked by
-`msgspec.convert`. A `Kind` in the type states what may be given instead: a path for a string,
-"64KiB" for a number, an integer of NumPy. Signatures, command line and documentation are derived
-from `options_of`, or compared with it by tests.
+The type of a field is that of the stored value; constraints are `msgspec.Meta`, checked by
+`msgspec.convert`. A `Kind` in the type adds accepted values: a path for a string, "64KiB" for a
+number, a NumPy integer. The command line and the documentation are derived from `options_of`;
+tests compare it with signatures.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ class SettingsError(TokenbinError, ValueError):
 
 
 class Kind(NamedTuple):
-    """What may be given for values of one type.
+    """Accepted values of one type.
 
-    `read` converts a given value to the stored type. A value that cannot be converted is returned
-    unchanged or raises TypeError; a ValueError says what the value should be.
+    `read` converts a given value to the stored type. For other values it returns them unchanged,
+    raises TypeError, or raises ValueError with a message of what is expected.
     """
 
     read: Callable[[Any], Any]
-    expected: str  # what the value should be, where `read` does not say
+    expected: str  # description of expected values, unless `read` raises ValueError
     accepts: Any  # type of the parameter in signatures
-    metavar: str = ""  # name of the value in usage
+    metavar: str = ""  # placeholder in usage
 
 
 def _read_number(value: Any) -> Any:
-    """Convert a real number of any library; a bool is none."""
+    """Convert a real number of any library, except bool, to float."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
     except OverflowError:
@@ -67,7 +67,7 @@ def size_in_bytes(value: Any) -> int:
     [65536, 4194304, 1000000000, 200, 200]
 
     Raises:
-        ValueError: It is nothing of the kind, or not one byte.
+        ValueError: The value is not a size, or below 1.
     """
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         value = int(match[1]) * _FACTORS[(match[2] or "").lower()]
@@ -109,7 +109,7 @@ def _read_pattern(value: Any) -> Any:
 
 
 def _read_location(value: Any) -> str:
-    """Convert a path to text, as it is spelled."""
+    """Convert a path to a string, unchanged."""
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
@@ -135,7 +135,7 @@ def _read_bin_file(value: Any) -> str:
 
 
 def _read_prefix(value: Any) -> Any:
-    """Check the beginning of a file name, which need not be valid Unicode."""
+    """Check a prefix of file names, which need not be valid Unicode."""
     if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
         raise ValueError("should be the beginning of a file name, without a directory")
     return value
@@ -149,7 +149,7 @@ def _elements(value: Any) -> Iterable[Any]:
 
 _PLAIN = {
     bool: Kind(lambda value: value, "true or false", bool),
-    int: Kind(  # an integer of any library; a bool is none
+    int: Kind(  # an integer of any library, except bool
         lambda n: n if isinstance(n, bool) else operator.index(n), "a whole number", int, "N"
     ),
     float: Kind(_read_number, "a number", float, "X"),
@@ -176,14 +176,14 @@ Locations = Annotated[tuple[str, ...], _PATHS]
 class Option:
     """One option of a command."""
 
-    name: str  # of the field and of the keyword argument
-    type: Any  # of the field, with its constraints
-    default: Any  # in signatures: None if it is computed, `REQUIRED` if there is none
-    help: str  # for the command line and the documentation
-    default_text: str = ""  # the default in words, where the value does not tell
-    changes_result: bool = True  # whether outputs depend on it
-    positional: bool = False  # whether it has no name on the command line
-    flags: tuple[str, ...] = ()  # names on the command line, if not only the obvious one
+    name: str  # name of the field and of the keyword argument
+    type: Any  # type of the field, with constraints
+    default: Any  # default in signatures; None if computed, `REQUIRED` if there is none
+    help: str  # text in help and documentation
+    default_text: str = ""  # the default in words, if its value is not clear
+    changes_result: bool = True  # True if outputs depend on it
+    positional: bool = False  # True if it has no name on the command line
+    flags: tuple[str, ...] = ()  # names on the command line, if not just --NAME
 
     def __post_init__(self) -> None:
         base, *metadata = _parts(self.type)
@@ -191,12 +191,12 @@ class Option:
         self.kind = kinds[0] if kinds else _PLAIN.get(base) or _one_of(base)
         self.is_required, self.is_list = self.default is REQUIRED, get_origin(base) is tuple
         self.is_switch = self.kind.accepts is bool
-        # Whether it says where something is, which is not what is there.
+        # Locations are not part of the inputs of a run; the content there is.
         self.is_location = self.kind.read in (_read_location, _read_locations, _read_bin_file)
         is_one = self.positional and not self.is_list
         self.metavar = self.name.upper() if is_one else self.kind.metavar
         own = self.name if self.positional else f"--{self.name.replace('_', '-')}"
-        self.names = self.flags or (own,)  # for argparse's `add_argument`
+        self.names = self.flags or (own,)  # as of `add_argument`
 
     @property
     def accepts(self) -> Any:
@@ -205,7 +205,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """The default as documentation shows it; "" where there is none, and for switches."""
+        """The default in the documentation; "" for required options and switches."""
         if self.default_text or self.is_required or self.is_switch:
             return self.default_text
         if self.kind.read is size_in_bytes and self.default:
@@ -216,7 +216,7 @@ class Option:
         """Convert a given value to the stored one.
 
         Raises:
-            ValueError: The value cannot be used; the message says what it should be.
+            ValueError: The value is invalid; the message describes expected values.
         """
         if value is None and self.default is None:
             return None
@@ -230,10 +230,9 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """Declare a field of a dataclass as an option, with further attributes of `Option`.
+    """Declare a field of a dataclass as an option; `about` are attributes of `Option`.
 
-    `default` is the default, `REQUIRED`, or a function that computes it; then it is None in
-    signatures.
+    `default` is a value, `REQUIRED`, or a function that computes it (None in signatures).
     """
     kind = "default_factory" if callable(default) else "default"
     return field(**{kind: default}, metadata={"help": help, **about})
@@ -245,9 +244,9 @@ def run_option(default: Any, help: str, **about: Any) -> Any:
 
 
 def options_of(settings: type) -> dict[str, Option]:
-    """Options of a class of settings by name: its own first, then those of its bases.
+    """Return the options of a class by name: its own first, then those of its bases.
 
-    The module of the class must not postpone annotations: reading types from text takes 3 ms.
+    The module of the class must not postpone annotations: evaluating them takes 3 ms.
     """
     declared = {each.name: each for each in fields(settings)}
     ordered = [name for each in settings.__mro__ for name in inspect.get_annotations(each)]
@@ -265,7 +264,7 @@ def _one_of(literal: Any) -> Kind:
 
 
 def _parts(type_: Any) -> tuple[Any, ...]:
-    """Return a type without None, and its annotations."""
+    """Split an optional, annotated type into the type itself and its annotations."""
     if type(None) in get_args(type_):
         type_, _ = get_args(type_)
     return get_args(type_) if get_origin(type_) is Annotated else (type_,)
@@ -275,7 +274,7 @@ _WORDS = [("ge", "at least"), ("gt", "greater than"), ("le", "at most"), ("lt", 
 
 
 def _bounds(type_: Any) -> str:
-    """Describe the constraints of a type, in words that follow its name."""
+    """Format the constraints of a type, to follow its name: " of at least 1"."""
     given = [(words, getattr(x, name, None)) for x in _parts(type_) for name, words in _WORDS]
     texts = [f"{words} {limit}" for words, limit in given if limit is not None]
     return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
@@ -285,11 +284,11 @@ Settings = TypeVar("Settings")
 
 
 def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
-    """Convert given values, by name of option, to settings; None is a default that is computed.
+    """Convert given values, by name of option, to settings; None stands for a computed default.
 
     Raises:
-        SettingsError: Options are missing, unknown or cannot be used (all of them are named, in one
-            line), or contradict one another.
+        SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
+            contradictory.
     """
     options, read = options_of(settings), {}
     needed = (each.name for each in options.values() if each.is_required)
@@ -309,7 +308,7 @@ def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known spelling, to end a message; "" if none is near."""
+    """Format a suggestion of a similar known name, to end a message; "" if there is none."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, 1)

@@ -1,8 +1,8 @@
-"""Every option of every command, once: name, type, default, help, and whether it changes a result.
+"""Options of all commands: name, type, default, help, and effect on results.
 
-The keyword arguments of the functions, the command line, the documentation and the record of a run
-follow these classes; tests compare all of them. Settings are valid once they exist. Annotations are
-not postponed here: `options_of` reads types from the fields, and to evaluate text takes longer.
+Keyword arguments of functions, the command line, the documentation and the record of a run follow
+these classes; tests compare them. Constructors validate settings. Annotations are not postponed in
+this module: `options_of` reads types from the fields, and evaluating text takes longer.
 """
 
 from collections.abc import Collection
@@ -38,25 +38,25 @@ _TOKENIZER = ("--tokenizer", "--tokenizer-path")
 
 
 class Settings:
-    """Options of one command, with their values."""
+    """Base of the settings of one command: options with values."""
 
     def __post_init__(self) -> None:
-        """Check options that depend on one another; raise SettingsError if two contradict."""
+        """Check options that depend on one another; raise SettingsError on contradictions."""
 
     def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
-        """All options but those that are left out, ready for JSON; `convert` takes them back."""
+        """Return all options except `leave_out` for JSON; `convert` is the inverse."""
         given = {x: getattr(self, x) for x in options_of(type(self)) if x not in leave_out}
         return {x: list(each) if isinstance(each, tuple) else each for x, each in given.items()}
 
 
 # --- options that several commands have ---
 
-# No methods are made for these: that is most of the time that a class takes at start-up.
+# Base classes have no generated methods, which take most of the start-up time of a class.
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TextSettings(Settings):
-    """How text is read."""
+    """Options for reading text."""
 
     separator: str = option(
         END_OF_TEXT, "Text between documents in text files; empty: every file is one document."
@@ -72,7 +72,7 @@ class TextSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ReadSettings(TextSettings):
-    """How text is read, and by how many workers."""
+    """Options for reading text with several workers."""
 
     workers: Count = run_option(
         available_workers, "Threads; 1 works in the main thread; never changes the outputs.",
@@ -81,13 +81,13 @@ class ReadSettings(TextSettings):
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
-        """Special tokens that are added to a tokenizer: those that surround documents, if any."""
+        """Special tokens to add to a tokenizer: those around documents, if any."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RunSettings(ReadSettings):
-    """How a run that writes is resumed, ends and is limited."""
+    """Options of runs that write outputs: special ids, limits, overwriting."""
 
     end_of_text: Token | None = option(
         None, "Special token after each document.",
@@ -108,14 +108,14 @@ class RunSettings(ReadSettings):
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
-        """Special tokens that are added to a tokenizer: those that surround documents."""
+        """Special tokens to add to a tokenizer: those around documents."""
         wanted = (self.end_of_text or END_OF_TEXT, self.begin_of_text)
         return tuple(dict.fromkeys(token for token in wanted if token))
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class VocabularySettings(Settings):
-    """What is trained; of no use where a tokenizer is given."""
+    """Options for training, without effect if a tokenizer is given."""
 
     vocab_size: Annotated[int, Meta(le=2**29)] = option(
         32_000, "Bytes, merges and special tokens together."
@@ -137,11 +137,11 @@ class VocabularySettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TrainSettings(VocabularySettings, RunSettings):
-    """How a tokenizer is trained."""
+    """Options for training on text."""
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
-        """Those of a tokenizer that is trained: in the order given, the others before them."""
+        """Special tokens of the trained tokenizer: those around documents, then the given ones."""
         others = (token for token in super().all_special_tokens if token not in self.special_tokens)
         return (*others, *self.special_tokens)
 
@@ -156,7 +156,7 @@ class TrainSettings(VocabularySettings, RunSettings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ShardSettings(Settings):
-    """How token files are divided."""
+    """Options for shards."""
 
     shard_tokens: Count | None = option(
         None, "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
@@ -177,14 +177,14 @@ class ShardSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RanksSettings(Settings):
-    """How a tokenizer is read that does not say how it splits text."""
+    """Options for tokenizer files without a split pattern."""
 
     pattern: str | None = option(None, "Split pattern of a .tiktoken file.")
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class BuiltWithSettings(Settings):
-    """How the tokenizer of a token file is found."""
+    """Options to find the tokenizer of a token file."""
 
     tokenizer: Location | None = option(
         None, "Tokenizer that the token file was built with.",
@@ -197,7 +197,7 @@ class BuiltWithSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BuildSettings(TrainSettings, ShardSettings):
-    """A tokenizer, train.bin and val.bin from text."""
+    """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     train: Locations = option(
         (), "Text files and directories, read in the order given; a directory in sorted order.",
@@ -224,13 +224,13 @@ class BuildSettings(TrainSettings, ShardSettings):
 
     @property
     def validation_fraction(self) -> float:
-        """Share of the train documents that becomes validation."""
+        """Share of the train documents used for validation."""
         if self.val:
             return 0.0
         return DEFAULT_VALIDATION_FRACTION if self.val_fraction is None else self.val_fraction
 
     def named(self, name: str) -> str:
-        """`name` with the user's prefix."""
+        """Return `name` with the prefix of the user."""
         return f"{self.name}_{name}" if self.name else name
 
     def __post_init__(self) -> None:
@@ -244,7 +244,7 @@ class BuildSettings(TrainSettings, ShardSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainFileSettings(TrainSettings):
-    """A tokenizer.json from text."""
+    """Options of `train`: a tokenizer.json from text."""
 
     paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
     out: Location = option("tokenizer.json", "Tokenizer file to write.")
@@ -252,7 +252,7 @@ class TrainFileSettings(TrainSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CountSettings(RanksSettings, ReadSettings):
-    """How many tokens text has."""
+    """Options of `count`: the number of tokens of text."""
 
     paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
     tokenizer: Location = option(
@@ -263,7 +263,7 @@ class CountSettings(RanksSettings, ReadSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EncodeSettings(CountSettings, RunSettings, ShardSettings):
-    """A token file from text, with a tokenizer that exists."""
+    """Options of `encode`: a token file from text, with a given tokenizer."""
 
     out: BinFile = option(
         "train.bin", "The .bin file to write, with its .docs and .json beside it."
@@ -277,7 +277,7 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CompareSettings(RanksSettings, TextSettings):
-    """Two tokenizers on the same text."""
+    """Options of `compare`: two tokenizers on the same text."""
 
     first: Location = option(REQUIRED, "A tokenizer, as `encode` takes it.", positional=True)
     second: Location = option(REQUIRED, "Another.", positional=True)
@@ -289,7 +289,7 @@ class CompareSettings(RanksSettings, TextSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DecodeSettings(BuiltWithSettings):
-    """The text of a token file."""
+    """Options of `decode`: the text of a token file."""
 
     path: Location = option(REQUIRED, "Token file.", positional=True)
     start: Index = option(0, "First token.")
@@ -298,7 +298,7 @@ class DecodeSettings(BuiltWithSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class InspectSettings(RanksSettings):
-    """What a file or a directory is."""
+    """Options of `inspect`: a description of a file or directory."""
 
     path: Location = option(
         REQUIRED, "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
@@ -308,7 +308,7 @@ class InspectSettings(RanksSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class VerifySettings(BuiltWithSettings):
-    """Whether token files are what their manifests say."""
+    """Options of `verify`: a check of token files against manifests."""
 
     path: Location = option(REQUIRED, "A directory of outputs, or one .bin file.", positional=True)
     deep: bool = option(False, "Encode the sources again and compare.")
@@ -317,7 +317,7 @@ class VerifySettings(BuiltWithSettings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DoctorSettings(Settings):
-    """Whether a machine is fit for a long job."""
+    """Options of `doctor`: a check of the machine."""
 
     path: Location = option("data", "Directory where outputs would be written.", positional=True)
 
@@ -327,7 +327,7 @@ class DoctorSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ConsoleSettings(Settings):
-    """How a command reports."""
+    """Options for the output of a command."""
 
     json: bool = option(False, "Print JSON.")
     debug: bool = option(False, "Show the traceback of an error.")

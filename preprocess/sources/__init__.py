@@ -1,4 +1,4 @@
-"""Where documents come from: paths become sources, sources work units, units batches."""
+"""Sources of documents: paths to sources, sources to work units, units to batches."""
 
 from preprocess.sources.base import ResumePoint, Source, WorkUnit, digest_of
 from preprocess.sources.registry import find_sources

@@ -1,8 +1,7 @@
-"""What a source of documents offers, and what sources that are files have in common.
+"""Protocols of sources and work units, and base classes for sources that are files.
 
-A work unit is a value: its source, a range of it, and how it is read. It pickles, so another
-process can read it. What only this process has (the bytes that were read, memory that is used
-again) is handed over beside it and never part of it.
+A work unit is a value: a source, a range of it, and options for reading. It can be pickled and read
+by another process; state of this process, such as reused memory, is passed to its methods.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from bpe.errors import CorpusError
 from bpe.text_file import TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 
-# How much of a file is read at a time for its digest.
+# Bytes of a file read at a time for its digest.
 _STRIDE_BYTES = 1024 * 1024
 
-# A position between two units of a source, as its units give it; JSON. Valid for units of any size.
+# A position between two units of a source, from `WorkUnit.after`; JSON. Valid for any unit size.
 ResumePoint = list[Any]
-# Gives uint8[n] for n bytes, to read them to.
+# Returns an array uint8[n] to read n bytes into.
 Array = Callable[[int], Bytes]
 
 
 class WorkUnit(Protocol):
-    """Part of a source that is worked on by itself; a source's units follow without gaps.
+    """Part of a source that is processed at a time; the units of a source are contiguous.
 
     All methods raise CorpusError if the source changed since it was found.
 
     Attributes:
-        n_bytes: Bytes of the source in the unit; those of all units add up to the source.
-        where: Description of the text of the unit, for messages.
-        after: The place after the unit, where a later run may begin; None after a source's last.
+        n_bytes: Bytes of the source in the unit.
+        where: Description of the range, for messages.
+        after: Position after the unit, where a later run may resume; None for the last unit.
     """
 
     @property
@@ -60,27 +59,27 @@ class WorkUnit(Protocol):
         """Read the bytes of the source in the unit: uint8[n_bytes]."""
 
     def check_unchanged(self) -> None:
-        """Check that the source has not changed, so that what was read is not damaged."""
+        """Check that the source has not changed, so the bytes that were read are consistent."""
 
 
 class Source(Protocol):
     """Documents in a fixed order: a file, or the default corpus."""
 
-    name: str  # for the manifest: says nothing of the machine
+    name: str  # in the manifest: independent of the machine
     n_bytes: int
-    separator: bytes  # between documents, which do not contain it; b"" if there is none
-    stamp: str  # changes if the content does, as far as that is known without reading it all
-    location: str  # distinguishes sources with equal attributes; "" if there can be no others
+    separator: bytes  # between documents, never inside one; b"": none
+    stamp: str  # changes with the content, as far as is known without reading it
+    location: str  # distinguishes sources with equal attributes; "": not needed
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
-        """Cut the source into work units, lazily, from a place on (None: the start).
+        """Yield the work units after a position (None: the start).
 
-        May be called again, for another pass. A source that cannot begin anywhere reads from its
-        start and leaves out what lies before the place.
+        May be called again, for another pass. A source without random access reads from its start
+        and skips units before the position.
         """
 
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
-        """Read the bytes of the source, piece by piece: those of the units before a place, or all.
+        """Yield the bytes of the source in pieces, up to a position (None: the end).
 
         Raises:
             CorpusError: The source changed.
@@ -88,7 +87,7 @@ class Source(Protocol):
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_128:
-    """Return the xxh3_128 of a source's bytes: of those before a place, or of all."""
+    """Compute the xxh3_128 of the bytes of a source up to a position (None: the end)."""
     digest = xxhash.xxh3_128()
     for piece in source.content(before):
         digest.update(piece.data)
@@ -97,7 +96,7 @@ def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_
 
 @dataclass(frozen=True)
 class FileUnit:
-    """Bytes [start, stop) of a file. A format derives from it and adds `read`."""
+    """Bytes [start, stop) of a file; subclasses for formats define `read`."""
 
     file: TextFile
     reading: ReadOptions
@@ -123,17 +122,17 @@ class FileUnit:
         self.file.check_unchanged()
 
     def byte(self, position: int) -> str:
-        """Describe where byte `position` of the unit is, for messages."""
+        """Format the position of byte `position` of the unit, for messages."""
         return f"{self.file.path}: byte {self.start + position:,}"
 
 
 class FileSource:
-    """One file as a source, called `name` in manifests. A format derives from it and adds `units`.
+    """One file as a source, `name` in manifests; subclasses for formats define `units`.
 
-    A place in the file is a list that begins with the number of bytes before it.
+    The first element of a `ResumePoint` is a byte offset.
 
     Raises:
-        CorpusError: There is no such file, or it cannot be read.
+        CorpusError: The file is missing or cannot be read.
     """
 
     separator = b""
@@ -141,7 +140,7 @@ class FileSource:
     def __init__(self, path: Path, name: str, reading: ReadOptions) -> None:
         self.name = name
         self.reading = reading
-        # Units are cut already, and need not carry what decides where.
+        # Units are cut already, so they need no options for cutting.
         self.reading_of_units = structs.replace(reading, safe_cut=None, uncut=())
         try:
             self.file = TextFile(path)
@@ -160,6 +159,6 @@ class FileSource:
 
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         stop = self.n_bytes if before is None else before[0]
-        # One piece after the other: none is kept by those that take a digest.
+        # Small pieces, so that memory is bounded when a digest is computed.
         for start in range(0, stop, _STRIDE_BYTES):
             yield self.file.read(start, min(start + _STRIDE_BYTES, stop))

@@ -1,7 +1,7 @@
-"""Formats of files, and the sources that paths stand for.
+"""File formats, and the sources in given paths.
 
-A format is one module here and one line in `FORMATS`. A file of a known format that cannot be read
-yet is an error, and never read as text.
+A format is one module in this package and one line in `FORMATS`. A file of a known format without a
+reader is an error; it is never read as text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from preprocess.sources.text import TextSource
 
 
 class Format(NamedTuple):
-    """A format of files.
+    """A file format.
 
-    `open` makes a source of (path, name in the manifest, reading); None: it cannot be read yet.
-    Files that begin with `magic`, which no text does, have the format if their suffix names none.
+    `open` makes a source from (path, name in the manifest, options); None: there is no reader.
+    A file with an unknown suffix has this format if it begins with `magic`, which no text does.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Format(NamedTuple):
 
 
 TEXT = Format("plain text", (".txt",), TextSource)
-FORMATS = [  # a file that none of them claims is plain text
+FORMATS = [  # files of no other format are plain text
     TEXT,
     Format("JSON Lines", (".jsonl", ".ndjson")),
     Format("JSON", (".json",)),
@@ -52,14 +52,14 @@ _MAGIC_BYTES = max(len(form.magic) for form in FORMATS)
 
 
 def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) -> list[Source]:
-    """Find the sources that paths stand for, in order.
+    """Find the sources in files and directories, in order.
 
-    A file is one source. A directory stands for the files in it and below it: at each level sorted
-    by name (files and directories together, whatever the file system), names that begin with a dot
-    left out, links followed.
+    A file is one source. A directory is searched recursively: entries are sorted by name (files and
+    directories together, on any file system), names that begin with a dot are skipped, and links
+    are followed.
 
     Raises:
-        CorpusError: A path does not exist, cannot be read or is of a format that cannot be read; a
+        CorpusError: A path does not exist, cannot be read or has a format without a reader; a
             directory has no files.
         LocationError: A path is a URL.
     """
@@ -80,10 +80,10 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) 
 
 
 def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
-    """Make a source of one file, called `name` in manifests, of the format of its suffix or magic.
+    """Open one file as a source, `name` in manifests; suffix or magic decide on the format.
 
     Raises:
-        CorpusError: There is no such file, it cannot be read, or nothing here reads its format.
+        CorpusError: The file is missing or cannot be read, or its format has no reader.
     """
     try:
         name.encode()
@@ -94,7 +94,7 @@ def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
     suffix = path.suffix.lower()
     form = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
     if form is TEXT or not path.exists():
-        text = TextSource(path, name, reading)  # or the error that there is no such file
+        text = TextSource(path, name, reading)  # raises if there is no such file
         begins = text.file.read(0, min(_MAGIC_BYTES, text.n_bytes)).tobytes()
         by_content = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
         form = next(by_content, TEXT)
@@ -111,7 +111,7 @@ def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
 
 
 def _files_below(directory: Path, seen: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield files in and below a directory; `seen` are those above it, for links that loop."""
+    """Yield the files below a directory; `seen` are its ancestors, to detect loops of links."""
     try:
         entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:

@@ -1,10 +1,8 @@
-"""The default corpus: text that every Python ships with.
+"""The default corpus: text that ships with Python, a few megabytes of English and Python.
 
-Law: the same Python gives the same bytes. The documents are the topics of `help()`, sorted by name,
-and then the sources of the standard library, sorted by path: no tests, no installed packages.
-Sources in another encoding than UTF-8 are decoded as Python itself does it.
-
-It is a few megabytes of English and Python: enough to try everything, and it needs no download.
+The same Python gives the same bytes. Documents are the topics of `help()`, sorted by name, and the
+sources of the standard library, sorted by path, without tests and installed packages. Sources in
+other encodings are decoded as Python decodes them.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOption
 from preprocess.sources.base import Array, ResumePoint
 
 _NAME = f"standard library of Python {platform.python_version()}"
-# Directories of tests, of what was installed later, and of what is already here as topics.
+# Directories of tests, of installed packages, and of the topics of `help()`.
 _LEFT_OUT = {"test", "tests", "idle_test", "pydoc_data", "__pycache__"}
 _LEFT_OUT |= {"site-packages", "dist-packages"}
 
 
 def documents_of_standard_library() -> Iterator[bytes]:
-    """The documents, in order, as UTF-8.
+    """Yield the documents, in order, as UTF-8.
 
     Raises:
         CorpusError: This Python has no sources of its standard library.
@@ -46,7 +44,7 @@ def documents_of_standard_library() -> Iterator[bytes]:
     root = Path(sysconfig.get_path("stdlib"))
     paths = []
     for directory, directories, files in os.walk(root):
-        # What is left out is not walked through: there may be a hundred thousand installed files.
+        # Prune, for there may be a hundred thousand installed files.
         directories[:] = [name for name in directories if name not in _LEFT_OUT]
         paths += [Path(directory, name) for name in files if name.endswith(".py")]
     if not paths:
@@ -61,7 +59,7 @@ def documents_of_standard_library() -> Iterator[bytes]:
 
 @cache
 def _corpus() -> tuple[Bytes, Offsets]:
-    """The documents side by side, read once: uint8[n_bytes], int64[n_documents + 1]."""
+    """Read the documents once: (uint8[n_bytes], offsets int64[n_documents + 1])."""
     documents = list(documents_of_standard_library())
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
     return np.frombuffer(b"".join(documents), np.uint8), offsets
@@ -92,18 +90,18 @@ class StandardLibraryUnit:
         return buffer[offsets[self.first] : offsets[self.last]]
 
     def check_unchanged(self) -> None:
-        pass  # the corpus was read once
+        pass  # the corpus is in memory
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         offsets = _corpus()[1][self.first : self.last + 1]
         bounds = np.repeat(offsets - offsets[0], 2)[1:-1]
         content = self.content()
-        # Its documents were decoded, so all of them are UTF-8.
+        # `str`: no message needs a position, for all documents are UTF-8.
         return prepare(DocumentBatch(content, bounds, content=content), self.reading, str)
 
 
 class StandardLibrary:
-    """The default corpus as a source. It is read into memory once; it is small."""
+    """The default corpus as a source; it is small, and in memory once per process."""
 
     separator, location = b"", ""
 

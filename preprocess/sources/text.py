@@ -1,16 +1,15 @@
-r"""Text files of documents between separators: `text.split(separator)`, wherever they are cut.
+r"""Text files: documents are `text.split(separator)`, independent of work units.
 
 A unit ends
 
 - inside a document, where a cut changes no pre-token, splits no special token and touches no
-  separator: then both sides have text of that document; or
-- just behind a separator, one that is certain to be a separator even where separators could overlap
-  ("\n\n" in "\n\n\n"); or
+  separator;
+- after a separator, unambiguous even if separators could overlap ("\n\n" in "\n\n\n");
 - at the end of the file.
 
-A stretch without such a place is one unit, however long. Where something must be known of a whole
-document before any part of it can be used (validation, leaving out what is not UTF-8), units hold
-whole documents, and one that is longer than a unit is looked at while planning, part by part.
+Text without such a position is one unit, of any length. If a decision depends on a whole document
+(validation, skipping invalid UTF-8), units hold whole documents; a document longer than a unit is
+read in parts for the decision before its units are yielded.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
 
 @dataclass(frozen=True)
 class TextUnit(FileUnit):
-    """Bytes [start, stop) of a text file, from after a separator or from inside a document.
+    """Bytes [start, stop) of a text file, starting after a separator or inside a document.
 
-    `in_validation` (the document belongs to validation) and `skipped` (it is left out) are decided
-    for parts of a long document.
+    `in_validation` and `skipped` are the decisions for the document of which the unit is a part.
     """
 
     begins_inside: bool
@@ -62,19 +60,17 @@ class TextUnit(FileUnit):
         content = self.content(array)
         starts, ends = between(content, self.reading.separator)
         if self.ends is Ends.BETWEEN:
-            # What follows the last separator belongs to the next unit.
+            # Text after the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
         ends_mid_document = self.ends is Ends.INSIDE
         if self.skipped:
-            # After the long document's end there can only be the empty document at the end of the
-            # file.
+            # Only an empty document at the end of the file can follow the long one.
             n_skipped, n_empty = (0, 0) if ends_mid_document else (1, len(starts) - 1)
             nothing = DocumentBatch(content[:0], np.zeros(0, np.int64), content=content)
             return structs.replace(nothing, n_empty=n_empty, n_skipped=n_skipped)
         bounds = np.stack([starts, ends], axis=1).ravel()
-        batch = DocumentBatch(
-            content, bounds, self.begins_inside, ends_mid_document, content=content
-        )
+        begins_inside = self.begins_inside
+        batch = DocumentBatch(content, bounds, begins_inside, ends_mid_document, content=content)
         return prepare(batch, self.reading, self.byte, self.in_validation)
 
 
@@ -105,7 +101,7 @@ class TextSource(FileSource):
     def _units_of_whole_documents(
         self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
     ) -> Iterator[TextUnit]:
-        """Yield units of whole documents, and parts of those that are longer than a unit."""
+        """Yield units of whole documents, and parts of documents longer than a unit."""
         unit_size, n = self.reading.unit_size, self.n_bytes
         while decided or start + unit_size < n:
             stop = start if decided else cutter.last_between(start, start + unit_size)
@@ -121,9 +117,9 @@ class TextSource(FileSource):
     def _parts(
         self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
     ) -> Generator[TextUnit, None, int]:
-        """Yield the parts of a long document, and return where the next document starts.
+        """Yield the parts of a long document, and return the start of the next document.
 
-        `start` is where the document starts, or where an earlier run cut it; then it is `decided`.
+        `start` is the start of the document, or with `decided` the cut where a run stopped.
         """
         end, stop = cutter.end_of_document(start)
         cuts = [start]
@@ -139,7 +135,7 @@ class TextSource(FileSource):
         return stop
 
     def _decide(self, cuts: list[int]) -> tuple[bool | None, bool]:
-        """Decide (in_validation, skipped) of a document, reading one part at a time."""
+        """Return (in_validation, skipped) for a document between the first and the last cut."""
         from bpe.pretokenize.pretokenizer import is_utf8
 
         reading = self.reading

@@ -1,8 +1,8 @@
-"""Where outputs are kept: every file that is written, renamed, listed, locked or removed.
+"""Storage of outputs: writing, renaming, listing, locking and removing files.
 
-A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to a work area of
-its own until `publish` gives files their final names; `publish` may be interrupted anywhere and
-repeated. docs/durability.md describes this commit protocol, also for a store of objects;
+A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to its own work
+area until `publish` gives files their final names; `publish` may be interrupted and repeated.
+docs/durability.md describes this commit protocol, also for an object store;
 tests/faults/test_storage.py has such a store in memory.
 """
 
@@ -23,24 +23,13 @@ from preprocess.storage.base import (
 from preprocess.storage.local import LOCK_FILE, LocalFiles, LocalStorage, LocalStream, writing
 
 __all__ = [
-    "JOURNAL_FILE",
-    "LOCK_FILE",
-    "REPAIR",
-    "DamagedStateError",
-    "Files",
-    "LocalFiles",
-    "LocalStorage",
-    "LocalStream",
-    "OutputError",
-    "Storage",
-    "Stream",
-    "open_storage",
-    "writing",
+    "JOURNAL_FILE", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files", "LocalFiles",
+    "LocalStorage", "LocalStream", "OutputError", "Storage", "Stream", "open_storage", "writing",
 ]
 
 
 def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
-    """Open the storage of a run; `run` may be "" where only finished files are read.
+    """Open the storage of a run; `run` may be "" if only finished files are read.
 
     Raises:
         LocationError: The location is a URL.

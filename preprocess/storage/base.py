@@ -1,4 +1,4 @@
-"""The protocol of a storage, and its errors."""
+"""Protocols of a storage, and its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from bpe.errors import TokenbinError
 
 JOURNAL_FILE = "journal.jsonl"
-# The run name of a repair; no other run has a name that begins with a dot.
+# Run name of a repair; names of other runs do not begin with a dot.
 REPAIR = ".repair"
 
 
@@ -18,14 +18,14 @@ class OutputError(TokenbinError):
 
 
 class DamagedStateError(OutputError):
-    """The work files of an earlier run were damaged, so nothing can be resumed."""
+    """The work files of an earlier run are damaged, so it cannot be resumed."""
 
 
 class Stream(Protocol):
-    """A file that grows at its end. Its methods raise `OutputError` where writing fails.
+    """An append-only file; methods raise `OutputError` if writing fails.
 
     Attributes:
-        n_bytes: Its length, including bytes that are not durable yet.
+        n_bytes: Length, including bytes that are not durable yet.
     """
 
     n_bytes: int
@@ -36,7 +36,7 @@ class Stream(Protocol):
     def sync(self) -> None:
         """Make appended bytes durable; another thread may append meanwhile.
 
-        Does nothing once the stream is closed, so whoever closes it has to sync it first.
+        Does nothing on a closed stream, so sync before closing.
         """
 
     def close(self) -> None:
@@ -44,32 +44,32 @@ class Stream(Protocol):
 
 
 class Files(Protocol):
-    """Named, complete files: those of a run, or the finished ones of a location."""
+    """Complete files by name: the work files of a run, or the finished files of a location."""
 
     def names(self) -> list[str]:
-        """Names of all files, sorted."""
+        """Return the names of all files, sorted."""
 
     def size(self, name: str) -> int | None:
-        """Size of a file in bytes, or None if there is none."""
+        """Return the size of a file in bytes, None if it does not exist."""
 
     def get(self, name: str) -> bytes | None:
-        """Return the content of a file, None if there is none; `OutputError` if unreadable."""
+        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
 
     def where(self, name: str = "") -> str:
-        """The place of a file, or of all, for messages."""
+        """Format the location of a file, or of the directory, for messages."""
 
     def path(self, name: str = "") -> Path:
-        """A local path to read or map a file and its siblings; a copy of files kept elsewhere."""
+        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
 
 
 class Storage(Files, Protocol):
-    """The work files of one run, and the finished files of its location. Writes create both.
+    """Work files of one run, and finished files of its location; writes create both places.
 
-    As a context manager it holds the lock of the location: one writer at a time, `OutputError` for
-    any other. Every method that writes raises `OutputError` where that fails.
+    The context manager locks the location, and raises `OutputError` if another process holds the
+    lock. All methods that write raise `OutputError` on failure.
 
     Attributes:
         finished: Files under their final names.
@@ -84,20 +84,20 @@ class Storage(Files, Protocol):
         """Release the lock."""
 
     def check_writable(self) -> None:
-        """Raise `OutputError`, before any work is done, if the location cannot be written."""
+        """Raise `OutputError` if the location cannot be written; called before a run begins."""
 
     def runs(self) -> list[str]:
-        """Names of the runs in this location that left work files, sorted."""
+        """Return the names of runs with work files in this location, sorted."""
 
     def stream(self, name: str, n_bytes: int = 0) -> Stream:
-        """Begin a stream, or resume it after its first `n_bytes` bytes: the rest is cut off.
+        """Open a stream, and truncate it to its first `n_bytes` bytes.
 
         Raises:
-            DamagedStateError: It is shorter than `n_bytes`.
+            DamagedStateError: The file is shorter than `n_bytes`.
         """
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a whole file durably; until then the name has its previous content."""
+        """Write a whole file durably and atomically."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -105,20 +105,20 @@ class Storage(Files, Protocol):
     def publish(
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
-        """Give files their final names: `names`, then `last`, which vouch for the others.
+        """Give files their final names: `names`, then `last`, which describe the others.
 
-        The finished files in `last` are removed first, then those in `gone`. After an interruption
-        it may be called again with the same names.
+        Finished files in `last` are removed first, then those in `gone`. After an interruption it
+        may be called again with the same names.
         """
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        """Overwrite bytes of a finished file durably, from `start`, at most its size, on.
+        """Overwrite bytes of a finished file durably, from `start` on, at most its size.
 
-        The file is created if it does not exist. With `cut` it ends after `data`.
+        The file is created if it does not exist. With `cut` it is truncated after `data`.
         """
 
     def clear(self) -> None:
-        """Remove all work files, the journal last: without it the others mean nothing."""
+        """Remove all work files, the journal last, so an interrupted removal can be repeated."""
 
     def space(self) -> tuple[int, int]:
-        """(free bytes, bytes of the work files)."""
+        """Return (free bytes, bytes of the work files)."""

@@ -1,9 +1,9 @@
-"""Outputs in a directory of this machine: `preprocess.storage.base.Storage` in terms of files.
+"""`preprocess.storage.base.Storage` in a local directory.
 
-    DIRECTORY/.tokenbin.lock    names the writer; locked by the system, released with its process
-    DIRECTORY/.NAME.partial/    the work files of the run NAME
+    DIRECTORY/.tokenbin.lock    names the writer; a lock of the system, released with its process
+    DIRECTORY/.NAME.partial/    work files of the run NAME
 
-A failed write raises an `OutputError` that names the file, and undoes nothing that was done before.
+A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from preprocess.storage.base import JOURNAL_FILE, DamagedStateError, Files, Outp
 
 LOCK_FILE = ".tokenbin.lock"
 _PARTIAL = ".partial"
-# Errors that end when somebody has made space.
+# Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# What a failure leaves behind, for messages.
+# State after a failure, for messages.
 _WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
-_PUBLISHED_KEPT = "what has its final name is complete, and the rest is kept"
-_MENDED_KEPT = "what was rebuilt before is kept"
+_PUBLISHED_KEPT = "files with final names are complete, and all others are kept"
+_MENDED_KEPT = "blocks rebuilt so far are kept"
 _OUTPUTS_KEPT = "outputs are not affected"
 
 
 @contextmanager
 def writing(path: Path, kept: str = _WORK_KEPT, position: int | None = None) -> Iterator[None]:
-    """Turn an OSError inside the `with` into an OutputError that says what was not written."""
+    """Convert an OSError inside the `with` to an OutputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -50,20 +50,17 @@ def writing(path: Path, kept: str = _WORK_KEPT, position: int | None = None) -> 
 
 
 def _remove(path: Path) -> None:
-    # An interrupted attempt may have removed it.
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # an interrupted attempt may have removed it
         os.unlink(path)
 
 
 class LocalStream:
-    """A `Stream` at a path, of which the first `n_bytes` are kept; see `Storage.stream`."""
+    """A `Stream` at a path, truncated to `n_bytes`; see `Storage.stream`."""
 
     def __init__(self, path: Path, n_bytes: int) -> None:
-        self.n_bytes = n_bytes
-        self._path = path
+        self.n_bytes, self._path = n_bytes, path
         self._descriptor: int | None = None
-        # Held while the descriptor is synced or closed, so that neither meets the other.
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while the descriptor is synced or closed
         try:
             with writing(path):
                 is_new = not path.exists()
@@ -71,8 +68,8 @@ class LocalStream:
                 found = os.fstat(self._descriptor).st_size
                 if found < n_bytes:
                     raise DamagedStateError(
-                        f"{path}: the journal says that {n_bytes:,} bytes were written and"
-                        f" {found:,} are there; it was damaged: start over (--overwrite)"
+                        f"{path}: expected at least {n_bytes:,} bytes, as in the journal, found"
+                        f" {found:,}; it was damaged: start over (--overwrite)"
                     )
                 os.ftruncate(self._descriptor, n_bytes)
                 os.lseek(self._descriptor, n_bytes, os.SEEK_SET)
@@ -91,8 +88,7 @@ class LocalStream:
     def sync(self) -> None:
         with self._lock, writing(self._path):
             if self._descriptor is not None:
-                # macOS has no fdatasync.
-                getattr(os, "fdatasync", os.fsync)(self._descriptor)
+                getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has no fdatasync
 
     def close(self) -> None:
         with self._lock:
@@ -102,7 +98,7 @@ class LocalStream:
 
 
 class LocalFiles:
-    """The complete files of a directory, which need not exist."""
+    """Complete files of a directory, which need not exist."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -118,7 +114,7 @@ class LocalFiles:
     def get(self, name: str) -> bytes | None:
         path = self.directory / name
         try:
-            if path.is_fifo():  # reading it would wait for somebody who writes to it
+            if path.is_fifo():  # reading it would block
                 raise OutputError(f"{path}: expected a file, found a pipe; remove it")
             return path.read_bytes()
         except FileNotFoundError:
@@ -145,7 +141,7 @@ class LocalFiles:
 
 
 class LocalStorage(LocalFiles):
-    """A `Storage` in the directory `location`, for the run of this name."""
+    """A `Storage` in the directory `location`, for the run `run`."""
 
     def __init__(self, location: str | os.PathLike[str], run: str) -> None:
         self._location = Path(location)
@@ -156,7 +152,7 @@ class LocalStorage(LocalFiles):
     def __enter__(self) -> Self:
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self._location / LOCK_FILE)
+            self._lock = _acquire_lock(self._location / LOCK_FILE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +204,7 @@ class LocalStorage(LocalFiles):
     ) -> None:
         with writing(self._location, _PUBLISHED_KEPT):
             for name in last:
-                # Without a work file it was published by an interrupted attempt: it is the new one.
+                # Without a work file, an interrupted attempt has published the new one.
                 if (self.directory / name).exists():
                     _remove(self._location / name)
             sync_directory(self._location)
@@ -221,8 +217,8 @@ class LocalStorage(LocalFiles):
                     except FileNotFoundError:
                         if not (self._location / name).exists():
                             raise OutputError(
-                                f"{self._location / name}: was complete, and is now neither there"
-                                f" nor in {self.directory}; start over (--overwrite)"
+                                f"{self._location / name}: was complete, and is missing now, also"
+                                f" in {self.directory}; start over (--overwrite)"
                             ) from None
                 sync_directory(self._location)
 
@@ -259,10 +255,10 @@ class LocalStorage(LocalFiles):
                 sync_directory(self._location)
 
 
-def _locked(path: Path) -> int:
-    """Take the lock of a directory, which the system releases however the process ends."""
+def _acquire_lock(path: Path) -> int:
+    """Lock a directory, and return the descriptor; the system unlocks it with the process."""
     while True:
-        # A link is not followed: the file that it points to would be overwritten.
+        # Do not follow a link, for its target would be overwritten.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
@@ -273,7 +269,7 @@ def _locked(path: Path) -> int:
                     f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
                     " it is done, end it, or choose another directory"
                 ) from None
-            # The previous holder may have removed the file after we opened it; then open it again.
+            # Retry if the previous holder removed the file after it was opened here.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     os.ftruncate(descriptor, 0)

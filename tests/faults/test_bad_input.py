@@ -143,7 +143,7 @@ def test_validation_without_documents(
     options += ["--tokenizer", tokenizer] if tokenizer_is_given else []
     message = refused(capsys, *options)
     assert message.startswith(
-        "val would have no documents: of the 40 in text.txt none falls to it;"
+        "val would have no documents: none of the 40 in text.txt belongs to it;"
     )
     assert all(word in message for word in ("--val)", "--val-fraction", "--separator"))
     assert list(out.iterdir()) == []
@@ -151,7 +151,7 @@ def test_validation_without_documents(
     message = refused(capsys, *options[:4], "--val", tmp_path / "separators")
     assert message.startswith("separators: no document for val: 2 are empty")
     message = refused(capsys, "--train", text, "--out", out, "--val-fraction", "0.999999")
-    assert message.startswith("train would have no documents: of the 40 in text.txt")
+    assert message.startswith("train would have no documents: none of the 40 in text.txt")
 
 
 def test_duplicate_special_tokens(capsys: Any, text: Path, out: Path) -> None:
@@ -387,7 +387,7 @@ def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path
     before = tokenizer.read_bytes()
     message = refused(capsys, "train", text, "--out", tokenizer)
     assert message == (
-        f"{tokenizer}: exists; it was made from something else (vocab_size was 280 and is 32000):"
+        f"{tokenizer}: exists; its inputs were different (vocab_size was 280 and is 32000):"
         " choose another name, or replace it (--overwrite)"
     )
     assert tokenizer.read_bytes() == before

@@ -13,7 +13,7 @@ from run_cases import contents, cut_off
 
 from bpe.errors import CorpusError, TokenbinError
 from preprocess import build, pipeline, storage
-from preprocess.check.inspect import facts, lines
+from preprocess.check.inspect import facts, format_lines
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.report.progress import OutOfTimeError, Progress
@@ -73,7 +73,7 @@ def test_a_run_that_is_refused_for_its_text_says_that_its_work_is_given_up(
     times, text = path.stat(), path.read_bytes()
     path.write_bytes(text[:-20] + b"\xff" * 20)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    given_up = "progress is discarded: the same command would fail in the same way"
+    given_up = "progress is discarded: the same command would fail again"
     # All of a.txt was counted.
     with pytest.raises(CorpusError, match=r"b\.txt: byte [\d,]+: not valid UTF-8"):
         build(**options)
@@ -149,7 +149,7 @@ def test_damage_to_what_a_pass_has_finished_is_found(
         "extend": content + b"x",
     }
     path.write_bytes(changed[how]) if how != "remove" else path.unlink()
-    with pytest.raises(DamagedStateError, match=rf"{name}: was finished .* \(--overwrite\)"):
+    with pytest.raises(DamagedStateError, match=rf"{name}: damaged or missing .* \(--overwrite\)"):
         build(**options, val=options["train"])
     assert not (options["out"] / "train.json").exists()
     build(**options, val=options["train"], overwrite=True)
@@ -177,7 +177,7 @@ def test_inspect_says_how_far_an_unfinished_run_is(
     options: dict[str, Any], stage: str, said: str
 ) -> None:
     cut_off(options, stage, 0 if stage == "merging" else 3)
-    (line,) = lines(facts(options["out"]))
+    (line,) = format_lines(facts(options["out"]))
     assert re.fullmatch(rf".*/\.build\.partial: not finished: {said}", line)
 
 
@@ -207,7 +207,7 @@ def test_entries_that_nobody_writes_are_refused(
     with journal.Journal(work) as wrong:
         for entry in entries:
             wrong.append(entry or first)
-    (line,) = lines(facts(options["out"]))
+    (line,) = format_lines(facts(options["out"]))
     assert "not finished: " in line
     with pytest.raises(JournalError, match=r"--overwrite"):
         build(**options)
@@ -285,7 +285,7 @@ def test_max_minutes(options: dict[str, Any], capsys: Any) -> None:
             said.append(str(error))
     assert len(said) > 1
     assert "encoding train and val" in said[-1]
-    assert "all of it takes about" in said[-1]
+    assert "takes about" in said[-1]
     assert contents(options["out"]) == contents(peace)
 
 
@@ -294,6 +294,6 @@ def test_max_minutes_exits_with_3(options: dict[str, Any], capsys: Any) -> None:
     command += ["--unit-size", "300", "--val", str(options["train"])]
     assert run([*command, "--max-minutes", "0.000001"]) == 3
     said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("tokenbin: the time is over (counting ")
-    assert said[-1].endswith("when the same command runs again")
+    assert said[-1].startswith("tokenbin: time limit reached (counting ")
+    assert said[-1].endswith("if you rerun the same command")
     assert run(command) == 0

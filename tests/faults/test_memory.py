@@ -86,7 +86,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
     with monkeypatch.context() as patch:
         full_after(patch, 0)
         patch.setattr(spill, "write_run", cut_off)
-        patch.setattr(spill, "merged", cut_off)
+        patch.setattr(spill, "merge_runs", cut_off)
         with pytest.raises(faults.CutOff):
             build(out=tmp_path / "out", workers=1, **options)
     assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
@@ -97,7 +97,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 def test_a_damaged_run_is_refused(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged = spill.merged
+    merged = spill.merge_runs
 
     def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
         path = next(storage.directory.glob("run-*"))
@@ -107,9 +107,9 @@ def test_a_damaged_run_is_refused(
         return merged(storage, *arguments)
 
     full_after(monkeypatch, 0)
-    monkeypatch.setattr(spill, "merged", damaged)
+    monkeypatch.setattr(spill, "merge_runs", damaged)
     with pytest.raises(
-        JournalError, match=r"run-.*counts that were written there are damaged or gone"
+        JournalError, match=r"run-.*saved counts are damaged or missing"
     ):
         build(out=tmp_path / "out", **options)
 
@@ -129,7 +129,7 @@ def test_runs_hold_what_one_table_would_hold(
             counts.add(buffer, offsets)
             whole.add(buffer, offsets)
             runs.append(spill.write_run(storage, f"run-{number}", [counts, counts]))
-        found = spill.merged(storage, runs, ("gpt2", ()))
+        found = spill.merge_runs(storage, runs, ("gpt2", ()))
         buffer, places, of_words = found.arrays()
         words = [bytes(buffer[i:j]) for i, j in pairwise(places)]
         assert sorted(zip(words, (of_words // 2).tolist(), strict=True)) == list(whole.items())
@@ -161,13 +161,13 @@ def test_workers_and_units_are_fitted_into_the_limit() -> None:
 
 
 def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
-    with pytest.raises(SettingsError, match=r"300MB is less than the least .* which is 406MB"):
+    with pytest.raises(SettingsError, match=r"300MB is below the minimum .* 406MB or more"):
         encoding("300MB")
     assert encoding("406MB").workers == 1
     with pytest.raises(SettingsError, match="memory_limit: should be a number of bytes"):
         encoding("much")
     large = convert({"vocab_size": 10**6, "memory_limit": "1GB"}, BuildSettings)
-    with pytest.raises(SettingsError, match="which is 1406MB"):
+    with pytest.raises(SettingsError, match="set it to 1406MB or more"):
         fit_to_memory(large)
     # With a tokenizer that is there, none is trained.
     given = convert({"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "406MB"}, BuildSettings)

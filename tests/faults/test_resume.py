@@ -195,7 +195,7 @@ def test_a_disk_that_is_too_small_is_found_before_the_work(
     n_bytes = sum(path.stat().st_size for path in options["train"].iterdir())
     pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
     given = {key: value for key, value in options.items() if key != "vocab_size"}
-    message = r"out: the token files will have about .* free the space or choose another directory"
+    message = r"out: the token files need about .* free the space or choose another directory"
     # Surely too small, whatever the tokenizer will be.
     free = n_bytes // 4
     progress = Progress()

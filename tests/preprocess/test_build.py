@@ -363,7 +363,7 @@ def test_another_tokenizer_is_not_replaced_without_being_asked(
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     for given_path in (None, tokenizer):
-        with pytest.raises(OutputError, match=r"tokenizer\.json: another tokenizer is there"):
+        with pytest.raises(OutputError, match=r"tokenizer\.json: another tokenizer exists"):
             build(
                 train=corpus / "train", val=corpus / "val.txt", out=tmp_path, tokenizer=given_path
             )

@@ -78,11 +78,11 @@ def test_a_column_that_is_no_longer_computed(
     assert open_tokens(tmp_path / "out" / "train.bin").column("mask")[0] == 1
     assert all(finding.sound for finding in verify(tmp_path / "out"))
     (found,) = (each for each in verify(tmp_path / "out", deep=True) if not each.sound)
-    assert "it has the column mask, and none is computed now" in found.text
+    assert "it has no values of the column mask, which the file has" in found.text
     mask = tmp_path / "damaged" / "train.mask"
     mask.write_bytes(bytes(len(mask.read_bytes())))
     found = verify(tmp_path / "damaged", repair=True)[-1]
-    assert "cannot be repaired: the column mask is not one that is computed now" in found.text
+    assert "cannot be repaired: the column mask is not computed any more" in found.text
 
 
 @pytest.mark.parametrize(

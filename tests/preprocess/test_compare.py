@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from bpe import AddedToken, Tokenizer, Vocabulary, WordLevelTokenizer
 from bpe.errors import TokenizerFileError
-from preprocess.check.compare import compare, lines
-from preprocess.check.inspect_tokenizer import facts, out_of_reach
-from preprocess.check.inspect_tokenizer import lines as inspected
+from preprocess.check.compare import compare, format_lines
+from preprocess.check.inspect_tokenizer import describe, find_out_of_reach
+from preprocess.check.inspect_tokenizer import format_lines as inspected
 
 BASE = Vocabulary.from_merges(trained.merges(), ["<|endoftext|>"])
 
@@ -53,7 +53,7 @@ def test_both_get_the_same_text(directory: Path) -> None:
     assert found["same_tokens"] == 257
     assert (first["only_here"], second["only_here"]) == (600, 0)
     assert found["text"]["everything"]
-    assert "tokens for one of the first" in lines(found)[-1]
+    assert "tokens for one of the first" in format_lines(found)[-1]
 
 
 @pytest.mark.parametrize("unit_size", [50, 1 << 20])
@@ -73,7 +73,7 @@ def test_documents_with_the_same_ids(tmp_path: Path, unit_size: int) -> None:
     assert found["text"]["documents"] == 4
     assert found["same_ids"] == sum(same) / 4
     assert 0 < found["same_ids"] < 1
-    assert lines(found)[-1] == f"documents with the same ids: {sum(same) / 4:.2%}"
+    assert format_lines(found)[-1] == f"documents with the same ids: {sum(same) / 4:.2%}"
 
 
 def test_it_stops_after_so_much(directory: Path) -> None:
@@ -82,7 +82,7 @@ def test_it_stops_after_so_much(directory: Path) -> None:
     found = compare(first=path, second=path, **options)
     assert 2900 <= found["text"]["bytes"] < 6000
     assert not found["text"]["everything"]
-    assert any("not all of the text" in line for line in lines(found))
+    assert any("not all of the text" in line for line in format_lines(found))
 
 
 def test_tokenizers_of_any_kind(directory: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_facts_of_a_byte_level_tokenizer() -> None:
     merges = [*BASE.merges, (b"\x00", b"\x00")]
     added = [*BASE.added_tokens, AddedToken("    ", 950, special=False)]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary(tokens, merges, added))
-    said = facts(Path("t.json"), tokenizer)
+    said = describe(Path("t.json"), tokenizer)
     assert said["kind"] == "byte-level BPE"
     assert said["pattern_text"].startswith("'s|'t")
     assert said["out_of_reach"]["never"] == {
@@ -150,9 +150,9 @@ def test_facts_of_a_byte_level_tokenizer() -> None:
         "count": 951 - len(tokenizer.vocab), "first": [[last + 1, 899], [903, 949]],
     }  # fmt: skip
     assert json.loads(json.dumps(said)) == said
-    told = "\n".join(inspected(facts(Path("t.json"), tokenizer)))
-    assert "tokens that no text gives (their own bytes are encoded otherwise): 2, as 'unr" in told
-    assert "tokens that the pattern cuts where they stand alone: none" in told
+    told = "\n".join(inspected(describe(Path("t.json"), tokenizer)))
+    assert "tokens that no text produces (their bytes encode to other ids): 2, as 'unr" in told
+    assert "tokens that the pattern divides as a whole text: none" in told
     assert "added tokens that are not special: 1, as '    '" in told
     assert f"ids without a token: {said['gaps']['count']} ({last + 1} to 899, 903 to 949)" in told
 
@@ -161,7 +161,7 @@ def test_strange_tokens_are_found() -> None:
     words = ["the\u0430", "ひらカナ漢字", "e\u0301", "μg", "=" * 20, "\u3000 ", "\x1b[", "ａb"]
     tokens = {byte: bytes([byte]) for byte in range(256)}
     tokens |= {1000 + i: word.encode() for i, word in enumerate(words)}
-    said = facts(Path("t"), Tokenizer.from_vocabulary(Vocabulary(tokens, [], {})))
+    said = describe(Path("t"), Tokenizer.from_vocabulary(Vocabulary(tokens, [], {})))
     assert said["strange"] == {
         "control characters": {"count": 1, "longest": ["\\x1b["]},
         "runs of white space": {"count": 1, "longest": ["\\u3000 "]},
@@ -174,7 +174,7 @@ def test_strange_tokens_are_found() -> None:
 def test_many_special_tokens_are_not_all_listed() -> None:
     special = [f"<|{number}|>" for number in range(23)]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges([], special))
-    told = "\n".join(inspected(facts(Path("t"), tokenizer)))
+    told = "\n".join(inspected(describe(Path("t"), tokenizer)))
     assert "<|0|> 256, <|1|> 257" in told
     assert "<|19|> 275 and 3 more" in told
 
@@ -185,20 +185,20 @@ RANKS = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"a b": 257,
 def test_what_no_text_gives_with_whole_pretokens_first() -> None:
     tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_ranks(RANKS, {}))
     # "xyz" is a whole pre-token; "a b" is never one.
-    assert out_of_reach(tokenizer).never == [257]
+    assert find_out_of_reach(tokenizer).never == [257]
     assert tokenizer.encode("xyz a b") == [258, 32, 97, 32, 98]
     # Who knows what another regex may look at.
     other = Tokenizer.from_vocabulary(Vocabulary.from_ranks(RANKS, {}), pattern=r"\S+|\s")
-    assert (out_of_reach(other).never, out_of_reach(other).cut) == ([], [257])
+    assert (find_out_of_reach(other).never, find_out_of_reach(other).cut) == ([], [257])
 
 
 def test_what_the_pattern_cuts() -> None:
     merges = [(b"a", b" "), (b"a ", b"b"), (b"x", b"y"), (b"y", b"x")]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(merges))
-    reach = out_of_reach(tokenizer)
+    reach = find_out_of_reach(tokenizer)
     assert ([tokenizer.vocab[i] for i in reach.cut], reach.never) == ([b"a ", b"a b"], [])
     whole = Tokenizer.from_vocabulary(tokenizer.vocabulary, pattern=r"[\s\S]+")
-    assert out_of_reach(whole).cut == []
+    assert find_out_of_reach(whole).cut == []
     assert whole.encode("a b") == [257]
 
 
@@ -219,7 +219,7 @@ def test_no_text_gives_what_no_text_is_said_to_give(data: st.DataObject) -> None
     vocab |= {300 + i: token for i, token in enumerate(extra) if token not in tokens}
     vocabulary = Vocabulary(vocab, merges, {}, ignore_merges=data.draw(st.booleans()))
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
-    reach = out_of_reach(tokenizer)
+    reach = find_out_of_reach(tokenizer)
     texts = ["".join(text) for n in range(1, 5) for text in product("ab é", repeat=n)]
     given_ids = set(tokenizer.encode_batch_to_numpy(texts)[0].tolist())
     assert not given_ids & {*reach.never, *reach.cut}
@@ -243,11 +243,11 @@ def _is_text(token: bytes) -> bool:
 
 def test_facts_of_a_word_level_tokenizer(tmp_path: Path) -> None:
     tokenizer = WordLevelTokenizer(["Hello", "world", "zürich"])
-    said = facts(tmp_path, tokenizer)
+    said = describe(tmp_path, tokenizer)
     assert (said["kind"], said["ordinary_tokens"]) == ("word-level", 3)
     assert said["longest"] == ["zürich", "Hello", "world"]
     assert said["gaps"] == {"count": 0, "first": []}
-    told = inspected(facts(tmp_path, tokenizer))
+    told = inspected(describe(tmp_path, tokenizer))
     assert "word-level, 8 tokens" in told[0]
     assert "  3 ordinary tokens; ids without a token: 0" in told
 

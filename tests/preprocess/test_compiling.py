@@ -28,7 +28,7 @@ from preprocess import cli
 from preprocess.run import compiling
 def killed(pattern):
     return subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-compiling._compiling_process = killed
+compiling._start_child = killed
 code = cli.main(sys.argv[1:])
 try:
     os.waitpid(-1, os.WNOHANG)
@@ -131,8 +131,8 @@ def test_quiet_builds_say_nothing(first: tuple[Path, str], tmp_path: Path) -> No
 def test_a_run_that_fails_ends_the_process_that_compiles() -> None:
     compiler = compiling.KernelCompiler(Progress())
     waiting = [sys.executable, "-c", "input()"]
-    compiler._other = subprocess.Popen(waiting, stdin=subprocess.PIPE)
-    other = compiler._other
+    compiler._child = subprocess.Popen(waiting, stdin=subprocess.PIPE)
+    other = compiler._child
     with pytest.raises(RuntimeError, match="full disk"), compiler:
         raise RuntimeError("full disk")
     assert other.stdin is not None
@@ -145,7 +145,7 @@ def test_the_process_that_compiles_runs_no_file_of_the_current_directory(
 ) -> None:
     (tmp_path / "bpe.py").write_text("open('ran', 'w').close()")
     monkeypatch.chdir(tmp_path)
-    assert compiling._compiling_process("gpt2").wait() == 0
+    assert compiling._start_child("gpt2").wait() == 0
     assert not (tmp_path / "ran").exists()
 
 
@@ -159,12 +159,12 @@ def test_without_another_process_this_one_compiles(
         assert is_kept
         raise OSError("no more processes")
 
-    monkeypatch.setattr(compiling, "_compiling_process", fails)
+    monkeypatch.setattr(compiling, "_start_child", fails)
     monkeypatch.setattr(compile_ahead, "is_kept", lambda: is_kept)
     monkeypatch.setattr(compile_ahead, "encoding_kernels", lambda: {"a kernel": 1.0})
     monkeypatch.setattr(
         compile_ahead, "missing", lambda kernels: kernels if "a kernel" in kernels else {}
     )
     with compiling.KernelCompiler(Progress()) as compiler:
-        compiler.training("gpt2", encodes=True)
-        assert compiler._other is None
+        compiler.compile_training("gpt2", encodes=True)
+        assert compiler._child is None

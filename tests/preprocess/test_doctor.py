@@ -35,7 +35,7 @@ def test_a_machine_that_is_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [line[9:].partition(":")[0] for line in lines] == NAMES
     assert all(line.startswith("ok ") for line in lines)
     assert "can be written (it does not exist yet)" in lines[4]
-    assert "one just trained gives every byte back" in lines[6]
+    assert "a new one decodes to the same bytes" in lines[6]
     assert os.listdir(tmp_path) == []
 
 
@@ -45,7 +45,7 @@ def test_what_is_in_the_directory_is_tried(tmp_path: Path) -> None:
     (tmp_path / ".build.partial").mkdir()
     checks = {check.name: check for check in doctor.run_doctor(tmp_path)}
     assert all(check.fit for check in checks.values())
-    assert f"{tmp_path / 'tokenizer.json'} gives every byte back" in checks["tokenizer"].text
+    assert f"{tmp_path / 'tokenizer.json'} decodes to the same bytes" in checks["tokenizer"].text
     assert checks["output directory"].text.endswith("; unfinished: .build.partial")
 
 
@@ -97,15 +97,15 @@ def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr("bpe.Tokenizer.decode", changing)
         check = one("tokenizer", tmp_path)
     assert not check.fit
-    assert check.text.startswith(f"{path}: does not give back what it encoded")
-    assert "save it again from where it came from, or train one" in check.text
+    assert check.text.startswith(f"{path}: does not decode its ids to the same text")
+    assert "save it again from its origin, or train one" in check.text
     data = json.loads(path.read_text())
     data["normalizer"] = {"type": "NFKC"}
     path.write_text(json.dumps(data))
     monkeypatch.setattr(doctor, "_TEXT", "\ufb01ne")
     check = one("tokenizer", tmp_path)
     assert check.fit
-    assert check.text.startswith(f"{path} changes text before it encodes it")
+    assert check.text.startswith(f"{path} changes text before encoding it")
 
 
 def test_whoever_is_at_work_is_named(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_disk_that_gives_something_else_back(
     )
     check = one("output directory", tmp_path)
     assert not check.fit
-    assert "is not what is read from a mapped file; choose a directory on another" in check.text
+    assert "a mapped file has other content than was written; choose a directory" in check.text
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ class _Cuda:
     [
         (_Cuda(False), 1000, True, "none that PyTorch sees; building needs none"),
         (_Cuda(True), 1000, True, "2 x GPU, 80.0 GB of memory, 60.0 GB of it free"),
-        (_Cuda(True), 999, False, "GPU adds a thousand ones up to 999; take another one"),
+        (_Cuda(True), 999, False, "GPU computes 999 as the sum of 1000 ones; use another"),
         (_Cuda(True, "driver\ntoo old"), 0, False, "cannot use it (driver too old); building"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from bpe.errors import TokenizerFileError
 from preprocess import build
-from preprocess.check.inspect import decode_range, facts, how_far, lines
+from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.dataset.columns import TokenFileError
 from preprocess.run.journal import Journal
 from preprocess.storage import LocalStorage
@@ -47,7 +47,7 @@ def test_a_part_is_decoded(data: Path) -> None:
 def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.docs", "train.json"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
-    with pytest.raises(TokenizerFileError, match=r"no tokenizer\.json beside it"):
+    with pytest.raises(TokenizerFileError, match=r"no tokenizer\.json in its directory"):
         list(decode_range(tmp_path / "train.bin"))
     (tmp_path / "text").write_text("other " * 50)
     build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=260)
@@ -56,7 +56,7 @@ def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_directory_is_described(data: Path) -> None:
-    text = "\n".join(lines(facts(data)))
+    text = "\n".join(format_lines(facts(data)))
     assert "tokenizer.json: byte-level BPE, 280 tokens (23 merges), special: <|endoftext|>" in text
     assert "30 documents" in text
     assert "sources: text.txt" in text
@@ -66,43 +66,43 @@ def test_a_directory_is_described(data: Path) -> None:
 
 @pytest.mark.parametrize("name", ["train.bin", "train.json", "val.bin"])
 def test_a_token_file_is_described(data: Path, name: str) -> None:
-    said = lines(facts(data / name))
+    said = format_lines(facts(data / name))
     assert said[0].endswith("30 documents")
     assert any("of which" in line and "occur" in line for line in said)
 
 
 def test_a_tokenizer_is_described(data: Path) -> None:
-    said = lines(facts(data / "tokenizer.json"))
+    said = format_lines(facts(data / "tokenizer.json"))
     assert any("pattern gpt2, Unicode 16.0.0" in line for line in said)
 
 
 def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
     (tmp_path / ".build.partial").mkdir()
     work = tmp_path / ".build.partial"
-    assert lines(facts(tmp_path)) == [f"{work}: not finished: nothing was done yet"]
+    assert format_lines(facts(tmp_path)) == [f"{work}: not finished: no progress yet"]
     (work / "journal.jsonl").write_bytes(b"{}\n{}\n")
-    assert "journal.jsonl: line 1 is damaged" in lines(facts(tmp_path))[0]
+    assert "journal.jsonl: line 1 is damaged" in format_lines(facts(tmp_path))[0]
 
 
 def test_a_token_file_without_its_tokenizer_has_no_sample(data: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.docs", "train.json"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
-    assert any("no sample" in line for line in lines(facts(tmp_path / "train.bin")))
+    assert any("no sample" in line for line in format_lines(facts(tmp_path / "train.bin")))
 
 
 def test_anything_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="no such file or directory"):
-        lines(facts(tmp_path / "none.bin"))
+        format_lines(facts(tmp_path / "none.bin"))
     with pytest.raises(TokenFileError, match="no tokenizer and no token file"):
-        lines(facts(tmp_path))
+        format_lines(facts(tmp_path))
     (tmp_path / "text.txt").write_text("text")
     with pytest.raises(TokenFileError, match="is expected"):
-        lines(facts(tmp_path / "text.txt"))
+        format_lines(facts(tmp_path / "text.txt"))
 
 
 def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
     work = tmp_path / ".build.partial"
-    assert how_far(tmp_path, "build") == {"path": str(work), "text": "nothing was done yet"}
+    assert how_far(tmp_path, "build") == {"path": str(work), "text": "no progress yet"}
     files = [["a.txt", 600, None], ["b.txt", 400, None]]
     begun = {"kind": "begun", "made_from": {"sources": {"train": files}}}
     counted = {"kind": "counted", "source": 1, "bytes": 750, "seconds": 3.0}

@@ -18,7 +18,7 @@ from written import token_file
 from bpe import Tokenizer, WordLevelTokenizer
 from preprocess import build, open_tokens
 from preprocess.check import quality
-from preprocess.check.inspect import facts, lines
+from preprocess.check.inspect import facts, format_lines
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
@@ -58,8 +58,8 @@ def written(directory: Path, documents: list[list[int]], vocab_size: int, begin:
 
 
 def test_a_directory_is_judged(data: Path) -> None:
-    text = "\n".join(lines(facts(data)))
-    assert "val in train: 2 of 3 validation documents are in train as well" in text
+    text = "\n".join(format_lines(facts(data)))
+    assert "val in train: 2 of 3 validation documents are in train, too" in text
     assert "empty documents: 0; copies of other documents: 1 (20.0 %)" in text
     assert "text that spells special tokens: '<|pad|>' 1 times" in text
     assert text.count("replacement characters U+FFFD: 1") == 2
@@ -98,7 +98,7 @@ def test_parts_of_any_size_say_the_same(
     assert facts(data) == expected
     file = open_tokens(data / "train.bin")
     counts = np.bincount(file.tokens, minlength=265)
-    assert quality.occurrences(file).tolist() == counts.tolist()
+    assert quality.count_ids(file).tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
@@ -118,11 +118,11 @@ def test_copies_and_lengths(
         train = written(root / "a", [[*document, 3] for document in documents], 4)
         val = written(root / "b", [[*document, 3] for document in others], 4)
         hashes = quality.document_hashes(train)
-        assert quality.copies(hashes) == len(documents) - len(set(map(tuple, documents)))
-        assert quality.shared(quality.document_hashes(val), hashes) == sum(
+        assert quality.count_copies(hashes) == len(documents) - len(set(map(tuple, documents)))
+        assert quality.count_shared(quality.document_hashes(val), hashes) == sum(
             document in documents for document in others
         )
-        found = quality.facts(train, None)
+        found = quality.describe(train, None)
         assert found["empty_documents"] == documents.count([])
         if documents:
             lengths = [len(document) + 1 for document in documents]
@@ -136,19 +136,19 @@ def test_copies_and_lengths(
 
 def test_a_document_of_special_tokens_is_empty(tmp_path: Path) -> None:
     file = written(tmp_path, [[8, 9], [8, 1, 9], [8, 9]], 10, begin=8)
-    found = quality.facts(file, None)
+    found = quality.describe(file, None)
     assert found["empty_documents"] == 2
     assert found["tokens_per_document"]["percentiles"]["100"] == 3
 
 
 def test_no_documents(tmp_path: Path) -> None:
     file = written(tmp_path, [], 4)
-    found = quality.facts(file, None)
+    found = quality.describe(file, None)
     assert (found["tokens"], found["empty_documents"], found["tokens_per_document"]) == (0, 0, None)
-    assert quality.copies(quality.document_hashes(file)) == 0
-    assert quality.lines(found | {"no_tokenizer": "why"})[4:] == [
+    assert quality.count_copies(quality.document_hashes(file)) == 0
+    assert quality.format_lines(found | {"no_tokenizer": "why"})[4:] == [
         "  empty documents: 0",
-        "  no sample, for its tokenizer is not beside it: why",
+        "  no samples, for lack of its tokenizer: why",
     ]
 
 
@@ -206,7 +206,7 @@ def test_the_vocabulary_is_judged(data: Path) -> None:
     tokenizer = Tokenizer.from_file(data / "tokenizer.json")
     counts = np.zeros(265, np.int64)
     counts[[ord("a"), ord("b"), ord("c"), 256, 263]] = [1, 3, 3, 6, 100]
-    found = quality.of_vocabulary(counts, tokenizer)
+    found = quality.describe_vocabulary(counts, tokenizer)
     spelled = tokenizer.vocab[256].decode()
     most = [(each["token"], each["count"]) for each in found["most_frequent"]]
     assert most == [(spelled, 6), ("b", 3), ("c", 3), ("a", 1)]
@@ -236,7 +236,7 @@ def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
     found = facts(tmp_path / "data" / "train.bin")
     assert found["look_alikes"] is found["replacement_characters"] is None
     assert found["vocabulary"]["most_frequent"][0]["count"] == 2
-    assert any("not looked for" in line for line in quality.lines(found))
+    assert any("not counted" in line for line in quality.format_lines(found))
 
 
 def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Pa
     build(train=tmp_path / "text", val=tmp_path / "text", out=other, vocab_size=260)
     for suffix in ("bin", "docs", "json"):
         shutil.copy(other / f"val.{suffix}", tmp_path / "data" / f"val.{suffix}")
-    text = "\n".join(lines(facts(tmp_path / "data")))
+    text = "\n".join(format_lines(facts(tmp_path / "data")))
     assert "val in train: not compared, for they were built with different tokenizers" in text
-    assert "no sample, for its tokenizer is not beside it" in text
+    assert "no samples, for lack of its tokenizer" in text
 
 
 def damaged(data: Path, to: Path, name: str, place: int, value: int, dtype: str) -> TokenFile:
@@ -263,10 +263,10 @@ def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None
     file = damaged(data, tmp_path / "data", "train.bin", 9, 999, "<u2")
     message = (
         f"{file.path}: token 9 should be an id of 0 to 264 and is 999; the file is damaged:"
-        f" 'tokenbin verify {file.path}' says where"
+        f" 'tokenbin verify {file.path}' reports where"
     )
     with pytest.raises(TokenFileError, match=re.escape(message)):
-        lines(facts(tmp_path / "data"))
+        format_lines(facts(tmp_path / "data"))
 
 
 @pytest.mark.parametrize("value", [0, 3, 10**6, 2**64 - 1])
@@ -274,10 +274,10 @@ def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> No
     file = damaged(data, tmp_path / "data", "train.docs", 1, value, "<u8")
     first = int(file.document_ends[0])
     message = (
-        f"{file.path}: document 1 should end behind token {first} and at most at {len(file)}, and"
+        f"{file.path}: document 1 should end after {first} and at {len(file)} at most, and"
         f" ends at {value:,}; the file is damaged: 'tokenbin verify"
     )
-    for judge in (quality.document_hashes, lambda file: quality.facts(file, None)):
+    for judge in (quality.document_hashes, lambda file: quality.describe(file, None)):
         with pytest.raises(TokenFileError, match=re.escape(message)):
             judge(file)
 
@@ -330,11 +330,11 @@ def test_shards_are_judged_as_one_file(
     monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", 5)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(data / "train.bin")
     assert found["shards"] > 2
-    assert f", {found['shards']} shards" in lines(facts(tmp_path / "data" / "train.json"))[0]
+    assert f", {found['shards']} shards" in format_lines(facts(tmp_path / "data" / "train.json"))[0]
     assert {**found, "path": whole["path"], "shards": 0} == whole
     if not split:
         # An end may not stand behind the shard that it is in, nor where the one before it does.
         ends = np.fromfile(tmp_path / "data" / "train_00001.docs", "<u8")
         (ends + np.uint64(1)).tofile(tmp_path / "data" / "train_00001.docs")
-        with pytest.raises(TokenFileError, match=r"should end behind token .* and at most at"):
+        with pytest.raises(TokenFileError, match=r"should end after .* and at .* at most"):
             facts(tmp_path / "data" / "train.json")

@@ -16,7 +16,7 @@ import pytest
 
 import preprocess
 from preprocess.cli import COMMANDS, run
-from preprocess.run.fingerprint import made_from
+from preprocess.run.fingerprint import record_inputs
 from preprocess.settings import schema
 from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
@@ -173,8 +173,8 @@ OTHER = {
 @pytest.mark.parametrize("name", OTHER)
 def test_a_record_has_what_changes_the_result(name: str) -> None:
     given = {"shard_tokens": 5} if name == "split_documents" else {}
-    before = made_from("build", convert(given, BuildSettings), {}, None)
-    now = made_from("build", convert(given | {name: OTHER[name]}, BuildSettings), {}, None)
+    before = record_inputs("build", convert(given, BuildSettings), {}, None)
+    now = record_inputs("build", convert(given | {name: OTHER[name]}, BuildSettings), {}, None)
     option = options_of(BuildSettings)[name]
     assert (before != now) == (option.changes_result and not option.is_location)
 

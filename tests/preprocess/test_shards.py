@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preprocess import build, get_batch, open_tokens
-from preprocess.check.inspect import decode_range, facts, lines
+from preprocess.check.inspect import decode_range, facts, format_lines
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
@@ -212,7 +212,7 @@ def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> No
         ]
         assert pieces[0] == pieces[1]
     said = {
-        each: [line.replace(str(root / each), "") for line in lines(facts(root / each))]
+        each: [line.replace(str(root / each), "") for line in format_lines(facts(root / each))]
         for each in ("whole", divided)
     }
     assert len(said["whole"]) == len(said[divided])

@@ -131,13 +131,13 @@ def test_a_pickled_file_that_changed_is_refused(built: Path) -> None:
     wanted = _manifest_digest(open_tokens(built).manifest)
     write(built.parent, [5, 299], [2])
     found = _manifest_digest(open_tokens(built).manifest)
-    message = rf"train\.bin: was built again .*: expected .*{wanted}, found {found}; open it anew"
+    message = rf"train\.bin: was rebuilt .*: expected .*{wanted}, found {found}; open it again"
     with pytest.raises(TokenFileError, match=message):
         pickle.loads(pickled)
     write(built.parent, GOLDEN_IDS, GOLDEN_ENDS)
     assert pickle.loads(pickled).tokens.tolist() == GOLDEN_IDS
     built.write_bytes(GOLDEN_BIN[:-2])
-    with pytest.raises(TokenFileError, match=r"train\.bin: 14 bytes are expected .* 12 were found"):
+    with pytest.raises(TokenFileError, match=r"train\.bin: expected 14 bytes .*, found 12"):
         pickle.loads(pickled)
     built.with_suffix(".json").unlink()
     built.unlink()
@@ -288,8 +288,8 @@ def test_tokenizer_is_compared(built: Path) -> None:
         ({"bin_digests": [1]}, r"\"bin_digests\" should be a list of digests"),
         ({"bin_digests": []}, r"\"bin_digests\" should have 1 entries and has 0"),
         ({"docs_digests": ["", ""]}, r"\"docs_digests\" should have 1 entries and has 2"),
-        ({"n_tokens": 8}, r"train\.bin: 16 bytes are expected \(8 tokens of uint16, .* 14 were"),
-        ({"n_documents": 1}, r"train\.docs: 8 bytes are expected \(1 documents of uint64.* 24"),
+        ({"n_tokens": 8}, r"train\.bin: expected 16 bytes \(8 tokens of uint16 .*, found 14"),
+        ({"n_documents": 1}, r"train\.docs: expected 8 bytes \(1 documents of uint64 .* 24"),
     ],
 )
 def test_manifest_that_is_not_right(built: Path, changes: dict[str, Any], message: str) -> None:
@@ -326,7 +326,7 @@ def test_manifest_that_is_none(built: Path, content: bytes, message: str) -> Non
 @pytest.mark.parametrize("n_bytes", [0, 13, 15, 28])
 def test_size_that_is_not_the_manifests(built: Path, n_bytes: int) -> None:
     os.truncate(built, n_bytes)
-    message = rf"train\.bin: 14 bytes are expected \(7 tokens of uint16.*{n_bytes} were found"
+    message = rf"train\.bin: expected 14 bytes \(7 tokens of uint16.*, found {n_bytes}"
     with pytest.raises(TokenFileError, match=message):
         open_tokens(built)
 
@@ -364,11 +364,11 @@ def test_path_of_something_else(tmp_path: Path) -> None:
         ([3, 301], [2], r"train\.bin: token 8 would have the id 301, .* has the ids 0 to 300"),
         ([3, 2, -1], [3], r"train\.bin: token 9 would have the id -1"),
         ([65_536 + 3], [1], r"would have the id 65539"),
-        ([3, 4], [0], r"document ends should rise from at least 1 to at most 2"),
-        ([3, 4], [3], r"document ends should rise from at least 1 to at most 2"),
-        ([3, 4], [1, 1], r"document ends should rise"),
-        ([3, 4], [2, 1], r"document ends should rise"),
-        ([], [1], r"document ends should rise from at least 1 to at most 0"),
+        ([3, 4], [0], r"document ends should ascend strictly from at least 1 to at most 2"),
+        ([3, 4], [3], r"document ends should ascend strictly from at least 1 to at most 2"),
+        ([3, 4], [1, 1], r"document ends should ascend"),
+        ([3, 4], [2, 1], r"document ends should ascend"),
+        ([], [1], r"document ends should ascend strictly from at least 1 to at most 0"),
     ],
 )
 def test_ids_and_ends_are_checked_before_anything_is_written(
@@ -386,7 +386,7 @@ def test_ids_and_ends_are_checked_before_anything_is_written(
 def test_last_document_needs_an_end(tmp_path: Path) -> None:
     with written.token_file(tmp_path, "train", vocab_size=301) as writer:
         writer.append(np.array([1, 299, 2], np.uint32), np.array([2]))
-        with pytest.raises(TokenFileError, match=r"train\.bin: 1 ids stand behind the last"):
+        with pytest.raises(TokenFileError, match=r"train\.bin: 1 ids follow the last document end"):
             writer.finish(end_of_text_id=299, **FIELDS)
         writer.append(np.array([299]), np.array([1]))
         writer.finish(end_of_text_id=299, **FIELDS)

@@ -19,7 +19,7 @@ from torture import contents
 from verify_cases import damages, flip
 
 from preprocess import build
-from preprocess.check.inspect import facts, lines
+from preprocess.check.inspect import facts, format_lines
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -74,7 +74,7 @@ def test_every_write_of_a_repair_fails_in_turn(
         assert not damages(verify(data, repair=True))
         assert path.read_bytes() == sound
     assert number > 5
-    assert any("what was rebuilt before is kept" in message for message in messages)
+    assert any("blocks rebuilt so far are kept" in message for message in messages)
 
 
 def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     assert any("cannot be repaired: its source 0.txt had" in line for line in found)
     (copy / "stats.json").unlink()
     found = damages(verify(copy / "train.bin", repair=True))
-    assert any("cannot be repaired: no stats.json beside it" in line for line in found)
+    assert any("cannot be repaired: no stats.json in its" in line for line in found)
 
 
 def test_an_empty_name_of_a_tokenizer_is_not_taken_for_none(built: Path) -> None:
@@ -202,7 +202,7 @@ def copied(built: Path, root: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
     return root / "data", options
 
 
-AGAIN = "run the command that made it again, with --overwrite"
+AGAIN = "rerun the command that wrote it, with --overwrite"
 
 
 @pytest.mark.parametrize("how", ["flip", "empty"])
@@ -215,12 +215,12 @@ def test_a_manifest_that_cannot_be_proven_is_not_made_up(
     before = (data / "train.json").read_bytes()
     if why == "another text":
         options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
-        message = "the sources and the tokenizer give another one now than stats.json tells of"
+        message = "rebuilt from the sources and the tokenizer, it lacks the digest in stats.json"
     else:
         (data / "stats.json").unlink()
-        message = "no stats.json beside it says how it was made"
+        message = "no stats.json in its directory describes it"
     found = damages(verify(data / "train.bin", repair=True))
-    advice = f"; put a copy of it in its place, or remove train.json and {AGAIN}"
+    advice = f"; restore a copy of it, or remove train.json and {AGAIN}"
     assert found[0].endswith(f"train.json: cannot be repaired: {message}{advice}")
     assert (data / "train.json").read_bytes() == before
     # What it says to do helps.
@@ -267,8 +267,8 @@ def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
     options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
     found = damages(verify(data / "train.bin", repair=True))
     assert re.search(
-        r"tokenizer\.json: cannot be repaired: what it was made from gives another one now"
-        rf" \([0-9a-f]{{16}}\.\.\.\); put a copy of it in its place, or {AGAIN}",
+        r"tokenizer\.json: cannot be repaired: its inputs give another one now"
+        rf" \([0-9a-f]{{16}}\.\.\.\); restore a copy of it, or {AGAIN}",
         found[0],
     )
     assert (data / "tokenizer.json").read_bytes() == before
@@ -283,14 +283,14 @@ def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
     tokenizer.write_bytes((built / "tokenizer.json").read_bytes()[:-40])
     encode(paths=built.parent / "text", out=tmp_path / "x.bin", tokenizer=built / "tokenizer.json")
     found = damages(verify(tmp_path, repair=True))
-    assert "tokenizer.json: cannot be repaired: it was not made here, but given (" in found[0]
+    assert "tokenizer.json: cannot be repaired: it was not trained here, but given (" in found[0]
 
 
 def test_without_tokenizer_and_manifest_nothing_is_proven(data: Path) -> None:
     (data / "train.json").unlink()
     (data / "tokenizer.json").unlink()
     found = damages(verify(data / "train.bin", repair=True))
-    assert "train.json: cannot be repaired: tokenizer.json is damaged or gone, too; put" in found[0]
+    assert "train.json: cannot be repaired: tokenizer.json is damaged or missing, too" in found[0]
 
 
 def test_the_tokenizer_of_another_token_file_is_left_alone(built: Path, tmp_path: Path) -> None:
@@ -357,9 +357,9 @@ def test_what_a_killed_repair_left_is_said_and_cleared_away(
             verify(data, repair=True)
     work = data / "..repair.partial"
     assert {"journal.jsonl", "tokenizer.json"} <= {path.name for path in work.iterdir()}
-    said = f"{work}: not finished: a repair; the next one clears it away (verify --repair)"
+    said = f"{work}: not finished: a repair; the next one removes it (verify --repair)"
     (data / "tokenizer.json").write_bytes(before["tokenizer.json"])
-    assert said in lines(facts(data))
+    assert said in format_lines(facts(data))
     assert not damages(verify(data, repair=True))
     assert contents(data) == before
     assert not work.exists()
@@ -373,7 +373,7 @@ def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
     build(**given, val_fraction=0, overwrite=True)
     assert not damages(verify(tmp_path))
     (found,) = damages(verify(tmp_path, deep=True))
-    assert "val.bin: not compared with its sources: no stats.json beside it" in found
+    assert "val.bin: not compared with its sources: no stats.json in its directory" in found
 
 
 def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_path: Path) -> None:
@@ -388,8 +388,8 @@ def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_pa
     assert contents(data) == before
     (data / "train.json").unlink()
     found = damages(verify(data, repair=True))
-    both = "stats.json and train_stats.json both tell how it was made, and which came last is not"
-    assert f"train.json: cannot be repaired: {both} known; put a copy of it" in found[0]
+    both = "stats.json and train_stats.json both describe it, and neither has the digest of its"
+    assert f"train.json: cannot be repaired: {both} manifest; restore a copy of it" in found[0]
     assert contents(data) == {name: before[name] for name in before if name != "train.json"}
 
 
@@ -411,12 +411,12 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     monkeypatch.setattr(Path, "read_bytes", failing)
     findings = verify(data)
     assert damages(findings) == [
-        f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; see to the disk and"
-        " its permissions"
+        f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; check the disk and"
+        " permissions"
     ]
     assert sum(finding.path.stem == "val" for finding in findings) == 8
     unread = (
-        "no stats.json beside it says how it was made (a_stats.json, stats.json: cannot be read"
+        "no stats.json in its directory describes it (a_stats.json, stats.json: cannot be read"
     )
     assert any(unread in finding.text for finding in findings)
     assert run(["verify", str(data)]) == 1

@@ -40,7 +40,7 @@ from bpe.errors import TokenbinError
 from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, open_tokens
-from preprocess.check.inspect import decode_range, facts, lines
+from preprocess.check.inspect import decode_range, facts, format_lines
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import BLOCK_BYTES
 from preprocess.dataset.manifest import Manifest
@@ -273,7 +273,7 @@ def _with_content(path: Path, content: bytes, ground: Ground, is_damage: bool = 
         bin_path = path.with_suffix(".bin")
         reads_or_refuses(lambda: open_tokens(bin_path).document_ends)
         reads_or_refuses(lambda: facts(ground.small))
-        reads_or_refuses(lambda: lines(facts(bin_path)))
+        reads_or_refuses(lambda: format_lines(facts(bin_path)))
         reads_or_refuses(lambda: sum(map(len, decode_range(bin_path))))
     finally:
         path.write_bytes(ground.sound[path.name])
@@ -298,7 +298,7 @@ def journal_file(data: st.DataObject, ground: Ground) -> None:
     (out / ".build.partial").mkdir(parents=True)
     for name, each in (work | {JOURNAL_FILE: odd}).items():
         (out / ".build.partial" / name).write_bytes(each)
-    reads_or_refuses(lambda: lines(facts(out)))
+    reads_or_refuses(lambda: format_lines(facts(out)))
     # An entry that has the right check was written by us, and is believed.
     if not is_forged:
         if not reads_or_refuses(lambda: build(**ground.options, out=out)):
