@@ -36,7 +36,7 @@ WINDOW = 65536  # bytes of such a pre-token that are merged together
 OVERLAP = 1024  # the next window begins at a token that begins in so many of the last bytes
 _NO_ENTRY = np.uint32(0x7FFFFFFF)
 _UNORDERED = np.uint32(0x80000000)  # a bit of the last entry of a bucket
-_ROOT = 3  # so the children of 3 are 4 to 7, those of 4 are 8 to 11, and so on
+_ROOT = 3  # the children of 3 are 4 to 7, of 4 are 8 to 11: four, which share a cache line
 # In a row of `Scratch.rows`, for the symbol at each position: its id, the rank of the pair that it
 # begins, and the positions of the next symbol and of the one before.
 _SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
@@ -44,7 +44,7 @@ _SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
 
 @kernel
 def lay_out(tables, rows, buffer, start, n):
-    """Fill `rows` for the bytes `buffer[start : start + n]`, each of which is a symbol."""
+    """Fill `rows`, one symbol for each of n bytes: b"ab" -> a, b; the rank of (a, b), NO_RANK."""
     for i in range(n):
         row = 4 * i
         byte, rank = np.int64(buffer[start + i]), NO_RANK
@@ -59,9 +59,9 @@ def lay_out(tables, rows, buffer, start, n):
 
 @kernel
 def merge_at(tables, rows, n, at):
-    """Merge the pair at position `at`.
+    """Merge the pair at `at`; return the position before it, and the ranks of the two new pairs.
 
-    Returns the position before it, and the ranks of the new pairs: the one there, the one at `at`.
+    Example: merging (a, b) at 1 of x a b y -> 0, the ranks of (x, ab) and of (ab, y).
     """
     row = 4 * at
     right = np.int64(rows[row + _FOLLOWING])
@@ -85,7 +85,7 @@ def merge_at(tables, rows, n, at):
 
 @kernel
 def read_rows(rows, n, ids, n_ids):
-    """Append the ids of the symbols that are left. Returns the number of ids now."""
+    """Append the ids of the remaining symbols; return the number of ids: ab c after 5 ids -> 7."""
     at = 0
     while at < n:
         ids[n_ids] = rows[4 * at + _SYMBOL]
@@ -96,7 +96,7 @@ def read_rows(rows, n, ids, n_ids):
 
 @kernel
 def merge_heap(tables, scratch, buffer, start, stop):
-    """Merge `buffer[start:stop]` in O(n log n) time; `scratch.rows` has the symbols that are left.
+    """Merge `buffer[start:stop]` in O(n log n) time: a b a b with merge (a, b) -> ab ab in `rows`.
 
     The heap holds `rank << 32 | position`; an entry whose pair has changed since is dropped. There
     are n - 1 at first, and each of n - 1 merges takes one out and puts at most two in.
@@ -121,7 +121,7 @@ def merge_heap(tables, scratch, buffer, start, stop):
 def merge_blocks(tables, scratch, buffer, start, stop):
     """Merge at most BLOCKED bytes as `merge_heap` does, by the smallest rank of every 16 places.
 
-    A merge changes three places, whose blocks are searched again.
+    A merge, as of (a, b) in x a b y, changes three places, whose blocks are searched again.
     """
     n = stop - start
     rows, packed, least = scratch.rows, scratch.packed, scratch.least
@@ -155,9 +155,9 @@ def merge_blocks(tables, scratch, buffer, start, stop):
 def merge_bucketed(tables, scratch, buffer, start, stop):
     """Merge at most MAX_BUCKETED bytes as `merge_heap` does, in the order of ranks.
 
-    New pairs are appended to the bucket of their rank: most come in order of position, and a bucket
-    that is not in order is sorted by the heap when its rank is reached. There new pairs go, too,
-    whose rank was reached already, as with some vocabularies of tiktoken.
+    Example: ranks 7, 3, 7 -> bucket 3 has place 1, bucket 7 has 0 and 2. A bucket out of order is
+    sorted by the heap when reached. New pairs of ranks reached before, as with some vocabularies of
+    tiktoken, go to the heap, too.
     """
     n = stop - start
     rows, heap, buckets, entries = scratch.rows, scratch.heap, scratch.buckets, scratch.entries
@@ -201,12 +201,11 @@ def merge_bucketed(tables, scratch, buffer, start, stop):
 def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, overlap, bucketed):
     """Merge a long pre-token window by window, in linear time, and append its ids.
 
-    The bytes of two neighbouring tokens of a text alone become these two tokens: nothing was merged
-    across their ends. And tokens of which this holds for any two neighbours are those of the whole
-    text: the first merge that differed would cross the end between two of them, and it would have
-    come up for these two alone. So where two windows have a token in common, the tokens of both are
-    all up to it from the first and all after it from the second. (The encoder of GitHub's `bpe`
-    crate, rust-gems, rests on this, too.)
+    Example: tokens ab cd ef of a window, cd ef gh of the next, which share cd -> ab cd ef gh. No
+    merge crosses the boundary of two tokens that are the encoding of their bytes alone. If that
+    holds for any two neighbours, they are the tokens of the whole text: the first merge to differ
+    would cross such a boundary. So up to a common token those of the first window count, then those
+    of the second. (The encoder of GitHub's `bpe` crate, rust-gems, rests on this, too.)
 
     Args:
         window: Bytes that are merged together, at most BLOCKED, or WINDOW if `bucketed`.
@@ -214,8 +213,7 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
             of the one before it; less than `window`, at most OVERLAP.
         bucketed: Whether `merge_bucketed` merges them, or `merge_blocks`.
 
-    Returns the number of ids now; -1 if two windows have no token in common, or no token begins in
-    the last `overlap` bytes of a window.
+    Returns the number of ids now; -1 if two windows share no token, or none begins in `overlap`.
     """
     rows, begins = scratch.rows, scratch.begins
     # Where the tokens of the last window that this one may share begin, and where the last of them
@@ -264,7 +262,7 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
 
 @kernel
 def _append(buckets, entries, n_entries, rank, at):
-    """Append a position to the bucket of a rank, if there is a rank. Returns how many there are."""
+    """Append a position to its rank's bucket; return the number of entries: 4 -> 5, NO_RANK 4."""
     if rank == NO_RANK:
         return n_entries
     place = 2 * np.int64(rank)
@@ -285,7 +283,7 @@ def _append(buckets, entries, n_entries, rank, at):
 
 @kernel
 def _push(heap, size, rank, position):
-    """Add an entry to the heap, if there is a rank. Returns how many there are now."""
+    """Add `rank << 32 | position` to the heap, unless NO_RANK; return the size: 2 entries -> 3."""
     if rank == NO_RANK:
         return size
     _sift_up(heap, size + _ROOT, (np.uint64(rank) << np.uint64(32)) | np.uint64(position))
@@ -294,7 +292,7 @@ def _push(heap, size, rank, position):
 
 @kernel
 def _pop(heap, size):
-    """Take out the smallest entry. A node has four children, which share a cache line."""
+    """Remove the smallest entry, at _ROOT, and return how many remain: 2 5 9 -> 5 9, and 2."""
     size -= 1
     stop = size + _ROOT
     at = _ROOT
@@ -315,7 +313,7 @@ def _pop(heap, size):
 
 @kernel
 def _sift_up(heap, at, entry):
-    """Put an entry into the gap `at`, or above it, under the first parent that is smaller."""
+    """Put an entry into the gap `at`, moving larger parents down: 2 below 5 -> 2 above 5."""
     while at > _ROOT:
         parent = (at >> 2) + 2
         if heap[parent] <= entry:
@@ -327,7 +325,7 @@ def _sift_up(heap, at, entry):
 
 @kernel
 def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Append the ids of one pre-token, merged. Returns the number of ids now."""
+    """Append the ids of a pre-token; return the number of ids: a b, merge (a, b) -> ab, 1 more."""
     always_inline()
     known = whole_token(tables, buffer, start, stop)
     if known >= 0:
@@ -340,7 +338,7 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
 
 @kernel
 def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
-    """`merge_pretoken` for more than MAX_SHORT bytes."""
+    """Merge more than MAX_SHORT bytes as `merge_pretoken` does: 50 x ab, merge (a, b) -> 50 ids."""
     noinline_cold()
     n = stop - start
     if n <= 3 * MAX_SHORT and begins_beyond_ascii(buffer, start, stop):

@@ -58,21 +58,21 @@ class PretokenCache(NamedTuple):
 
 @kernel
 def hash_key(low, high):
-    """A hash of a 16-byte key; all of its bits are well mixed."""
+    """Return a well mixed hash of a 16-byte key: (0x9E3779B97F4A7C15, any) -> 0."""
     low, high = low ^ np.uint64(0x9E3779B97F4A7C15), high ^ np.uint64(0xC2B2AE3D27D4EB4F)
     return machine.multiply_and_fold(low, high)
 
 
 @kernel
 def hash_word(mixed, word):
-    """Mix another word into a hash."""
+    """Mix a word into a hash: (0, 0) -> 0, (5, 5) -> 0."""
     mixed = machine.multiply(mixed ^ word, np.uint64(0x9E3779B97F4A7C15))
     return mixed ^ (mixed >> np.uint64(29))
 
 
 @kernel
 def hash_bytes(data, start, stop):
-    """A hash of `data[start:stop]`, at least one byte; never _NONE."""
+    """Return a hash of `data[start:stop]`, not empty; never _NONE: of b"abab", 0:2 as 2:4."""
     length = stop - start
     mixed = np.uint64(length)
     if length >= 8:
@@ -90,7 +90,12 @@ def hash_bytes(data, start, stop):
 
 @kernel
 def same_bytes(a, a_start, b, b_start, length):
-    """Whether `a[a_start : a_start + length]` and as many bytes of b are equal."""
+    """Return True if `length` bytes from `a[a_start]` equal those from `b[b_start]`.
+
+    >>> text = np.frombuffer(b"ab abc", np.uint8)
+    >>> bool(same_bytes(text, 0, text, 3, 2)), bool(same_bytes(text, 0, text, 3, 3))
+    (True, False)
+    """
     if length < 8:
         same = True
         for at in range(length):
@@ -105,14 +110,14 @@ def same_bytes(a, a_start, b, b_start, length):
 
 @kernel
 def is_full(cache):
-    """Whether some of the tables are to be replaced."""
+    """Return True if a table must be replaced: used 3 0 0, limits 2 9 9."""
     used, limits = cache.used, cache.limits
     return used[0] > limits[0] or used[1] > limits[1] or used[2] > limits[2]
 
 
 @kernel
 def publish_counts(cache):
-    """Add to `used` the number of rows that this thread has added, if they are many."""
+    """Add the rows that this thread added to `used`, if they are many: own 600, used 9 -> 609."""
     used, own = cache.used, cache.own
     if own[ROWS_ADDED] + own[LONG_ADDED] > min(_MANY, cache.limits[LONG_TAKEN] // 8):
         machine.add_atomically(used, ROWS_TAKEN, own[ROWS_ADDED])
@@ -122,9 +127,9 @@ def publish_counts(cache):
 
 @kernel
 def row_bucket(low, high, rows):
-    """Where in `rows` the bucket of a key begins.
+    """Return where in `rows` the bucket of a key begins: of two buckets, 0 or 16.
 
-    The highest bits of the hash tell, so that rows keep their order when the table is enlarged.
+    It depends on the highest bits of the hash, so that rows keep their order in a larger table.
     """
     # In two steps, because a single bucket would need a shift by 64 bits.
     unused = np.uint64(machine.leading_zeros(np.uint64(rows.size)) + 4)
@@ -133,7 +138,12 @@ def row_bucket(low, high, rows):
 
 @kernel
 def find_row(rows, bucket, low, high):
-    """Return the place of a key in `rows`; else -2 minus the first free place, -1 if none is."""
+    """Return the place of a key in `rows`; else -2 minus the first free place, -1 if none is.
+
+    >>> rows = np.array([7, 8, 1, 2] + [0] * 12, np.uint64)
+    >>> find_row(rows, 0, 7, 8), find_row(rows, 0, 9, 8)
+    (0, -6)
+    """
     machine.always_inline()
     for _ in range(MOST_BUCKETS):
         for at in range(bucket, bucket + 16, 4):
@@ -148,9 +158,9 @@ def find_row(rows, bucket, low, high):
 
 @kernel
 def still_free(rows, found):
-    """Whether the free row of a negative answer of `find_row`, or `find_long_row`, is free still.
+    """Return True if the row that `find_row` or `find_long_row` found free still is.
 
-    For -1 the result has no meaning.
+    Example: -6 is the row at 4, which is free while `rows[5]` is 0. Undefined for -1.
     """
     machine.always_inline()
     return machine.load_acquire(rows, -1 - found) == 0
@@ -160,9 +170,8 @@ def still_free(rows, found):
 def claim_row(rows, width, bucket, found):
     """Claim a free row of `width` words in `rows` or `long_rows`; return its place, -1 without one.
 
-    It is the row that `find_row` found, unless another thread was faster: then the next free one.
-    That thread may have added the same key, of which one row is never used then: another search
-    would take as long as a merge.
+    Example: found -6 -> 4; the next free row if another thread has claimed that one. If it added
+    the same key, one row is never used: another search would take as long as a merge.
     """
     machine.always_inline()
     at = -2 - found
@@ -179,7 +188,7 @@ def claim_row(rows, width, bucket, found):
 
 @kernel
 def add_row(cache, found, low, high, first_ids, second_ids):
-    """Add the row of a key to `rows`, where `find_row` returned `found`; returns as `claim_row`."""
+    """Add a row for a key, `found` by `find_row`; return as `claim_row`: -6 -> rows[4:8], 4."""
     machine.always_inline()
     rows = cache.rows
     at = claim_row(rows, 4, np.int64(row_bucket(low, high, rows)), found)
@@ -194,14 +203,14 @@ def add_row(cache, found, low, high, first_ids, second_ids):
 
 @kernel
 def long_bucket(hashed, long_rows):
-    """Where in `long_rows` the bucket of a hash begins; see `row_bucket`."""
+    """Return where in `long_rows` the bucket of a hash begins, see `row_bucket`: of two, 0 or 8."""
     unused = np.uint64(machine.leading_zeros(np.uint64(long_rows.size)) + 3)
     return ((hashed >> np.uint64(1)) >> unused) << np.uint64(3)
 
 
 @kernel
 def find_long_row(cache, hashed, buffer, start, length):
-    """Find the row of a long pre-token in `long_rows`; returns as `find_row`."""
+    """Find a long pre-token in `long_rows`; return as `find_row`: none yet, bucket 8 -> -10."""
     machine.always_inline()
     rows = cache.long_rows
     bucket = np.int64(long_bucket(hashed, rows))
@@ -221,7 +230,7 @@ def find_long_row(cache, hashed, buffer, start, length):
 
 @kernel
 def add_long_row(cache, found, hashed, entry):
-    """Add a row to `long_rows`, as `add_row`."""
+    """Add a row to `long_rows`, as `add_row`: found -10 -> rows[8:10] = hash entry, 8."""
     machine.always_inline()
     rows = cache.long_rows
     at = claim_row(rows, 2, np.int64(long_bucket(hashed, rows)), found)
@@ -234,7 +243,7 @@ def add_long_row(cache, found, hashed, entry):
 
 @kernel
 def move_rows(rows, larger, is_long):
-    """Copy all rows, or long rows, to those of `larger`, which no other thread uses yet."""
+    """Copy all rows, or long rows, to those of `larger`, used by no other thread: 3 keys -> 3."""
     for at in range(0, rows.size, 2 if is_long else 4):
         second = machine.load_acquire(rows, at + 1)
         if second > _CLAIMED and is_long:
@@ -245,7 +254,7 @@ def move_rows(rows, larger, is_long):
 
 @kernel
 def remember(cache, ids, n, buffer, start, length):
-    """Copy `ids[:n]`, then `buffer[start : start + length]`, to the arena; return where, or -1."""
+    """Copy `ids[:n]`, then `length` bytes, to the arena; return where, or -1: 3, 3 -> 3 words."""
     arena, own = cache.arena, cache.own
     n_words = (n + 1) // 2
     needed = n_words + (length + 7) // 8
@@ -268,7 +277,12 @@ def remember(cache, ids, n, buffer, start, length):
 
 @kernel
 def recall(arena, at, n, ids, n_ids):
-    """Copy n ids from word `at` of the arena; one more may be written. Returns the number now."""
+    """Copy n ids from word `at` of the arena; one more may be written. Returns the number now.
+
+    >>> ids = np.zeros(4, np.uint32)
+    >>> recall(np.array([5 | 6 << 32], np.uint64), 0, 2, ids, 1), ids.tolist()
+    (3, [0, 5, 6, 0])
+    """
     for i in range((n + 1) // 2):
         word = arena[at + i]
         ids[n_ids + 2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))

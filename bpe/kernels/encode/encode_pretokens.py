@@ -5,10 +5,9 @@ Most pre-tokens are one token of up to eight bytes. They are in a table that all
 the thread, whose rows have up to four ids to be copied; then in the cache of all threads
 (`bpe.kernels.encode.cache_rows`); else they are merged.
 
-Pre-tokens are handled in groups, in passes that hardly ever wait for memory or mispredict: the ids
-of tokens, and a list of misses; their keys, with a prefetch of their rows in the thread cache; the
-ids of those found, and a prefetch of the buckets of the others; then all ids in order. A single
-pass waited for memory at every miss and was three times slower.
+Pre-tokens are handled in groups, in passes that seldom wait for memory or mispredict: ids of tokens
+and a list of misses; keys of misses; their ids in the thread cache; those of the others; then all
+ids in order. Each pass prefetches for the next. A single pass was three times slower.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Documents(NamedTuple):
 
 @kernel
 def token_hash(word):
-    """An invertible hash of the 8 bytes of a short pre-token: no two have the same.
+    """Return an invertible hash of the 8 bytes of a short pre-token: no two have the same; 0 -> 0.
 
     The lowest TOKEN_BITS, the upper bits of the product, are its place in `Tables.tokens`. The row
     there has the other bits, which identify it, above the exclusive or of its place and its id.
@@ -64,13 +63,13 @@ def token_hash(word):
 
 @kernel
 def token_hashes(words):
-    """`token_hash` of eight words."""
+    """Return `token_hash` of eight words: eight times 0 -> eight times 0."""
     return simd.rotate_eight(words * simd.all_eight(FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
 def longest_pretoken(starts):
-    """The number of bytes of the longest pre-token; SCRATCH_BYTES if none is longer."""
+    """Return the bytes of the longest pre-token, or SCRATCH_BYTES: starts 0 and 5000 -> 5000."""
     longest, k = np.int64(SCRATCH_BYTES), np.int64(0)
     while k < starts.size:
         if starts[k] == 0:
@@ -91,6 +90,7 @@ def longest_pretoken(starts):
 def tokens_between(tokens, source, source_start, positions, first, stop, group, n_misses):
     """Put the ids of tokens among pre-tokens `first` to `stop` into `group`, and list the misses.
 
+    Example: pre-tokens ab, xy, c with tokens ab, c -> their ids at 0 and 2; from MISSES on: 1.
     `source[0]` is byte `source_start` of the text. Returns the number of misses now.
     """
     machine.noinline()
@@ -135,9 +135,9 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 
 @kernel
 def take_group(tables, scratch, documents, document, buffer, tail_start, n_pretokens):
-    """Put the ids of the tokens of a group into `scratch.group`. Returns the number of misses.
+    """Put the ids of a group's tokens into `scratch.group`; return the number of misses.
 
-    The ends of documents are put on the list of misses, too; `document` is the one that is open.
+    Ends of documents are misses, too: tokens ab | c -> END_OF_DOCUMENT | 1; `document` is open.
     """
     machine.always_inline()
     positions, group, tail = scratch.positions, scratch.group, scratch.tail_text
@@ -173,7 +173,7 @@ def take_group(tables, scratch, documents, document, buffer, tail_start, n_preto
 
 @kernel
 def copy_ids(source, first, stop, ids, n_ids):
-    """Append `source[first:stop]` and up to COPIED more. Returns the number of ids now."""
+    """Append `source[first:stop]`, up to COPIED more; return the number of ids: 2:5, 7 -> 10."""
     machine.always_inline()
     copy_16_ids(source, first, ids, n_ids)
     for done in range(COPIED, stop - first, COPIED):
@@ -185,8 +185,8 @@ def copy_ids(source, first, stop, ids, n_ids):
 def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
     """Append the ids of pre-tokens from `copied` on, up to a miss that is not in the thread cache.
 
-    `first` is the first miss from `copied` on. Returns (number of that miss, or of all; the first
-    pre-token without ids; the number of ids).
+    `first` is the first miss from there. Returns (number of that miss, or of all; first pre-token
+    without ids; number of ids): token 5, cached miss 7 8, miss; 0 ids -> 5 7 8; (1, 2, 3).
     """
     machine.noinline()
     number, n = np.uint64(first), np.uint64(n_misses)
@@ -209,7 +209,8 @@ def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
 def close_documents(documents, document, position, ids, n_ids, n_before):
     """Close every document that ends at or before `position`, and open the next.
 
-    `n_before` ids were written before those in `ids`. Returns (the open document, number of ids).
+    `n_before` ids were written before those in `ids`. Returns (the open document, number of ids):
+    offsets 0 3 5, document 0, position 3, id 9 after each, one id -> 9 is appended; (1, 2).
     """
     last = documents.offsets.size - 2
     before, after, ends_mid_document, gaps = documents.around
@@ -231,7 +232,7 @@ def emit_group(
     tables, thread_cache, cache, scratch, documents, document, buffer, n_pretokens, n_misses, ids,
     n_ids, n_before,
 ):
-    """Append the ids of a group, after `look_up_misses`; returns as `close_documents`."""
+    """Append a group's ids in order (5, miss 7 8, 6 -> 5 7 8 6); return as `close_documents`."""
     machine.always_inline()
     group, gaps = scratch.group, documents.around[3]
     number, copied = 0, 0
@@ -265,10 +266,11 @@ def encode_pretokens(
 ):
     """Encode pre-tokens from `cursor` on until the text or `most` groups are done, or a full cache.
 
+    Example: b"ab c", pre-tokens ab and " c": starts 0b10101; merge (a, b) -> ids of ab, " ", c.
+
     Args:
         cache, tables, scratch, documents: See there; `own` replaces that of `cache`.
-        thread_cache: uint64[4 * power of two], what one thread has seen last: key, key, two ids of
-            32 bits, two ids with their number in the top three bits. Modified in place.
+        thread_cache: uint64[4 * power of two], see `bpe.kernels.encode.misses`. Modified in place.
         buffer: uint8[n_bytes or more].
         starts: uint64[n_bytes // 64 + 1 or more], where pre-tokens begin, and the end.
         cursor: int64[4]: see `take_positions`; the open document; bytes of the longest pre-token,

@@ -76,7 +76,7 @@ class Scratch(NamedTuple):
 
 @kernel
 def span_of(scratch, row):
-    """Return the start and the end of the pre-token of a miss, in bytes."""
+    """Return the byte offsets of a miss, start and end: positions 0 3 7, pre-token 1 -> 3, 7."""
     always_inline()
     i = np.uint64(scratch.group[MISSES + row])
     return scratch.positions[i], scratch.positions[i + np.uint64(1)]
@@ -84,9 +84,11 @@ def span_of(scratch, row):
 
 @kernel
 def fill_tail(buffer, n, tail):
-    """Fill `Scratch.tail`, from which keys of 16 bytes near the end of `buffer[:n]` are loaded.
+    """Fill `Scratch.tail` with the end of `buffer[:n]`, for its keys; return where that begins.
 
-    Returns where in the text it begins.
+    >>> tail = np.zeros(TAIL, np.uint8)
+    >>> int(fill_tail(np.arange(20, dtype=np.uint8), 20, tail)), tail[14:18].tolist()
+    (4, [18, 19, 0, 0])
     """
     start = n - 16 if n > 16 else np.int64(0)
     for j in range(tail.size):
@@ -97,6 +99,10 @@ def fill_tail(buffer, n, tail):
 @kernel
 def take_positions(starts, cursor, positions):
     """Read set bits, whole words at a time, until a group is full or the set is empty.
+
+    >>> to = np.zeros(GROUP + 80, np.int64)
+    >>> int(take_positions(np.array([9], np.uint64), np.array([0, -1]), to)), to[:2].tolist()
+    (2, [0, 3])
 
     Args:
         starts: uint64[n_words], bit set.

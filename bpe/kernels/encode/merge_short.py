@@ -38,13 +38,13 @@ MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
 
 @kernel
 def pack(rank, at, most):
-    """A rank and a place below `most` in one word, which is smaller for an earlier merge."""
+    """Pack a rank and a place below `most`, smaller for an earlier merge: 3, 5, most 64 -> 197."""
     return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
 
 
 @kernel
 def byte_rank(entry):
-    """The `pair_rank` of a pair of bytes, from its entry in `byte_pairs`."""
+    """Return the rank in an entry of `byte_pairs`, as `pair_rank`: 7 -> 7, UNRANKED -> NO_RANK."""
     rank = entry & UNRANKED
     return NO_RANK if rank == UNRANKED else np.uint32(rank)
 
@@ -53,8 +53,8 @@ def byte_rank(entry):
 def lay_out_bytes(tables, scratch, buffer, start, n):
     """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
 
-    Returns the bit set of the places of pairs that can be merged first: whatever their neighbours
-    become, no merge at their rank or a lower one takes one of their bytes, or what they make.
+    Returns the bit set of the places of pairs that can be merged first: no merge of a neighbour at
+    their rank or a lower one takes one of their bytes or the result. Example: a b -> bit 0.
     """
     machine.always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
@@ -86,7 +86,7 @@ def lay_out_bytes(tables, scratch, buffer, start, n):
 
 @kernel
 def merge_first(tables, symbols, packed, first, left):
-    """Merge the pairs at the places `first`, of the places `left`. Returns those left then."""
+    """Merge the pairs at the places `first`; return the places left: 0b101, 0b1111 -> 0b101."""
     machine.always_inline()
     one = np.uint64(1)
     left ^= first << one
@@ -114,9 +114,9 @@ def merge_first(tables, symbols, packed, first, left):
 def lay_out_characters(tables, scratch, buffer, start, stop):
     """Fill `symbols` and `packed` for `buffer[start:stop]`, with characters as symbols.
 
-    A character is one symbol if its merges precede all that could take its bytes, or what they
-    become on the way, from either side, and all of itself. Else its bytes are the symbols.
-    Returns the number of symbols; 0 if there are more than MAX_SHORT.
+    A character is one symbol if its merges precede all others of its bytes, or of what they become,
+    with both neighbours, and all of its own. Else its bytes are the symbols.
+    Returns the number of symbols (C3 A9 61 with merge (C3, A9) -> 2); 0 above MAX_SHORT.
     """
     machine.always_inline()
     one, bits = np.uint64(1), np.uint64(ID_BITS)
@@ -179,7 +179,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
 
 @kernel
 def begins_beyond_ascii(buffer, start, stop):
-    """Return True if the first character, or the one after a space, is not ASCII."""
+    """Return True if the first character, after a space if any, is not ASCII: " é", not " e"."""
     machine.always_inline()
     at = np.uint64(start)
     if buffer[at] == 0x20 and start + 1 < stop:
@@ -189,7 +189,7 @@ def begins_beyond_ascii(buffer, start, stop):
 
 @kernel
 def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
-    """Merge a pre-token of at most MAX_SHORT bytes and append its ids. Returns their number now."""
+    """Merge at most MAX_SHORT bytes as `merge_pretoken` does: a b a b, merge (a, b) -> ab ab."""
     machine.always_inline()
     if begins_beyond_ascii(buffer, start, stop):
         n = lay_out_characters(tables, scratch, buffer, start, stop)
@@ -207,7 +207,7 @@ def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
 def merge_symbols(tables, scratch, n, left, ids, n_ids):
     """Merge the symbols at the places `left` of the first n; append ids and return their number.
 
-    A merge puts its token at the place of its first symbol, and takes the other out of the bit set.
+    Of a merge the first place is left: a b c with merges (b, c), (a, bc) -> 0b111, 0b011, 0b001.
     """
     machine.always_inline()
     one = np.uint64(1)

@@ -4,11 +4,10 @@ A pair has the rank that `reference.encode` gives it. Most pairs of tokens are n
 set that fits into the second-level cache rules out nearly all of them, and only the others are
 looked up in the table of pairs.
 
-The bytes of a pair, or of a character, can be merged at once if their merges precede all those that
-one of them, or what they become on the way, could have with a neighbour, and all those of what they
-become in the end. Then no neighbour can take one of them, so the result is that of merging in
-order. Neighbours are known by the nearest byte, or its kind: all tokens that end, or begin, with it
-count.
+The bytes of a pair, or of a character, can be merged at once if their merges precede all merges of
+these bytes, or of what they become on the way, with a neighbour, and all of the result. Then no
+neighbour can take one of them. Neighbours are known by the nearest byte, or its kind: all tokens
+that end, or begin, with it count.
 """
 
 from __future__ import annotations
@@ -68,25 +67,29 @@ class Tables(NamedTuple):
 
 @kernel
 def pair_key(left, right):
-    """Both ids of a pair in the low bits of one word."""
+    """Return both ids of a pair in one word: left << ID_BITS | right.
+
+    >>> hex(pair_key(1, 2))
+    '0x200002'
+    """
     return (np.uint64(left) << np.uint64(ID_BITS)) | np.uint64(right)
 
 
 @kernel
 def hash_pair(key):
-    """A hash of a pair; its high bits are well mixed."""
+    """Return a hash of a pair's key, its high bits well mixed: 0 -> 0, 1 -> 0x9E3779B97F4A7C15."""
     return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
 
 
 @kernel
 def filter_bit(hashed, pair_filter):
-    """The bit of `pair_filter` that a pair has."""
+    """Return the number of a pair's bit in `pair_filter`: hash 5 << 24 -> 5."""
     return (hashed >> np.uint64(24)) & np.uint64(pair_filter.size * 64 - 1)
 
 
 @kernel
 def may_be_merged(tables, left, right):
-    """1 if a pair is in `Tables.pair_filter`, else 0; fetches what `known_rank` reads."""
+    """Return 1 for a pair with a merge, 0 for nearly all others; prefetch its place in `pairs`."""
     always_inline()
     hashed = hash_pair(pair_key(left, right))
     prefetch(tables.pairs, (hashed >> np.uint64(40)) & np.uint64(tables.pairs.size - 1))
@@ -96,7 +99,7 @@ def may_be_merged(tables, left, right):
 
 @kernel
 def known_rank(tables, left, right):
-    """`pair_rank` of a pair that `may_be_merged`."""
+    """Return the `pair_rank` of a pair that `may_be_merged`: (a, b), the first merge -> 0."""
     always_inline()
     key = pair_key(left, right)
     mask = np.uint64(tables.pairs.size - 1)
@@ -112,7 +115,7 @@ def known_rank(tables, left, right):
 
 @kernel
 def pair_rank(tables, left, right):
-    """The rank of the merge of a pair, uint32; NO_RANK if it is never merged."""
+    """Return the rank of a pair's merge, uint32: (a, b), the first merge -> 0; none -> NO_RANK."""
     if may_be_merged(tables, left, right) == 0:
         return NO_RANK
     return known_rank(tables, left, right)
@@ -120,7 +123,7 @@ def pair_rank(tables, left, right):
 
 @kernel
 def merged_id(tables, rank):
-    """The id that the merge of a rank makes, uint32."""
+    """Return the id that the merge of a rank makes, uint32: 3 -> 259 where merge 0 makes 256."""
     always_inline()
     if tables.packing[3] >= 0:
         return rank + np.uint32(tables.packing[3])
@@ -131,9 +134,10 @@ def merged_id(tables, rank):
 def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, tables):
     """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
 
+    Example: lefts 97, rights 98, ranks 0, merged_ids 256 -> (97, 98) has rank 0; merged[0] is 256.
+
     Args:
-        lefts, rights, ranks, merged_ids: int32[n], ascending by rank; of equal pairs the first
-            counts.
+        lefts, rights, ranks, merged_ids: int32[n], by rank; the first of equal pairs counts.
         first_bytes, last_bytes: uint8[n_ids], of each token.
         lowest: uint32[KINDS * n_ids]; replaced by the lowest ranks of merges of each token, KINDS
             for each: with any token; with one that ends with a byte of each other `kind_before`;
@@ -184,7 +188,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
 
 @kernel
 def kind_before(byte):
-    """The kind of a byte before a character."""
+    """Return the kind of a byte before a character: a space 1, other ASCII 2, 0x80 and above 3."""
     always_inline()
     if byte >= 0x80:
         return np.uint32(3)
@@ -193,28 +197,28 @@ def kind_before(byte):
 
 @kernel
 def kind_behind(byte):
-    """The kind of a byte after a character, less N_BEFORE."""
+    """Return the kind of a byte after a character, less N_BEFORE: ASCII 1, 0x80 and above 2."""
     always_inline()
     return np.uint32(1) + np.uint32(byte >= 0x80)
 
 
 @kernel
 def continues(byte):
-    """Whether a byte is a continuation byte of UTF-8."""
+    """Return True for a continuation byte of UTF-8, 0x80 to 0xBF: A9, not C3."""
     always_inline()
     return byte & np.uint64(0xC0) == np.uint64(0x80)
 
 
 @kernel
 def place_of_two(first, second):
-    """The place in `Tables.characters` of a character of two bytes."""
+    """Return the place of a character of two bytes in `Tables.characters`: C3 A9 -> 0xE9."""
     always_inline()
     return (first & np.uint64(0x1F)) << np.uint64(6) | (second & np.uint64(0x3F))
 
 
 @kernel
 def place_of_three(first, second, third):
-    """The same of three bytes."""
+    """Return the place of a character of three bytes: E2 82 AC -> 2**11 + 0x20AC."""
     always_inline()
     above = (first & np.uint64(0xF)) << np.uint64(12) | (second & np.uint64(0x3F)) << np.uint64(6)
     return np.uint64(2**11) + (above | (third & np.uint64(0x3F)))
@@ -222,7 +226,7 @@ def place_of_three(first, second, third):
 
 @kernel
 def fill_characters(lowest, tables):
-    """Build `Tables.characters`; see `fill_pairs`, and `lay_out_characters`, which reads it."""
+    """Build `Tables.characters`, see `fill_pairs`: merge (C3, A9), rank 5 -> 5 | flags at 0xE9."""
     characters = tables.characters
     characters[:] = np.uint32(UNRANKED)
     every = np.uint32((1 << KINDS) - 1) << FLAGS
@@ -265,7 +269,7 @@ def fill_characters(lowest, tables):
 
 @kernel
 def lower_limit(byte_pairs, at, shift, rank):
-    """Lower the number at bit `shift` of an entry to a rank, if it is higher."""
+    """Lower the number at bit `shift` of an entry to a rank, if it is higher: 9, rank 4 -> 4."""
     if (byte_pairs[at] >> np.uint64(shift)) & UNRANKED > rank:
         byte_pairs[at] &= ~(UNRANKED << np.uint64(shift))
         byte_pairs[at] |= rank << np.uint64(shift)
@@ -273,7 +277,7 @@ def lower_limit(byte_pairs, at, shift, rank):
 
 @kernel
 def fill_whole(token_bytes, token_offsets, whole):
-    """Build the table from the hash of a token's bytes to its number.
+    """Build the table from the hash of a token's bytes to its number: b"ab", b"c" -> 0, 1.
 
     Args:
         token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
@@ -292,7 +296,7 @@ def fill_whole(token_bytes, token_offsets, whole):
 
 @kernel
 def whole_token(tables, buffer, start, stop):
-    """The id of the token that is exactly `buffer[start:stop]`, or -1."""
+    """Return the id of the token that is exactly `buffer[start:stop]`, else -1: b"ab" -> 256."""
     if tables.whole.size == 0:
         return -1
     mask = tables.whole.size // 2 - 1

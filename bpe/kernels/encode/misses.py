@@ -34,21 +34,21 @@ FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4E
 
 @kernel
 def thread_hash(low, high):
-    """Return a hash of a 16-byte key; its highest bits are well mixed."""
+    """Return a hash of a 16-byte key, its highest bits well mixed: (0, 0) -> 0."""
     mixed = machine.rotate(machine.multiply(low, FACTOR), np.uint64(32)) ^ high
     return machine.multiply(mixed, _OTHER_FACTOR)
 
 
 @kernel
 def thread_hashes(lows, highs):
-    """`thread_hash` of eight keys."""
+    """Return `thread_hash` of eight keys: eight times (0, 0) -> eight times 0."""
     mixed = simd.rotate_eight(lows * simd.all_eight(FACTOR), np.uint64(32)) ^ highs
     return mixed * simd.all_eight(_OTHER_FACTOR)
 
 
 @kernel
 def keys_of_misses(group, positions, keys, source, source_start, first, stop, thread_cache):
-    """Compute the keys of the misses `first` to `stop`, and prefetch their rows in `thread_cache`.
+    """Compute keys of the misses `first` to `stop` (b"ab": 0x6261, 2 << 56); prefetch their rows.
 
     `source[0]` is byte `source_start` of the text.
     """
@@ -94,7 +94,7 @@ def keys_of_misses(group, positions, keys, source, source_start, first, stop, th
 
 @kernel
 def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
-    """Put ids of misses in `thread_cache` into `found`, the others into `unseen`; count these."""
+    """Copy ids of cached misses to `found`, count others in `unseen`: cached, not -> [1], 1."""
     machine.noinline()
     n, two = np.uint64(0), np.uint64(2)
     number = 0
@@ -127,7 +127,7 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
 def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses):
     """Put the ids of the misses that are in the thread cache into `scratch.found`.
 
-    The others are looked up in the cache, or merged: `scratch.keys` has their places there.
+    The others are looked up in the cache, or merged; `scratch.keys` has their places: row 8 -> 8.
     """
     machine.always_inline()
     group, keys, positions = scratch.group, scratch.keys, scratch.positions
@@ -172,7 +172,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
 
 @kernel
 def find_in_cache(cache, scratch, buffer, row):
-    """Find a miss in the rows, or the long rows, of the cache; returns as `find_row`."""
+    """Find a miss in the rows or long rows of the cache; return as `find_row`: in row 8 -> 8."""
     machine.always_inline()
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     if high == layout.LONG:
@@ -183,7 +183,7 @@ def find_in_cache(cache, scratch, buffer, row):
 
 @kernel
 def merge_new(tables, cache, scratch, buffer, n_new):
-    """Merge the misses that `scratch.unseen` lists, and add them to the cache.
+    """Merge the misses that `scratch.unseen` lists, and add them to the cache: ab twice -> one row.
 
     One call for all, because passing some thirty arrays takes longer than a look-up.
     """
@@ -217,7 +217,7 @@ def merge_new(tables, cache, scratch, buffer, n_new):
 
 @kernel
 def pack_ids(tables, ids, n):
-    """The last two words of a row of `PretokenCache.rows` for n ids, which fit into them."""
+    """Return n ids as the last two words of a row: 5 6 of 16 bits -> 5 | 6 << 16, 2 << 61."""
     bits, n_first = np.uint64(tables.packing[0]), tables.packing[1]
     first_ids, second_ids = np.uint64(0), np.uint64(n) << np.uint64(61)
     for j in range(min(n, n_first)):
@@ -229,7 +229,7 @@ def pack_ids(tables, ids, n):
 
 @kernel
 def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
-    """Append the ids of a miss, and put it into the thread cache. Returns the number of ids now."""
+    """Append a miss's ids, put them into the thread cache; return the number: 7 8 after 5 -> 7."""
     machine.always_inline()
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     found = scratch.keys[layout.PLACE + row]
@@ -263,7 +263,7 @@ def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
 
 @kernel
 def emit_uncached(tables, scratch, buffer, row, ids, n_ids):
-    """Append the ids of a miss that is too long for the cache, or found no room in it."""
+    """Append the ids of a miss that is not in the cache, by merging: a b, merge (a, b) -> ab."""
     machine.noinline_cold()
     start, stop = span_of(scratch, row)
     return merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids)
@@ -271,5 +271,5 @@ def emit_uncached(tables, scratch, buffer, row, ids, n_ids):
 
 @kernel
 def two_ids(first, second):
-    """Two numbers of 32 bits in one word."""
+    """Return two numbers of 32 bits in one word: 5, 6 -> 5 | 6 << 32."""
     return first | (second << np.uint64(32))

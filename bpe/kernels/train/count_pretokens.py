@@ -1,8 +1,7 @@
 """Pre-tokens -> counts.
 
 Counts are exact, of 64 bits; the wrapper grows tables before they can fill. A pre-token of up to 15
-bytes is its own key of 16 bytes (see `bpe.kernels.encode.group`); a longer one is a hash, and bytes
-in an arena that are compared.
+bytes is its own key (see `bpe.kernels.encode.group`); a longer one is a hash and bytes in an arena.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class CountTable(NamedTuple):
 
 @kernel
 def room(table, n_pretokens, n_bytes):
-    """Return DONE if so many more pre-tokens and bytes fit at half load, else what must grow."""
+    """Return DONE if so many fit at half load, else what must grow: 3 of 16, 5 more -> DONE."""
     if (table.used[SHORT_ENTRIES] + n_pretokens) * 2 > table.short_rows.size // 4:
         return GROW_SHORT
     if (table.used[LONG_ENTRIES] + n_pretokens) * 2 > table.long_rows.size // 4:
@@ -51,7 +50,7 @@ def room(table, n_pretokens, n_bytes):
 
 @kernel
 def find_short(rows, slot, low, high):
-    """Return the index in `rows`, from `slot` on, of a short pre-token or of its free row."""
+    """Return the index of a key, or of its free row, from `slot` on: 0 has another key -> 4."""
     mask = np.uint64(rows.size - 1)
     one, zero = np.uint64(1), np.uint64(0)
     while (rows[slot] != low or rows[slot + one] != high) and rows[slot + one] != zero:
@@ -63,14 +62,15 @@ def find_short(rows, slot, low, high):
 def short_slot(rows, low, high):
     """Return where the search for a short pre-token begins in `rows`.
 
-    A larger table has the same order, several times over, so two tables are traversed in parallel.
+    A larger table has the same order, several times over, so two tables are traversed in parallel:
+    slot 4 of 16 words is 4 or 20 of 32.
     """
     return ((hash_key(low, high) >> np.uint64(32)) << np.uint64(2)) & np.uint64(rows.size - 1)
 
 
 @kernel
 def find_long(rows, arena, hashed, buffer, start, length):
-    """Return the index in `rows` of a long pre-token or of its free row."""
+    """Return the index in `rows` of a long pre-token or of its free row, as `find_short` does."""
     mask = rows.size - 1
     at = np.int64(long_bucket(hashed, rows))
     while rows[at + 1] != np.uint64(0):
@@ -89,7 +89,7 @@ def compute_keys(source, source_start, first, last, scratch, rows):
     """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
 
     `source[0]` is byte `source_start` of the text. `scratch.keys` is replaced: for each key, key,
-    slot in `rows` (see `CountTable.short_rows`), unused.
+    slot in `rows` (see `CountTable.short_rows`), unused. Example: b"ab" -> 0x6261, 2 << 56.
     """
     always_inline()
     positions, keys = scratch.positions, scratch.keys
@@ -111,8 +111,8 @@ def compute_keys(source, source_start, first, last, scratch, rows):
 def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_weight):
     """Count the pre-tokens between `scratch.positions`; there must be room.
 
-    The last keys are read from `scratch.tail`, which begins at `tail_start`. For `weights` see
-    `count_pretokens`; `first_weight` is the index of the first one's.
+    Example: ab, c, ab -> ab 2, c 1. The last keys are read from `scratch.tail`, which begins at
+    `tail_start`. For `weights` see `count_pretokens`; `first_weight` is the index of the first one.
     """
     rows, counts = table.short_rows, table.short_counts
     positions, keys = scratch.positions, scratch.keys
@@ -155,6 +155,8 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
 def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
     """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
 
+    Example: b"abab", starts 0b10101, that is 0, 2 and the end 4 -> ab 2; with weights 3, 4 -> ab 7.
+
     Args:
         starts: see `bpe.kernels.encode.group.take_positions`.
         cursor: int64[3]: two as there; pre-tokens counted so far. Modified in place.
@@ -186,7 +188,7 @@ def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
 
 @kernel
 def move_rows(old, new, is_long):
-    """Copy all entries of a table of short or of long pre-tokens into a larger, empty one."""
+    """Copy all entries of a short or long table into a larger, empty one: ab 2, c 1 -> the same."""
     mask = np.uint64(new.size - 1)
     for at in range(0, old.size, 4):
         if old[at + 1] != np.uint64(0):
@@ -201,9 +203,10 @@ def move_rows(old, new, is_long):
 
 @kernel
 def merge_into(table, other, half):
-    """Add the counts of pre-tokens that `other` has counted, too, to its, and set them to 0 here.
+    """Add the counts of pre-tokens that `other` has, too, to its counts, and set them to 0 here.
 
-    Two threads may do one half of the table each, 0 and 1: they share no pre-token.
+    Example: ab 2, c 1 and other ab 5 -> ab 0, c 1 and other ab 7. Two threads may do one half of
+    the table each, 0 and 1: they share no pre-token.
     """
     for is_long in (False, True):
         rows = table.long_rows if is_long else table.short_rows
@@ -230,6 +233,8 @@ def first_letters(low):
     """Return the bucket of a pre-token: its first two bytes, after one space, as a number.
 
     `low` holds its first three bytes, zeros after its end.
+    >>> hex(first_letters(np.uint64(int.from_bytes(b" ab", "little"))))
+    '0x6162'
     """
     if low & np.uint64(255) == np.uint64(32):
         low >>= np.uint64(8)
@@ -238,7 +243,7 @@ def first_letters(low):
 
 @kernel
 def export(table, places, out_bytes, out_offsets, out_counts):
-    """Write out all pre-tokens whose count is not 0, in the order of their first letters.
+    """Write out all pre-tokens whose count is not 0, in the order of first letters: b, ab -> ab, b.
 
     Args:
         places: int64[2 * FIRST_LETTERS], at 2 * i and 2 * i + 1 the number of the next pre-token

@@ -7,10 +7,10 @@ There is a row of 8 bytes per position: the symbol that begins there, with the c
 and the pair that it begins. A symbol has as many rows as bytes; the first has all of this, the last
 the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by
 symbol find them. After the step that made it a pair's count only falls and its places are final:
-those of all new pairs are collected in scratch, then laid out contiguously for each, in the space
-of the merged pair's as far as there is room, so that rows can be prefetched (linked lists took four
-times as long). A pair that is too rare or too long when its step ends can never be merged, and is
-dropped. The queue is a heap whose counts may be too high: the top is refreshed before it is used.
+those of new pairs are collected in scratch, then laid out contiguously, first in the space of the
+merged pair's, so that rows can be prefetched (linked lists took four times as long). A pair that is
+too rare or too long when its step ends is dropped. Counts in the heap may be too high: the top is
+refreshed before it is used.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MergeState(NamedTuple):
 def tie_precedes(words, symbols, pairs, p, q):
     """Return True if pair p precedes pair q of the same count: greater parts first.
 
-    Parts are compared by `symbols.order`, then by their bytes.
+    Parts are compared by `symbols.order`, then by their bytes: (b, a) precedes (a, z).
     """
     for side in range(2):
         a = np.int64(pairs.left[p]) if side == 0 else np.int64(pairs.right[p])
@@ -117,14 +117,14 @@ def tie_precedes(words, symbols, pairs, p, q):
 
 @kernel
 def precedes(words, symbols, pairs, p, p_count, q, q_count):
-    """Return True if pair p precedes pair q in the queue: by a higher count, then by the tie."""
+    """Return True if p is queued before q: higher count, or the tie: (a, z) 5 before (b, a) 3."""
     always_inline()
     return p_count > q_count or (p_count == q_count and tie_precedes(words, symbols, pairs, p, q))
 
 
 @kernel
 def sift_down(words, symbols, pairs, size):
-    """Restore the heap of `size` entries, one or more, after the top has become smaller."""
+    """Restore the heap of `size` entries, not empty, after its top was lowered: 1 5 3 -> 5 1 3."""
     queue, counts = pairs.queue, pairs.queue_counts
     at, pair, count = 0, queue[0], counts[0]
     while True:
@@ -145,7 +145,7 @@ def sift_down(words, symbols, pairs, size):
 
 @kernel
 def drop_top(words, symbols, pairs, state):
-    """Remove the top of the heap."""
+    """Remove the top of the heap: counts 5 3 1 -> 3 1."""
     size = state.used[N_QUEUED] - 1
     pairs.queue[0], pairs.queue_counts[0] = pairs.queue[size], pairs.queue_counts[size]
     state.used[N_QUEUED] = size
@@ -155,7 +155,7 @@ def drop_top(words, symbols, pairs, state):
 
 @kernel
 def sift_up(words, symbols, pairs, at):
-    """Restore the heap after an entry was appended at `at`."""
+    """Restore the heap after an entry was appended at `at`: counts 5 3 9 -> 9 3 5."""
     queue, counts = pairs.queue, pairs.queue_counts
     pair, count = queue[at], counts[at]
     while at > 0:
@@ -173,6 +173,11 @@ def count_byte_pairs(words, first, stop, counts, occurrences):
 
     `counts` and `occurrences` are int64[65536], zeros, modified in place: at a << 8 | b the count
     of the pair and its number of places.
+    >>> words = Words(np.frombuffer(b"aaa", np.uint8), [0, 3], [5], None, None)
+    >>> counts, occurrences = np.zeros((2, 65536), np.int64)
+    >>> count_byte_pairs(words, 0, 1, counts, occurrences)
+    >>> int(counts[0x6161]), int(occurrences[0x6161])
+    (10, 2)
     """
     for w in range(first, stop):
         for at in range(words.offsets[w], words.offsets[w + 1] - 1):
@@ -184,6 +189,8 @@ def count_byte_pairs(words, first, stop, counts, occurrences):
 @kernel
 def fill_rows(words, first, stop, state, pair_of_code, next_places):
     """Lay out the rows of the words [first, stop), and the places of pairs of bytes in them.
+
+    Example: ab, count 3, 8 symbol bits -> BEGINS | 3 << 8 | 97, pair (a, b); 3 << 8 | 98, ENDS.
 
     Args:
         pair_of_code: int32[65536], the pair of bytes (a, b) at a << 8 | b, NO_PAIR where it can
@@ -211,7 +218,7 @@ def fill_rows(words, first, stop, state, pair_of_code, next_places):
 
 @kernel
 def queue_pairs(words, symbols, pairs, state, first):
-    """Queue the pairs from `first` on."""
+    """Add the pairs from `first` on to the heap: counts 3, 7 -> 7 is the top."""
     for pair in range(first, state.used[N_PAIRS]):
         at = state.used[N_QUEUED]
         pairs.queue[at], pairs.queue_counts[at] = pair, pairs.counts[pair]
@@ -221,7 +228,7 @@ def queue_pairs(words, symbols, pairs, state, first):
 
 @kernel
 def new_pair(pairs, state, left, right):
-    """Add a pair of count 0; return its number."""
+    """Add the pair (left, right) of count 0 and return its number: 4 pairs so far -> 4."""
     pair = state.used[N_PAIRS]
     pairs.left[pair], pairs.right[pair] = left, right
     pairs.counts[pair] = pairs.n_places[pair] = 0
@@ -231,7 +238,7 @@ def new_pair(pairs, state, left, right):
 
 @kernel
 def count_of_frequent(words, at):
-    """Return the count of the frequent word that contains a position."""
+    """Return the count of the frequent word at a position: places 0 5, counts 8 9, 7 -> 9."""
     first, stop = 0, words.frequent_places.size
     while stop - first > 1:
         middle = (first + stop) >> 1
@@ -244,7 +251,7 @@ def count_of_frequent(words, at):
 
 @kernel
 def merge_pair(words, symbols, pairs, state, pair, symbol):
-    """Merge a pair into `symbol` at its places, left to right; return the number of new places."""
+    """Merge a pair at all places, left to right; return how many are new: a a a -> aa a, 1."""
     rows, symbol_bits = state.rows, state.symbol_bits[0]
     symbol_of = np.int64((1 << symbol_bits) - 1)
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
@@ -321,8 +328,8 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
     """Lay out the places of the pairs from `first_pair` on, queue them; drop the never merged.
 
-    `merged` was merged in this step: its places are no longer needed. `n_new` places are in
-    scratch. For `least` and `longest` see `merge_steps`.
+    Example: new pairs (x, ab) 5, (ab, y) 1 with least 2 -> the first is queued, the second dropped.
+    The places of `merged` are reused; `n_new` are in scratch. For the limits see `merge_steps`.
     """
     rows = state.rows
     kept = first_pair
@@ -374,6 +381,8 @@ def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, le
 @kernel
 def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
     """Merge until `n_wanted` merges are made, no pair is left, or it is time to pause.
+
+    Example: ab 3, abc 2; 2 merges -> (a, b) of count 5, (ab, c) of count 2.
 
     Args:
         by_bytes: `symbols.order` holds first bytes, filled in for every new symbol; otherwise it is
