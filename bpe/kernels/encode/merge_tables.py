@@ -147,6 +147,8 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
     """
     tables.pairs[:] = NONE
     tables.pair_filter[:] = np.uint64(0)
+    byte_pairs = tables.byte_pairs
+    byte_pairs[:] = NO_LIMITS | UNRANKED
     mask = np.uint64(tables.pairs.size - 1)
     for i in range(lefts.size):
         key = pair_key(lefts[i], rights[i])
@@ -159,11 +161,9 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         if tables.pairs[at] == NONE:
             tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
             tables.merged[ranks[i]] = np.uint32(merged_ids[i])
-    byte_pairs = tables.byte_pairs
-    for a in range(256):
-        for b in range(256):
-            rank = np.uint64(pair_rank(tables, tables.byte_ids[a], tables.byte_ids[b]))
-            byte_pairs[a << 8 | b] = NO_LIMITS | min(rank, UNRANKED)
+            a, b = np.int64(first_bytes[lefts[i]]), np.int64(last_bytes[rights[i]])
+            if tables.byte_ids[a] == lefts[i] and tables.byte_ids[b] == rights[i]:
+                byte_pairs[a << 8 | b] = NO_LIMITS | min(np.uint64(ranks[i]), UNRANKED)
     lowest[:] = UNRANKED
     for i in range(lefts.size):
         left, right, rank = np.int64(lefts[i]), np.int64(rights[i]), np.uint32(ranks[i])
