@@ -68,10 +68,10 @@ train: $(torch)
 	$(run) examples/train_gpt.py $(strip --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS))
 
 test: $(dev)
-	$(run) -m pytest -n 2 $(ARGS)
+	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-all: $(all)
-	$(run) -m pytest -n 2 $(ARGS)
+	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
 
 torture: $(dev)
 	$(run) tests/support/torture.py $(ARGS)

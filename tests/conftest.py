@@ -20,6 +20,11 @@ settings.register_profile(
 settings.load_profile("tokenbin")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slowest first, so that no worker waits for another at the end."""
+    items.sort(key=lambda item: item.path.stem != "test_kernel_modes")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_are_compiled() -> None:
     """So that runs have the same stages, whatever ran on this machine before."""

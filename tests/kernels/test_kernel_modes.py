@@ -13,7 +13,19 @@ from bpe.kernels.runtime import vectors
 from bpe.kernels.runtime.jit import kernel
 
 ROOT = Path(__file__).parents[2]
-KERNELS = [str(path) for path in sorted(Path(__file__).parent.glob("test_kernels_*.py"))]
+KERNELS = sorted(Path(__file__).parent.glob("test_kernels_*.py"))
+
+
+# Bounds are checked alike however well the compiler optimizes, which takes minutes. Such code has a
+# cache of its own.
+def run_tests(*arguments: str | Path, **environment: str) -> str:
+    """Run pytest with these arguments; return what it printed."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *map(str, arguments)],
+        env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
 
 
 @kernel
@@ -21,17 +33,14 @@ def has_eight():
     return vectors.has_eight()
 
 
-@pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_kernels_pass(mode: str, pytestconfig: pytest.Config) -> None:
-    # Bounds are checked alike however well the compiler optimizes, which takes minutes. What comes
-    # of that is for nobody else, and has a cache of its own.
-    cache = pytestconfig.rootpath / ".pytest_cache" / mode.lower()
-    environment = os.environ | {mode: "1", "NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", *KERNELS]
-    run = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
+def test_kernels_pass_uncompiled(path: Path) -> None:
+    run_tests(path, NUMBA_DISABLE_JIT="1")
+
+
+def test_kernels_pass_with_bounds_checks(pytestconfig: pytest.Config) -> None:
+    cache = pytestconfig.rootpath / ".pytest_cache" / "boundscheck"
+    run_tests(*KERNELS, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(cache), NUMBA_OPT="0")
 
 
 def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> None:
@@ -39,22 +48,11 @@ def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> Non
         pytest.skip("for a processor without AVX-512 all other tests are compiled already")
     cache = pytestconfig.rootpath / ".pytest_cache" / "generic"
     generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_BOUNDSCHECK": "1"}
-    environment = os.environ | generic | {"NUMBA_CACHE_DIR": str(cache), "NUMBA_OPT": "1"}
-    tests = [
-        *KERNELS,
-        "-k",
-        "encoder_gives_the_ids or beyond_a_window or eight",
-    ]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *tests],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    tests = "encoder_gives_the_ids or beyond_a_window or eight"
+    output = run_tests(
+        *KERNELS, "-k", tests, **generic, NUMBA_CACHE_DIR=str(cache), NUMBA_OPT="0"
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "3 skipped" in run.stdout, "eight words at a time were compiled for this processor"
+    assert "3 skipped" in output, "eight words at a time were compiled for this processor"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect is called as on Linux")

@@ -6,6 +6,7 @@ import itertools
 import random
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -164,20 +165,22 @@ def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
         assert word.to_bytes(8, "little") == moved[token_id].ljust(8, b"\xff")
 
 
+@cache
+def ids_of_trained(pretoken: str) -> list[int]:
+    """The ids of a pre-token by the reference and `trained`."""
+    rank, vocabulary = reference.rank_by_merges(trained()), Vocabulary.from_merges(trained())
+    return [vocabulary.token_id(token) for token in reference.encode(pretoken.encode(), rank)]
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_short_texts_have_the_ids_of_the_reference(pattern: str) -> None:
-    merges = trained()
-    vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
-    encoder = Encoder(filled_tables(vocabulary, pattern))
+    encoder = Encoder(filled_tables(Vocabulary.from_merges(trained()), pattern))
     # Longer and shorter ones by turns: nothing is left of the one before.
     texts = sorted(documents(), key=len)
     for text in itertools.chain(*zip(texts, texts[::-1], strict=True), ["a" * 2048, "é" * 1024]):
-        expected = [
-            vocabulary.token_id(token)
-            for pretoken in reference.split(text, pattern)
-            for token in reference.encode(pretoken.encode(), rank)
-        ]
-        assert encoder.encode_text(text.encode()) == expected
+        pretokens = reference.split(text, pattern)
+        expected = itertools.chain.from_iterable(map(ids_of_trained, pretokens))
+        assert encoder.encode_text(text.encode()) == list(expected)
 
 
 def test_texts_around_the_length_from_which_on_they_are_not_short() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -62,8 +63,13 @@ def filled_tables(vocabulary: Vocabulary, pattern: str) -> EncoderTables:
     return tables
 
 
+@cache
+def _trained() -> tuple[reference.Pair, ...]:
+    return tuple(reference.train(documents(), 256 + 60))
+
+
 def trained() -> list[reference.Pair]:
-    return reference.train(documents(), 256 + 60)
+    return list(_trained())
 
 
 def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
