@@ -269,7 +269,7 @@ def added(**changes: object) -> dict[str, object]:
         ),
         (
             {"pre_tokenizer": SEQUENCE | {"pretokenizers": [SPLIT, {"type": "ByteLevel"}]}},
-            r"steps before a ByteLevel with add_prefix_space",
+            r"before a ByteLevel with add_prefix_space: only a ByteLevel alone may have it",
         ),
         (
             {
@@ -378,7 +378,7 @@ def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path
         (b" \n", r"it is empty"),
         (b"once upon a time", r"not JSON: Expecting value in line 1, column 1"),
         (b'{"a": 1,, "b": 2}', r"not JSON: .* line 1, column"),
-        (b"PK\x03\x04\xff\xfe", r"byte 4 is not UTF-8"),
+        (b"PK\x03\x04\xff\xfe", r"byte 4 is not UTF-8 .*: expected a text file"),
         (b"[1, 2]", r"it is a JSON list: expected an object"),
         (b'{"train": 1}', r"it has no 'model' \(its keys are 'train'\): expected a tokenizer.json"),
         (b'{"a": NaN}', r"it has the number NaN: expected JSON"),

@@ -142,6 +142,10 @@ def test_gpt2_files_are_written_and_read(tmp_path: Path) -> None:
             ),
             "cannot say what the added token '<y>' is",
         ),
+        (
+            Tokenizer.from_vocabulary(Vocabulary(BASE.tokens, BASE.merges, {"Ġ": 999})),
+            "'Ġ' would stand in vocab.json twice, with the ids 32 and 999: use another format",
+        ),
     ],
 )
 def test_what_gpt2_files_cannot_say(tokenizer: Tokenizer, message: str, tmp_path: Path) -> None:

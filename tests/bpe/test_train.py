@@ -358,7 +358,7 @@ def test_no_text(tmp_path: Path) -> None:
             {"vocab_size": 2**30 + 1},
             "vocab_size 1,073,741,825 is too large: choose at most 1,073,741,824",
         ),
-        ({"vocab_size": 300, "special_tokens": [END, END]}, "given twice"),
+        ({"vocab_size": 300, "special_tokens": [END, END]}, r"special token .* is given twice"),
         ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
         ({"vocab_size": 300, "tie_break": "coin"}, "expected one of 'greatest-bytes', 'huggingf"),
         ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is -1"),
@@ -369,6 +369,14 @@ def test_no_text(tmp_path: Path) -> None:
 def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         train_bpe(["some text", "more"], **arguments)
+
+
+def test_more_text_than_positions_can_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "_MAX_POSITIONS", 256 + 5)
+    assert train_bpe(["abcde"], 300).merges == []
+    message = r"pre-tokens hold 6 bytes, .* about \d+ GiB; at most 261 bytes are possible: train on"
+    with pytest.raises(TrainingError, match=message):
+        train_bpe(["abcdef"], 300)
 
 
 def test_early_stop_is_said(caplog: pytest.LogCaptureFixture) -> None:

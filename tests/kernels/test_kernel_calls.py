@@ -235,6 +235,16 @@ def test_what_a_kernel_may_return() -> None:
 
 
 @kernel
+def _with_keyword(number):
+    return _exponent(number=number)
+
+
+def test_a_call_with_keywords_is_refused() -> None:
+    with pytest.raises(KernelError, match="_exponent: kernels call kernels without keywords"):
+        _with_keyword(3)
+
+
+@kernel
 def _exponent(number):
     return math.frexp(float(number))[1]
 

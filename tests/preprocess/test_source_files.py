@@ -236,6 +236,19 @@ def test_a_file_that_may_not_be_read_is_an_error(
         TextSource(tmp_path / "secret.txt", "secret.txt", ReadOptions())
 
 
+def test_a_directory_that_may_not_be_listed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").mkdir()
+
+    def refuse(path: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(CorpusError, match=r"secret: cannot be listed: Permission denied; make"):
+        find_sources([tmp_path / "secret"], ReadOptions())
+
+
 def test_the_default_corpus_is_the_same_in_units_of_any_size() -> None:
     documents = list(documents_of_standard_library())
     assert len(documents) > 300

@@ -20,9 +20,11 @@ from verify_cases import damages, flip
 
 from preprocess import build
 from preprocess.check.inspect import facts, format_lines
+from preprocess.check.rebuild import RebuildError, find_starts
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.pipeline import encode
 from preprocess.report.progress import Progress
@@ -87,15 +89,28 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     flip(copy / "train.bin", 1000)
     # The same size, but another text.
     other = sources / "0.txt"
+    other_text = other.read_text()
     other.write_text(other.read_text().replace("are", "ARE", 1))
     found = damages(verify(copy / "train.bin", repair=True))
     assert any("0 of 1 damaged blocks were rebuilt" in line for line in found)
     (sources / "0.txt").write_text("short")
     found = damages(verify(copy / "train.bin", repair=True))
-    assert any("cannot be repaired: its source 0.txt had" in line for line in found)
+    assert re.search(
+        r"cannot be repaired: its source 0\.txt had \d+ bytes, and now it is 0\.txt with 5",
+        "\n".join(found),
+    )
     (sources / "0.txt").unlink()
     found = damages(verify(copy / "train.bin", repair=True))
-    assert any("cannot be repaired: its source 0.txt had" in line for line in found)
+    assert any("bytes, and now it is 1.txt with" in line for line in found)
+    (sources / "0.txt").write_text(other_text)
+    (sources / "9.txt").write_text("one more")
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("it was built from" in line and "sources, and" in line for line in found)
+    manifest = json.loads((copy / "train.json").read_text())
+    del manifest["sources"][0]["tokens"]
+    rewritten = Manifest.from_json(json.dumps(manifest), "train.json")
+    with pytest.raises(RebuildError, match="its manifest has no counts of each source"):
+        find_starts(rewritten, "token")
     (copy / "stats.json").unlink()
     found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: no stats.json in its" in line for line in found)

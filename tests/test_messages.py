@@ -1,0 +1,74 @@
+"""Every error message of the packages is expected by some test, at least a phrase of it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Functions that raise, or return, an error with the message that they are given.
+REFUSING = {"refuse", "unsupported"}
+# So many characters of a message in a row, or all of its longest part, are in the text of a test.
+PHRASE = 14
+
+
+def parts_of(node: ast.AST) -> Iterator[str]:
+    """Yield the literal parts of a message."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text.strip()
+        case ast.JoinedStr(values=values):
+            for value in values:
+                if isinstance(value, ast.Constant):
+                    yield from parts_of(value)
+        case ast.BinOp(left=left, right=right):
+            yield from parts_of(left)
+            yield from parts_of(right)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from parts_of(body)
+            yield from parts_of(orelse)
+
+
+def messages() -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the literal parts of every message with a phrase of its own."""
+    for path in sorted([*(ROOT / "bpe").rglob("*.py"), *(ROOT / "preprocess").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            call = node.exc if isinstance(node, ast.Raise) else node
+            if not isinstance(call, ast.Call):
+                continue
+            name = ast.unparse(call.func).rpartition(".")[2]
+            # An assertion that fails is a defect of ours, and has no way to be tested.
+            if name in REFUSING or (isinstance(node, ast.Raise) and name != "AssertionError"):
+                parts = [part for given in call.args for part in parts_of(given)]
+                if any(len(part) >= 4 for part in parts):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", parts
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """All text in the tests; escapes of regular expressions are undone."""
+    texts = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        texts += [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+    return re.sub(r"\\(.)", r"\1", "\n".join(texts))
+
+
+def test_every_message_is_expected_by_a_test(expected: str) -> None:
+    found = list(messages())
+    assert len(found) > 300
+    missing = []
+    for place, parts in found:
+        length = min(PHRASE, max(map(len, parts)))
+        phrases = (
+            part[i : i + length] for part in parts for i in range(len(part) - length + 1)
+        )
+        if not any(phrase in expected for phrase in phrases):
+            missing.append(f"{place} {' ... '.join(parts)}")
+    assert not missing, "\n".join(missing)
