@@ -178,7 +178,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
         on_invalid_utf8="error",
         validation_fraction=0.0,
         safe_cut=tokenizer.safe_cut,
-        uncut=tuple(token.encode() for token in tokenizer.atomic_texts),
+        atomic=tuple(token.encode() for token in tokenizer.atomic_texts),
     )
     units = [unit for source in find_sources([job.corpus], reading) for unit in source.units()]
     end_of_text = tokenizer.special_tokens[END_OF_TEXT]

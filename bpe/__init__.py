@@ -6,8 +6,8 @@
     tokenizer.save("tokenizer.json")
     ids = Tokenizer.from_file("tokenizer.json").encode("some text")
 
-`import bpe` loads nothing heavy: public names are imported when they are first used (PEP 562). This
-package knows bytes, counts and ids; it starts no process and knows no corpus format.
+Public names are imported at their first use (PEP 562), so `import bpe` is fast. Corpus formats and
+processes belong to `preprocess`, on which this package does not depend.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 
 from bpe.reference import BYTE_LEVEL_ALPHABET
 
-# Python's own machinery for code pages: 0.4 us a token.
+# Codecs of Python for code pages: 0.4 us per token.
 _BYTE_OF_CHARACTER = codecs.charmap_build(BYTE_LEVEL_ALPHABET)
 
 
@@ -23,7 +23,7 @@ def to_byte_level(token: bytes) -> str:
 
 
 def from_byte_level(spelled: str) -> bytes | None:
-    r"""Return the bytes that a text in GPT-2's byte-level alphabet spells, None if it is none.
+    r"""Return the bytes of a spelling; None if a character is not in the byte-level alphabet.
 
     >>> from_byte_level("ĠaĊ"), from_byte_level(" a")
     (b' a\n', None)
@@ -36,7 +36,7 @@ def from_byte_level(spelled: str) -> bytes | None:
 
 
 def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
-    """Return text -> bytes of the texts that are spelled in GPT-2's byte-level alphabet."""
+    """Return text -> bytes for all texts that are spelled in the byte-level alphabet."""
     # A character of that alphabet is two bytes of UTF-16: one look-up by NumPy serves all texts.
     byte_of = np.full(2**16, -1, np.int16)
     byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from bpe.errors import EncodingError
 from bpe.vocabulary import Vocabulary, unknown_id_message
 
-# Arrays are decoded in parts of this many ids, to bound the memory beyond that of the text.
-_DECODE_IDS = 1 << 15
+_DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of the text
 
 
 def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
@@ -45,7 +44,7 @@ def _decode_array(vocabulary: Vocabulary, ids: NDArray[Any]) -> bytes:
         if unknown.any():
             token_id = int(part[unknown.argmax()])
             raise EncodingError(unknown_id_message(token_id, vocabulary.size))
-        # Twice as fast as joining the bytes of one token after the other.
+        # Twice as fast as joining the bytes of single tokens.
         ends = np.cumsum(lengths[taken])
         places = np.repeat(starts[taken] - ends + lengths[taken], lengths[taken])
         pieces.append(data[places + np.arange(len(places))].tobytes())

@@ -1,10 +1,9 @@
-"""Normalizers: the Unicode normal forms, as Hugging Face's tokenizers apply them.
+"""Unicode normal forms, as in Hugging Face's tokenizers.
 
-Text is normalized as in `tokenizers` 0.23, with the tables of Unicode 9.0, whatever the Unicode of
-the installed Python. By the stability policy of Unicode, a character of both is normalized alike.
-To the older tables, a newer character (the list below) or one that our own table does not assign is
-inert: it is not decomposed, reordered or composed, and nothing moves across it. So it stays as it
-is, and the text between such characters is normalized piece by piece.
+`tokenizers` 0.23 has the tables of Unicode 9.0, and Python newer ones. By the stability policy of
+Unicode, both normalize a character of 9.0 alike. Newer characters (the list below) and unassigned
+ones are inert in 9.0: they are not decomposed, reordered or composed, and nothing moves across
+them. So text is normalized piece by piece between inert characters, which are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NEWER: Final = (
 
 
 def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
-    """Return UTF-8 text in normal forms, some of `NORMAL_FORMS`, applied one after the other."""
+    """Normalize UTF-8 to each of `forms` (of `NORMAL_FORMS`) in turn."""
     if data.isascii():
         return data
     text = data.decode()

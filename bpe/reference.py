@@ -1,7 +1,7 @@
-"""The definition of the tokenizer in plain Python: split, count, train, encode.
+"""Reference implementation of the tokenizer in plain Python: split, count, train, encode.
 
-Where the fast code and this file disagree, the fast code is wrong. Everything that could be decided
-either way (ties above all) is decided here. It is written to be read, and it is slow.
+If the fast code and this file disagree, the fast code is wrong. Every choice, ties above all, is
+defined here. Written to be read; slow.
 
     >>> split("Don't stop  at 42!")
     ['Don', "'t", ' stop', ' ', ' at', ' 42', '!']
@@ -36,25 +36,25 @@ def _byte_level_alphabet() -> str:
     return "".join(chr(byte if byte in shown else next(hidden)) for byte in range(256))
 
 
-# GPT-2's spelling of bytes as printable characters: `BYTE_LEVEL_ALPHABET[byte]` stands for `byte`.
-# The printable characters of Latin-1 stand for themselves; U+0100 onwards for the other 68 bytes,
-# in order. Hugging Face's files use it, and its trainer numbers bytes by these code points.
+# GPT-2's spelling of bytes as printable characters: `BYTE_LEVEL_ALPHABET[byte]`. Printable
+# characters of Latin-1 spell themselves, U+0100 and following the other 68 bytes. Hugging Face's
+# files use it, and its trainer orders bytes by these code points.
 BYTE_LEVEL_ALPHABET: Final = _byte_level_alphabet()
 
 
 def split(text: str, pattern: str = "gpt2") -> list[str]:
-    """Cut text into pre-tokens by a pattern of `PATTERNS`; joined they are the text."""
+    """Split text into pre-tokens by a pattern of `PATTERNS`; their concatenation is the text."""
     return _compiled(pattern).findall(text)
 
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a published pattern with its classes as ranges of the pinned Unicode table."""
+    """Compile a pattern, with classes as ranges of the pinned Unicode table."""
     return re.compile(re.sub(r"\[[^]]*]|\\p\{\w+}|\\[sS]|\$", _in_ranges, PATTERNS[pattern]))
 
 
 def _in_ranges(found: re.Match[str]) -> str:
-    r"""Spell a set, `\p{category}`, `\s`, `\S` or `$` as `re` reads it in every version."""
+    r"""Translate a set, `\p{category}`, `\s`, `\S` or `$` for `re`, independent of its version."""
     written = found.group()
     if written == "$":
         return r"\Z"  # in `re`, `$` matches before a final newline, too
@@ -70,14 +70,14 @@ def _in_ranges(found: re.Match[str]) -> str:
 
 
 def split_special(text: str, special_tokens: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """Cut text at special tokens, leftmost first, then longest: yield `(piece, is_special)`.
+    """Split text at special tokens, leftmost first, then longest: yield `(piece, is_special)`.
 
     >>> list(split_special("a<|x|>>b", ["<|x|>", "<|x|>>"]))
     [('a', False), ('<|x|>>', True), ('b', False)]
     """
     longest_first = sorted(special_tokens, key=len, reverse=True)
-    any_of_them = "|".join(map(re.escape, longest_first)) or r"(?!)"  # which matches nothing
-    # A group in the pattern makes `re` keep what it splits at, as every second piece.
+    any_of_them = "|".join(map(re.escape, longest_first)) or r"(?!)"  # matches nothing
+    # With a group in the pattern, `re.split` returns separators as every second piece.
     for index, piece in enumerate(re.split(f"({any_of_them})", text)):
         if piece:
             yield piece, index % 2 == 1
@@ -111,26 +111,25 @@ def train_from_counts(
 
     Each step merges the pair with the highest count, everywhere. A pair is counted at every
     position, so `aaa` has `(a, a)` twice, and merged from left to right, so `aaa` becomes `aa a`.
-    Among pairs of equal count:
+    Ties are broken by `tie_break`:
 
-    - `greatest-bytes` takes the greatest `(left, right)`, compared as bytes: Stanford's CS336;
-    - `huggingface` takes the least `(id of left, id of right)`, where bytes are numbered in the
-      order of their characters in the byte-level alphabet, and merges after them in the order they
-      were made: Hugging Face's BpeTrainer.
+    - `greatest-bytes`: the greatest `(left, right)`, compared as bytes (Stanford's CS336);
+    - `huggingface`: the least `(id of left, id of right)`, where ids number bytes in the order of
+      their characters in the byte-level alphabet, then merges (Hugging Face's BpeTrainer).
 
-    No two merges make the same token: wherever its bytes are between two boundaries, no merge has
-    crossed either, so inside the same merges have happened as where the token was first made.
+    No two merges make the same token: where its bytes are between two boundaries, no merge has
+    crossed them, so the merges inside are those that first made the token.
 
     Args:
         counts: Pre-token -> how often it occurs.
-        vocab_size: Number of tokens wanted, the 256 bytes and the special tokens included.
-        special_tokens: Only their number matters here.
+        vocab_size: Number of tokens, including the 256 bytes and the special tokens.
+        special_tokens: Only their number is used.
         tie_break: One of `TIE_BREAKS`.
-        min_frequency: Stop when no pair occurs this often, at least once.
-        max_token_length: Maximum length of a token, in bytes; longer pairs are not merged.
+        min_frequency: Minimum count of a merged pair, at least 1.
+        max_token_length: Maximum length of a token in bytes.
 
     Returns:
-        The merges in the order they were made; fewer than asked for if training stopped early.
+        The merges in order; fewer than `vocab_size` needs if training stopped early.
 
     Raises:
         TrainingError: `tie_break` is unknown, or `vocab_size` leaves no room for the bytes and the
@@ -170,7 +169,7 @@ def train_from_counts(
 
 
 def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
-    """Join every occurrence of a pair, from left to right.
+    """Merge every occurrence of a pair, from left to right.
 
     >>> merge([b"a", b"a", b"a", b"b"], (b"a", b"a"))
     [b'aa', b'a', b'b']
@@ -185,26 +184,26 @@ def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:
 
 
 def rank_by_merges(merges: Sequence[Pair]) -> Callable[[bytes, bytes], int | None]:
-    """Rank pairs as Hugging Face does: by their position in the list of merges."""
+    """Return a function that ranks pairs as Hugging Face: by position in the list of merges."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     return lambda left, right: ranks.get((left, right))
 
 
 def rank_by_bytes(ranks: Mapping[bytes, int]) -> Callable[[bytes, bytes], int | None]:
-    """Rank pairs as tiktoken does: by the rank of the token that they would make."""
+    """Return a function that ranks pairs as tiktoken: by the rank of the merged token."""
     return lambda left, right: ranks.get(left + right)
 
 
 def encode(
     pretoken: bytes, rank: Callable[[bytes, bytes], int | None], whole: Collection[bytes] = ()
 ) -> list[bytes]:
-    """Cut one pre-token into tokens: join the pair of lowest rank, leftmost first, to the end.
+    """Encode a pre-token: merge the leftmost pair of the lowest rank until none has a rank.
 
     Args:
-        pretoken: The bytes of one pre-token.
-        rank: The rank of a pair, None if it is never joined.
-        whole: Tokens that are taken at once when they are the whole pre-token: all of them in
-            tiktoken and in a Hugging Face file with `ignore_merges`, else none.
+        pretoken: UTF-8 of one pre-token.
+        rank: Returns the rank of a pair, None if it is never merged.
+        whole: Tokens that a whole pre-token is compared with first: all tokens in tiktoken and with
+            Hugging Face's `ignore_merges`, else none.
     """
     if pretoken in whole:
         return [pretoken]

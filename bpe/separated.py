@@ -1,6 +1,6 @@
-"""Documents in one buffer, with separators or anything else between them.
+"""Find documents between separators in one buffer, and cut the buffer into parts.
 
-Documents are those of `bytes.split`, given as offsets, not copied.
+Documents are those of `bytes.split`, as offsets; text is not copied.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bpe.pretokenize.pretokenizer import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 
-_LOOK_AHEAD = 1 << 14  # bytes first searched for the end of a part, past its size
-_PLACES = 1 << 12  # that are Python integers at a time: each takes 150 bytes
+_LOOK_AHEAD = 1 << 14  # bytes after the size of a part that are first searched for its end
+_RANGES = 1 << 12  # ranges converted to Python integers at a time, 150 bytes each
 
 
 class SeparatedPart(NamedTuple):
-    """Some documents, of which the first may have begun in the part before."""
+    """Documents in `buffer[start:stop]`; the first may begin in the part before."""
 
-    start: int  # the text is `buffer[start:stop]`
+    start: int
     stop: int
-    bounds: NDArray[np.int64]  # int64[2 * n_documents]: where each begins and ends, from `start` on
+    bounds: NDArray[np.int64]  # int64[2 * n_documents], start and end of each, relative to `start`
     ends_mid_document: bool  # the last document continues in the next part
 
 
@@ -34,19 +34,19 @@ def separated_parts(
     buffer: Bytes, separator: bytes, part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
-    """Cut a buffer into parts that can be encoded one by one with the same ids.
+    """Cut a buffer into parts whose ids are those of the whole.
 
     Args:
         buffer: uint8[n_bytes].
-        separator: Between two documents, at least one byte.
-        part_size: Bytes of the next part, from the number of bytes left; the last part has fewer,
-            and one without a place to cut has more.
+        separator: Separator of documents, at least one byte.
+        part_size: Returns the size of the next part from the number of bytes left; the last part is
+            smaller, and a part without a safe cut is larger.
         safe_cut: As `Pretokenizer.safe_cut`.
     """
     n, m, start = len(buffer), len(separator), 0
     while True:
         target = min(start + part_size(n - start), n)
-        # Separators that begin before the target, of which one may end after it.
+        # Separators that begin before the target; the last may end after it.
         found = start + find_all(buffer[start : target + m - 1], separator)
         stop, following, ends_mid_document = n, n, False
         if target < n:
@@ -56,7 +56,7 @@ def separated_parts(
                 limit = min(begin + size, n)
                 separators = find_all(buffer[begin : limit + m - 1], separator)
                 end = begin + int(separators[0]) if len(separators) else limit
-                # At the beginning of a document a cut would depend on what precedes it.
+                # Not at the first byte of a document: a cut there depends on the text before it.
                 cut = safe_cut(buffer, max(begin, opened + 1), end)
                 if cut < end or len(separators) or end == n:
                     break
@@ -73,21 +73,21 @@ def separated_parts(
         start = following
 
 
-def between(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and ends of pieces of `uint8[n_bytes]`, as `bytes.split` cuts them.
+def find_pieces(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the starts and ends of the pieces of `bytes.split`, int64[n_separators + 1] each.
 
-    They are int64[n_separators + 1] each; with the separator b"" the buffer is one piece.
+    With the separator b"" the buffer is one piece.
     """
     found = find_all(buffer, separator) if separator else np.empty(0, np.int64)
     return np.append(0, found + len(separator)), np.append(found, len(buffer))
 
 
-def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
-    """Return documents without the bytes between them, copied only if there are any.
+def close_gaps(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
+    """Return documents without the bytes between them; copied only if there are such bytes.
 
     Args:
         buffer: uint8[n_bytes].
-        bounds: int64[2 * n_documents], the start and end of each; ascending.
+        bounds: int64[2 * n_documents], start and end of each, ascending.
 
     Returns:
         (text, offsets): uint8[n_bytes without gaps], int64[n_documents + 1].
@@ -100,22 +100,22 @@ def joined(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
     if (starts[1:] == ends[:-1]).all():
         return buffer[starts[0] : ends[-1]], offsets
     text = np.empty(offsets[-1], np.uint8)
-    slices, filled = (buffer[start:end] for start, end in places(bounds)), 0
-    while some := list(islice(slices, _PLACES)):
+    slices, filled = (buffer[start:end] for start, end in iter_ranges(bounds)), 0
+    while some := list(islice(slices, _RANGES)):
         size = sum(map(len, some))
         np.concatenate(some, out=text[filled : filled + size])
         filled += size
     return text, offsets
 
 
-def places(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
-    """Yield [start, end] of each range of `bounds`, int64[2 * n]; few lists exist at a time."""
-    for first in range(0, len(bounds), 2 * _PLACES):
-        yield from bounds[first : first + 2 * _PLACES].reshape(-1, 2).tolist()
+def iter_ranges(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
+    """Yield [start, end] of each range of `bounds`, int64[2 * n], in bounded memory."""
+    for first in range(0, len(bounds), 2 * _RANGES):
+        yield from bounds[first : first + 2 * _RANGES].reshape(-1, 2).tolist()
 
 
 def check_utf8(part: Bytes, start: int) -> None:
-    """Raise EncodingError unless uint8[n_bytes], from byte `start` of the data on, is UTF-8."""
+    """Raise EncodingError unless uint8[n_bytes] is UTF-8; `start` is its offset in the data."""
     if not is_utf8(part):
         place, what = invalid_utf8(part)
         raise EncodingError(

@@ -1,7 +1,7 @@
-"""Text files: read piece by piece, and cut where a cut changes nothing.
+"""Read text files in pieces, and find safe cuts.
 
-Files are read, not mapped: reading into reused memory is faster, and a truncated mapped file kills
-the process with SIGBUS. Size, time and inode are compared before and after each read.
+Files are read, not mapped: reading into reused memory is faster, and accessing a mapped file after
+truncation raises SIGBUS. Size, time and inode are compared before and after each read.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bpe.errors import ChangedError, CorpusError, UnavailableError
 Bytes = NDArray[np.uint8]
 SafeCut = Callable[[Bytes, int, int], int]
 
-_WINDOW_BYTES = 64 * 1024  # searched for a cut between two checks for signals
-_STRIDE_BYTES = 1024 * 1024  # searched at a time for the end of a document
-_CHARACTER_BYTES = 4  # of the longest character
+_WINDOW_BYTES = 64 * 1024  # bytes searched for a cut at a time, so that signals are handled
+_STRIDE_BYTES = 1024 * 1024  # bytes searched at a time for the end of a document
+_CHARACTER_BYTES = 4  # maximum length of a character in UTF-8
 
 
 def new_array(n_bytes: int) -> Bytes:
-    """Return uint8[n_bytes], of any content."""
+    """Return uint8[n_bytes], uninitialized."""
     return np.empty(n_bytes, np.uint8)
 
 
 class TextFile:
-    """A regular file that does not change: its `path`, `n_bytes`, and time `modified` in ns.
+    """A regular file that must not change; has its `path`, `n_bytes`, and mtime `modified` in ns.
 
     Raises:
         OSError: The file does not exist or cannot be read.
@@ -53,8 +53,8 @@ class TextFile:
         self.modified = state.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Raise ChangedError if size, time or inode are not those at first; see `read`."""
-        with self._being_there():
+        """Raise ChangedError if size, time or inode have changed since construction."""
+        with self._corpus_errors():
             state = os.stat(self.path)
         if _identity(state) != self._state:
             raise self._changed(f"{state.st_size:,} bytes of another time or file")
@@ -70,13 +70,13 @@ class TextFile:
         """Read bytes [start, stop) of the file into `array(stop - start)`: uint8, read-only.
 
         Raises:
-            ChangedError: The file is not as it was at first, before or after reading.
+            ChangedError: The file has changed since construction.
             UnavailableError: The bytes cannot be read.
         """
         content = array(stop - start)
         left = content.data
         self.check_unchanged()  # opening a pipe would block
-        with self._being_there():
+        with self._corpus_errors():
             file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (closed below)
         try:
             with file:
@@ -96,8 +96,8 @@ class TextFile:
         return content
 
     @contextmanager
-    def _being_there(self) -> Iterator[None]:
-        """Turn errors of the system, about a file that was there, into errors of the corpus."""
+    def _corpus_errors(self) -> Iterator[None]:
+        """Convert errors of the operating system to `CorpusError`s."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
@@ -114,45 +114,45 @@ def _identity(state: os.stat_result) -> tuple[int, int, int]:
 
 
 class Ends(Enum):
-    """Where a unit ends."""
+    """Kinds of the end of a unit."""
 
     INSIDE = "inside a document"
-    BETWEEN = "just behind a separator"
+    BETWEEN = "just after a separator"
     FILE = "at the end of the file"
 
 
 class Cutter:
-    """Finds places to cut a file, reading little but the text around them.
+    """Finds positions to cut a file, and reads little more than the text around them.
 
     Args:
         file: The file.
-        separator: Separates documents; b"": the file is one document.
+        separator: Separator of documents; with b"" the file is one document.
         uncut: Byte strings that no cut may split.
         safe_cut: As `Pretokenizer.safe_cut`; None: that of gpt2.
     """
 
     def __init__(
-        self, file: TextFile, separator: bytes, uncut: Sequence[bytes], safe_cut: SafeCut | None
+        self, file: TextFile, separator: bytes, atomic: Sequence[bytes], safe_cut: SafeCut | None
     ) -> None:
         from bpe.pretokenize.pretokenizer import Pretokenizer
 
         self._file, self._separator = file, separator
-        self._uncut = [needle for needle in uncut if len(needle) > 1]
+        self._atomic = [needle for needle in atomic if len(needle) > 1]
         self._safe_cut = safe_cut or Pretokenizer("gpt2").safe_cut
-        # Room for a separator that ends at a place, and one that overlaps its beginning.
-        longest = max(map(len, [separator, *self._uncut]))
+        # Bytes around a position: a separator that ends there, and one that overlaps it.
+        longest = max(map(len, [separator, *self._atomic]))
         self._around = 2 * longest + _CHARACTER_BYTES
-        self._window_start, self._window = 0, np.empty(0, np.uint8)  # what was read last
+        self._window_start, self._window = 0, np.empty(0, np.uint8)  # last bytes read
 
     def cut(self, position: int) -> tuple[int, Ends]:
-        """Return the first place from `position` on: in a document or just after a separator."""
+        """Return the first cut from `position` on, in a document or after a separator."""
         n = self._file.n_bytes
         while position < n:
             stop = min(position + _WINDOW_BYTES, n)
             place = self._safe_place(position, stop)
             if place < stop:
                 touching = self._separator_at(place)
-                if touching < 0 and not self._splits_uncut(place):
+                if touching < 0 and not self._splits_atomic(place):
                     return place, Ends.INSIDE
                 candidates: Iterable[int] = [touching] if touching >= 0 else []
                 position = place + 1
@@ -166,22 +166,22 @@ class Cutter:
         return n, Ends.FILE
 
     def cut_inside(self, position: int, stop: int) -> int:
-        """Return a place from `position` on in the document that ends at `stop`; else `stop`."""
+        """Return the first cut from `position` on in a document that ends at `stop`, or `stop`."""
         while position < stop:
             window_stop = min(position + _WINDOW_BYTES, stop)
             place = self._safe_place(position, window_stop)
             is_inside = place < window_stop
-            if is_inside and self._separator_at(place) < 0 and not self._splits_uncut(place):
+            if is_inside and self._separator_at(place) < 0 and not self._splits_atomic(place):
                 return place
             position = place + is_inside
         return stop
 
-    def last_between(self, start: int, stop: int) -> int:
-        """Return the last place in (start, stop] just after a separator; `start` if there is none.
+    def last_separator_end(self, start: int, stop: int) -> int:
+        """Return the last end of a separator in (start, stop]; `start` if there is none.
 
-        A document starts at `start`. Short documents are found by reading little but the end.
+        A document starts at `start`. Searches backwards, so little is read if documents are short.
         """
-        from bpe.separated import between
+        from bpe.separated import find_pieces
 
         size = _WINDOW_BYTES
         while size < stop - start:
@@ -190,19 +190,19 @@ class Cutter:
                 if self._is_separator(candidate):
                     return candidate + len(self._separator)
             size *= 8
-        # Scanning from the start of a document finds the true separators.
-        starts, _ = between(self._file.read(start, stop), self._separator)
+        # A scan from the start of a document finds the separators that count.
+        starts, _ = find_pieces(self._file.read(start, stop), self._separator)
         return start + int(starts[-1])
 
     def end_of_document(self, start: int) -> tuple[int, int]:
-        """Return (end, start of the next) of the document that starts at `start`."""
-        from bpe.separated import between
+        """Return the end of the document that starts at `start`, and the start of the next."""
+        from bpe.separated import find_pieces
 
         n, size = self._file.n_bytes, len(self._separator)
         position = start
         while position < n and size:
             stride = self._bytes(position, position + _STRIDE_BYTES + size - 1)
-            _, ends = between(stride, self._separator)
+            _, ends = find_pieces(stride, self._separator)
             if len(ends) > 1:
                 end = position + int(ends[0])
                 return end, end + size
@@ -210,23 +210,23 @@ class Cutter:
         return n, n
 
     def _safe_place(self, position: int, stop: int) -> int:
-        """Return the first place in [position, stop) where a cut is safe; else `stop`."""
+        """Return the first safe cut in [position, stop), or `stop`."""
         first = max(position - _CHARACTER_BYTES, 0)
         return first + self._safe_cut(self._bytes(first, stop), position - first, stop - first)
 
     def _bytes(self, start: int, stop: int) -> Bytes:
-        """Return bytes [start, stop) of the file, as far as there are any."""
+        """Return bytes [start, stop) of the file, clipped to its size."""
         start, stop = max(start, 0), min(stop, self._file.n_bytes)
         if not self._window_start <= start <= stop <= self._window_start + len(self._window):
             first = max(start - self._around, 0)
-            # One window more: after a rejected place the next is often near.
+            # One window more: the cut after a rejected one is often near.
             end = min(stop + self._around + _WINDOW_BYTES, self._file.n_bytes)
             self._window = self._file.read(first, end)
             self._window_start = first
         return self._window[start - self._window_start : stop - self._window_start]
 
     def _occurrences(self, needle: bytes, start: int, stop: int) -> Iterator[int]:
-        """Yield every place in [start, stop) where `needle` begins, overlapping or not."""
+        """Yield all positions in [start, stop) where `needle` begins, overlapping ones, too."""
         if not needle:
             return
         start = max(start, 0)
@@ -237,16 +237,16 @@ class Cutter:
             found = data.find(needle, found + 1)
 
     def _separator_at(self, place: int) -> int:
-        """Return where a separator begins that ends at, begins at or spans `place`; else -1."""
+        """Return the start of a separator that touches `place`, -1 if there is none."""
         return next(self._occurrences(self._separator, place - len(self._separator), place + 1), -1)
 
     def _is_separator(self, candidate: int) -> bool:
-        """Return True if a scan from the left takes this occurrence: none runs into it."""
+        """Return True if no earlier occurrence overlaps this one, so that a scan finds it."""
         before = self._occurrences(self._separator, candidate - len(self._separator) + 1, candidate)
         return next(before, -1) < 0
 
-    def _splits_uncut(self, place: int) -> bool:
+    def _splits_atomic(self, place: int) -> bool:
         return any(
             next(self._occurrences(needle, place - len(needle) + 1, place), -1) >= 0
-            for needle in self._uncut
+            for needle in self._atomic
         )

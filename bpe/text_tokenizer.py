@@ -1,6 +1,6 @@
-"""Tokenizers that encode whole texts, and the types of any tokenizer and of any encoder.
+"""Tokenizers that encode whole texts, and the types of all tokenizers and encoders.
 
-A document is never cut for them: no place is known where a cut would change no id.
+Documents are never cut for them: no safe cut is known.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class TextTokenizer(ABC):
     Attributes and methods are those of `bpe.tokenizer.Tokenizer` and raise the same errors.
     """
 
-    eos_token: str | None  # the end-of-document token
-    bos_token: str | None  # the begin-of-document token
-    pattern: str  # how text is split
-    unicode_version: str  # that defines white space
+    eos_token: str | None  # end-of-document token
+    bos_token: str | None  # begin-of-document token
+    pattern: str  # split pattern
+    unicode_version: str  # Unicode version of white space
     _text_of_id: Mapping[int, str]
     _known_ids: Collection[int]
     _special_ids: Mapping[str, int]
@@ -51,7 +51,7 @@ class TextTokenizer(ABC):
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        """Return the ids of each text; None allows all special tokens."""
+        """Return the ids of each text; `allowed_special=None` allows all special tokens."""
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:
@@ -83,11 +83,11 @@ class TextTokenizer(ABC):
 
     @property
     def atomic_texts(self) -> tuple[str, ...]:
-        """Texts that a document must not be cut through: none, as it is not cut at all."""
+        """Texts that no cut of a document may divide: none, as there are no cuts."""
         return ()
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
-        """Return `stop`: there is no place where a document can be cut."""
+        """Return `stop`: there is no safe cut."""
         return stop
 
     def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
@@ -95,7 +95,7 @@ class TextTokenizer(ABC):
         return self.encode_batch([text], allowed_special)[0]
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Encode text; what spells a special token is ordinary text."""
+        """Encode text; special tokens in it are ordinary text."""
         return self.encode_batch([text], ())[0]
 
     def encode_batch(
@@ -106,7 +106,7 @@ class TextTokenizer(ABC):
             raise TypeError("expected a list of texts, found one text: put it in a list")
         allowed = allowed_subset(allowed_special, self.special_tokens)
         for text in texts:
-            utf8(text)  # raises if it is no text
+            utf8(text)  # raises on lone surrogates and other types
         return self._encode_texts(list(texts), allowed)
 
     def encode_to_numpy(
@@ -119,7 +119,7 @@ class TextTokenizer(ABC):
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode several texts; returns `uint32[n_tokens]` and `int64[n_texts + 1]`, offsets."""
-        return _flat(self.encode_batch(texts, allowed_special))
+        return _concatenate(self.encode_batch(texts, allowed_special))
 
     def encode_iterable(
         self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
@@ -144,7 +144,7 @@ class TextTokenizer(ABC):
         return self.decode(ids).encode()
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> TextEncoder:
-        """Return an encoder that gives ids of this type, for one thread; uint32 if None."""
+        """Return an encoder for one thread; ids have the type `dtype`, uint32 if None."""
         return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()), dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -155,11 +155,11 @@ class TextTokenizer(ABC):
 
 
 class TextEncoder:
-    """Encodes documents that are bytes by a function that encodes texts.
+    """Encodes documents in UTF-8 by a function that encodes texts.
 
     Args:
         encode_texts: Returns the ids of each text, without special tokens.
-        dtype: Of the ids; uint32 if None.
+        dtype: Type of the ids; uint32 if None.
     """
 
     def __init__(
@@ -169,16 +169,10 @@ class TextEncoder:
         self._dtype = np.uint32 if dtype is None else dtype
 
     def encode(
-        self,
-        buffer: NDArray[np.uint8],
-        offsets: NDArray[np.int64],
-        *,
-        prefix_id: int = -1,
-        suffix_id: int = -1,
-        starts_mid_document: bool = False,
-        ends_mid_document: bool = False,
-        gaps: bool = False,
-        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
+        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encode documents, see `bpe.encoding.encoder.Encoder.encode`; `memory` is not used.
 
@@ -191,10 +185,11 @@ class TextEncoder:
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []
         after = [suffix_id] if suffix_id >= 0 else []
-        return _flat([[*before, *ids, *after] for ids in self._encode_texts(texts)], self._dtype)
+        encoded = self._encode_texts(texts)
+        return _concatenate([[*before, *ids, *after] for ids in encoded], self._dtype)
 
 
-def _flat(
+def _concatenate(
     encoded: list[list[int]], dtype: np.dtype[Any] | type[np.uint32] = np.uint32
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     offsets = np.zeros(len(encoded) + 1, np.int64)

@@ -1,7 +1,7 @@
-"""The tokenizer: text in, ids out, and back.
+"""The tokenizer: encodes text to ids, and decodes ids.
 
-`decode(encode(text)) == text`, and every way to encode (one text, a batch, a stream of chunks, one
-thread or all) gives the same ids. A `Tokenizer` is immutable and thread-safe.
+`decode(encode(text)) == text`, and all methods to encode (a text, a batch, a stream, on any number
+of threads) give the same ids. A `Tokenizer` is immutable and thread-safe.
 
     >>> merges = [(b"l", b"o"), (b"lo", b"w")]
     >>> tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(merges, ["<|endoftext|>"]))
@@ -54,16 +54,16 @@ class Tokenizer:
     """A byte-level BPE tokenizer.
 
     Args:
-        vocab: Id -> bytes.  Special tokens may be among them.
+        vocab: Id -> bytes; may include special tokens.
         merges: Pairs of tokens in the order in which they were learnt.
         special_tokens: Text -> id, or texts, whose ids are in `vocab` or follow the largest.
-        pattern: The split pattern, by name or exact text.
-        tie_break: How training decided ties ("greatest-bytes" or "huggingface"), None if not known.
-        eos_token: The special token that ends a document; `<|endoftext|>` if that is one.
+        pattern: Split pattern, a name or a regex.
+        tie_break: Ties in training: "greatest-bytes", "huggingface", or None if not known.
+        eos_token: Special token that ends a document; `<|endoftext|>` by default, if it is special.
 
     Raises:
-        VocabularyError: The parts contradict one another.
-        PatternError: The pattern is not known.
+        VocabularyError: Arguments are inconsistent.
+        PatternError: The pattern is unknown.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Tokenizer:
         special_tokens: Mapping[str, int] | Iterable[str] = (), *,
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
     ) -> None:
-        vocabulary = convert.vocabulary_of(vocab, merges, special_tokens)
-        self.__setstate__(convert.checked_parts(vocabulary, pattern, tie_break, eos_token))
+        vocabulary = convert.make_vocabulary(vocab, merges, special_tokens)
+        self.__setstate__(convert.check_parts(vocabulary, pattern, tie_break, eos_token))
 
     @classmethod
     def from_vocabulary(
         cls, vocabulary: Vocabulary, *,
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
     ) -> Tokenizer:
-        """Make a tokenizer of a vocabulary; the other arguments are those of `Tokenizer`."""
-        return cls._of(convert.checked_parts(vocabulary, pattern, tie_break, eos_token))
+        """Make a tokenizer from a vocabulary; the other arguments are those of `Tokenizer`."""
+        return cls._of(convert.check_parts(vocabulary, pattern, tie_break, eos_token))
 
     @classmethod
     def _of(cls, parts: hf_write.TokenizerParts) -> Tokenizer:
@@ -101,14 +101,14 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Read a tokenizer.json of a byte-level BPE, and the tokenizer_config.json next to it.
+        """Read a byte-level BPE from tokenizer.json, and the tokenizer_config.json next to it.
 
-        `encode` gives the ids of Hugging Face's `encode(text, add_special_tokens=False)`, without
-        what the file's post-processor adds around a text. `save` writes all settings back.
+        `encode` gives the ids of Hugging Face's `encode(text, add_special_tokens=False)`: without
+        the post-processor. `save` keeps all settings.
 
         Raises:
             UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
-            TokenizerFileError: A file cannot be read, or is damaged.
+            TokenizerFileError: A file is unreadable or damaged.
         """
         from bpe.formats import tokenizer_cache
 
@@ -126,8 +126,8 @@ class Tokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json.
 
-        `tokenizers.Tokenizer.from_file` and `transformers` load them with the same ids. The same
-        tokenizer gives the same bytes. Each file is written under a temporary name and renamed.
+        `tokenizers` and `transformers` load them with the same ids. Bytes are reproducible. Each
+        file is written under a temporary name and renamed.
 
         Raises:
             VocabularyError: The ranks of this tokenizer cannot be written as merges.
@@ -140,16 +140,16 @@ class Tokenizer:
         cls, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str],
         special_tokens: Iterable[str] | None = None, *, eos_token: str | None = None,
     ) -> Tokenizer:
-        """Read vocab.json and merges.txt, as GPT-2 was published.
+        """Read vocab.json and merges.txt, GPT-2's format.
 
         Args:
-            vocab_path: The file of tokens and ids.
-            merges_path: The file of merges, with or without a `#version` line.
-            special_tokens: Which entries are special; `<|endoftext|>` if None and it is there.
+            vocab_path: File of tokens and ids.
+            merges_path: File of merges, with or without a `#version` line.
+            special_tokens: Entries that are special; by default `<|endoftext|>`, if present.
             eos_token: As in `Tokenizer`.
 
         Raises:
-            TokenizerFileError: A file cannot be read, is damaged, or does not fit the other.
+            TokenizerFileError: A file is unreadable or damaged, or the files do not match.
         """
         return cls._of(convert.read_gpt2_files(vocab_path, merges_path, special_tokens, eos_token))
 
@@ -162,57 +162,57 @@ class Tokenizer:
         """Convert a `tiktoken.Encoding`, or a .tiktoken file of ranks.
 
         Args:
-            source: The encoding, the path of the file, or the name of an encoding, which tiktoken
-                takes from its cache or downloads.
-            pattern: The split pattern, by name or exact text; only a file needs one.
-            special_tokens: As in `Tokenizer`; those of the encoding if None, none for a file.
+            source: An encoding, the path of a file, or the name of an encoding, which tiktoken has
+                in its cache or downloads.
+            pattern: Split pattern, a name or a regex; required for a file.
+            special_tokens: As in `Tokenizer`; by default those of the encoding, none for a file.
             eos_token: As in `Tokenizer`.
 
         Raises:
-            TokenizerFileError: The file cannot be read, is damaged, or contradicts special tokens.
-            VocabularyError: The encoding does, or a special token is named twice.
-            PatternError: The pattern is not known, or not given for a file.
+            TokenizerFileError: The file is unreadable, damaged, or does not match special tokens.
+            VocabularyError: The encoding does not match special tokens, or one is repeated.
+            PatternError: The pattern is unknown, or missing for a file.
         """
         return cls._of(convert.from_tiktoken(source, pattern, special_tokens, eos_token))
 
     @classmethod
     def from_huggingface(cls, source: Any) -> Tokenizer:
-        """Convert a tokenizer of Hugging Face's.
+        """Convert a tokenizer of Hugging Face.
 
         Args:
-            source: A `tokenizers.Tokenizer`, a fast tokenizer of `transformers`, a directory that
-                holds tokenizer.json, or a name on the hub, which `huggingface_hub` looks for in its
-                cache and then on the network; no code of the repository is run.
+            source: A `tokenizers.Tokenizer`, a fast tokenizer of `transformers`, a directory with a
+                tokenizer.json, or a name on the hub, which `huggingface_hub` loads from its cache
+                or the network; no code of the repository is run.
 
         Raises:
             UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
-            TokenizerFileError: It cannot be found or read, or is damaged.
+            TokenizerFileError: It is missing, unreadable or damaged.
         """
         if isinstance(source, str | os.PathLike):
             return cls.from_file(huggingface_hub_file(source))
         return cls._of(convert.from_huggingface(source))
 
     def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
-        """Write a .tiktoken file of ranks; it holds neither special tokens nor the split pattern.
+        """Write a .tiktoken file of ranks, which has neither special tokens nor the split pattern.
 
         Raises:
             VocabularyError: No ranks give the same ids.
             OSError: The file cannot be written.
         """
-        self._check_no_preparation("a .tiktoken file")
+        self._check_no_normalizer("a .tiktoken file")
         text = rank_files.tiktoken_ranks(self.vocabulary.ranks())
         write_atomically(Path(path), text.encode())
 
     def save_gpt2_files(
         self, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
     ) -> None:
-        """Write vocab.json and merges.txt, as GPT-2 was published; the split pattern is gpt2's.
+        """Write vocab.json and merges.txt, GPT-2's format; the split pattern must be gpt2.
 
         Raises:
-            VocabularyError: The files cannot hold all of this tokenizer.
+            VocabularyError: The format cannot represent this tokenizer.
             OSError: A file cannot be written.
         """
-        self._check_no_preparation("vocab.json and merges.txt")
+        self._check_no_normalizer("vocab.json and merges.txt")
         if self.pattern != "gpt2":
             raise VocabularyError(
                 f"vocab.json and merges.txt do not say how text is split, and {self.pattern!r} is"
@@ -223,22 +223,22 @@ class Tokenizer:
         write_atomically(Path(vocab_path), vocab.encode())
 
     def to_tiktoken(self, name: str = "tokenbin") -> tiktoken.Encoding:
-        """Return a `tiktoken.Encoding` that gives the same ids.
+        """Return a `tiktoken.Encoding` with the same ids.
 
         Raises:
             VocabularyError: No ranks give the same ids.
-            PatternError: tiktoken has no regex that splits alike.
+            PatternError: No equivalent regex for tiktoken is known.
         """
         import tiktoken
 
-        self._check_no_preparation("tiktoken")
+        self._check_no_normalizer("tiktoken")
         return tiktoken.Encoding(
             name, pat_str=to_tiktoken(self.pattern), mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )
 
     def to_huggingface(self) -> tokenizers.Tokenizer:
-        """Return a `tokenizers.Tokenizer` that gives the same ids.
+        """Return a `tokenizers.Tokenizer` with the same ids.
 
         Raises:
             VocabularyError: The ranks of this tokenizer cannot be written as merges.
@@ -247,8 +247,8 @@ class Tokenizer:
 
         return tokenizers.Tokenizer.from_str(hf_write.tokenizer_json(self._parts))
 
-    def _check_no_preparation(self, kind: str) -> None:
-        if self._encoder.preparation is not None:
+    def _check_no_normalizer(self, kind: str) -> None:
+        if self._encoder.normalizer is not None:
             raise VocabularyError(
                 f"{kind} cannot say what happens to text before it is split (added tokens with"
                 " settings, a normalizer, a space in front): use tokenizer.json"
@@ -281,28 +281,28 @@ class Tokenizer:
 
     @property
     def atomic_texts(self) -> tuple[str, ...]:
-        """Texts that a document must not be cut through: those of all added tokens."""
+        """Texts that no cut of a document may divide: those of all added tokens."""
         return tuple(token.text for token in self.vocabulary.added_tokens)
 
     @property
     def eos_token(self) -> str | None:
-        """The special token that ends a document, None if there is none."""
+        """End-of-document token, None if there is none."""
         return self._parts.eos_token
 
     @property
     def bos_token(self) -> str | None:
-        """The special token that begins a document, from tokenizer_config.json; None if none."""
+        """Begin-of-document token in tokenizer_config.json, None if there is none."""
         config = json.loads(self._parts.config or "{}")
         return hf_read.special_token(config, "bos_token", self.vocabulary.special_tokens)
 
     @property
     def pattern(self) -> str:
-        """The split pattern, as `bpe.pretokenize.patterns` writes it: a name, or a regex."""
+        """Split pattern, a name or a regex; see `bpe.pretokenize.patterns`."""
         return self._parts.pattern
 
     @property
     def normal_forms(self) -> tuple[str, ...]:
-        """The Unicode normal forms that text is brought into first."""
+        """Unicode normal forms applied to text before it is split."""
         return self._parts.normal_forms
 
     @property
@@ -312,14 +312,14 @@ class Tokenizer:
 
     @property
     def unicode_version(self) -> str:
-        """The version of Unicode that defines letters, numbers and white space."""
+        """Unicode version of letters, numbers and white space."""
         return UNICODE_VERSION
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of the text of tokenizer.json, in hexadecimal.
+        """SHA-256 of the text of tokenizer.json, in hexadecimal.
 
-        If that cannot be written: of the ranks, special tokens, pattern and eos_token.
+        If that cannot be written, of the ranks, special tokens, pattern and eos_token.
         """
         try:
             text = hf_write.tokenizer_json(self._parts)
@@ -344,18 +344,18 @@ class Tokenizer:
 
         Args:
             text: Any text.
-            allowed_special: "all", or the special tokens that are recognised; the others are
-                ordinary text. Of overlapping ones the leftmost is taken, then the longest.
+            allowed_special: "all", or the special tokens to recognise; others are ordinary text. Of
+                overlapping tokens the leftmost is taken, then the longest.
 
         Raises:
-            EncodingError: The text has a lone surrogate, which UTF-8 cannot encode.
-            VocabularyError: A name in `allowed_special` is no special token of this tokenizer.
+            EncodingError: The text has a lone surrogate.
+            VocabularyError: A text in `allowed_special` is no special token.
         """
         matcher = self._matcher_of(allowed_special)
         return self._encoder.encode_text(utf8(text), matcher)
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Encode text; what spells a special token is ordinary text.
+        """Encode text; special tokens in it are ordinary text.
 
         Raises:
             EncodingError: The text has a lone surrogate.
@@ -383,11 +383,11 @@ class Tokenizer:
         """Encode several texts, each as `encode` does, on all threads.
 
         Returns:
-            `uint32[n_tokens]`, the ids of all texts one after the other, and `int64[n_texts + 1]`:
-            text i has the ids from `offsets[i]` to `offsets[i + 1]`.
+            `uint32[n_tokens]`, the concatenated ids, and `int64[n_texts + 1]`, offsets: the ids of
+            text i are `ids[offsets[i] : offsets[i + 1]]`.
 
         Raises:
-            TypeError: `texts` is one text, or has an element that is not text.
+            TypeError: `texts` is a str, or an element is not a str.
             EncodingError: A text has a lone surrogate.
             VocabularyError: As in `encode`.
         """
@@ -399,22 +399,22 @@ class Tokenizer:
     def encode_separated_to_numpy(
         self, data: bytes | bytearray | memoryview | mmap.mmap, separator: str = END_OF_TEXT
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Encode the documents of a file that is in memory or mapped, on all threads.
+        """Encode the documents of a file in memory or mapped, on all threads.
 
-        The same as `encode_batch_to_numpy(text.split(separator), allowed_special=())` of its text,
-        without a string: what spells a special token is ordinary text. The data is copied only if
-        the tokenizer has a normalizer, or a pattern without a scanner.
+        Equals `encode_batch_to_numpy(text.split(separator), allowed_special=())` without a string:
+        special tokens are ordinary text. Data is copied only if the tokenizer has a normalizer or a
+        pattern without a scanner.
 
         Args:
-            data: UTF-8, any number of bytes.
-            separator: The text between two documents; it belongs to none, and has no ids.
+            data: UTF-8, of any size.
+            separator: Text between documents, which gets no ids.
 
         Returns:
-            As `encode_batch_to_numpy`, of all documents.
+            As `encode_batch_to_numpy`.
 
         Raises:
             EncodingError: The data is not UTF-8, the separator has a lone surrogate, or the pattern
-                was written for tiktoken, which would lose some of the text.
+                was written for tiktoken and does not match all text.
             ValueError: The separator is empty.
         """
         wanted = utf8(separator)
@@ -425,12 +425,11 @@ class Tokenizer:
     def encode_iterable(
         self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
-        """Encode pieces of one text lazily: yields the ids of `encode("".join(chunks))`.
+        """Encode a text given in chunks lazily: yield the ids of `encode("".join(chunks))`.
 
-        Text is held back until a place is known where it can be cut whatever comes next. Memory is
-        that of the largest chunk, a little more text, and the longest stretch without such a place:
-        all of the text for a pattern without a scanner, and for a tokenizer with a normalizer or
-        with added tokens that are not special.
+        Text is held back until a safe cut is found. Memory is bounded by the largest chunk and the
+        longest text without a safe cut, which is all text for patterns without a scanner, and for
+        tokenizers with a normalizer or with added tokens that are not special.
 
         Raises:
             EncodingError: A chunk has a lone surrogate.
@@ -443,26 +442,26 @@ class Tokenizer:
         return len(self.encode_to_numpy(text, allowed_special))
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> Encoder:
-        """Return an encoder for a thread of its own; all of them share one set of tables.
+        """Return an encoder for one thread; all encoders share tables and a cache.
 
         Args:
-            dtype: Of its ids, uint16 or uint32; uint32 if None.
+            dtype: Type of the ids, uint16 or uint32 (None).
 
         Raises:
-            EncodingError: The dtype is another, or too small for the ids of the vocabulary.
+            EncodingError: The dtype is another, or too small for the vocabulary.
         """
         return self._encoder.new_encoder(dtype)
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
-        """Return the first place from `position` on where a document can be cut, `stop` if none.
+        """Return the first position from `position` on where a document can be cut, `stop` if none.
 
-        If the cut is not inside one of `atomic_texts`, `encode_ordinary` of the whole document is
-        that of the parts before and after the cut, joined.
+        Unless the cut divides one of `atomic_texts`, `encode_ordinary` of the document is the
+        concatenation of that of the two parts.
 
         Args:
             buffer: uint8[>= stop], the document.
-            position: Where to begin; place 0 is never returned.
-            stop: Where to end.
+            position: Start of the search; 0 is never returned.
+            stop: End of the search.
         """
         return self._encoder.safe_cut(buffer, position, stop)
 
@@ -489,8 +488,8 @@ class Tokenizer:
 
         Args:
             ids: As in `decode_bytes`.
-            errors: How to treat bytes that are not UTF-8 (an id may be a part of a character), as
-                in `bytes.decode`: "replace" puts U+FFFD, "strict" raises UnicodeDecodeError.
+            errors: As in `bytes.decode`, for bytes that are not UTF-8: a token may be a part of a
+                character. "replace" gives U+FFFD, "strict" raises UnicodeDecodeError.
 
         Raises:
             EncodingError: An id has no token.

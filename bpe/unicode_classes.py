@@ -1,7 +1,7 @@
-"""Code point -> class: one pinned Unicode version, shipped with the package.
+"""Classes of code points, from a table of one Unicode version that is part of the package.
 
-Classes do not depend on the installed Python, `regex` or system: a changed class silently changes a
-corpus. tiktoken 0.14 and Hugging Face tokenizers 0.23 agree on this version for every code point.
+They do not depend on the installed Python, `regex` or system, as another class of a character would
+change tokens. tiktoken 0.14 and Hugging Face tokenizers 0.23 agree for every code point.
 
     >>> table = class_table()
     >>> [int(table[ord(c)]) for c in "Aa1 !"]
@@ -31,25 +31,25 @@ LOWER: Final = 32  # \p{Ll}
 
 _N_RUNS: Final = 3368  # lines of the shipped table
 
-# Flag -> what the General_Category of its code points begins with.
+# Flag -> prefixes of the General_Category of its code points.
 _CATEGORIES: Final = {
     LETTER: ("L",), NUMBER: ("N",), WHITE_SPACE: ("Z",), MARK: ("M",), UPPER: ("Lu", "Lt"),
     LOWER: ("Ll",),
 }  # fmt: skip
 
-# The characters of class WHITE_SPACE, as the members of a set of a regex.
+# The characters of class WHITE_SPACE, for use in a set of a regex.
 WHITE_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def category_runs() -> list[tuple[int, int, str]]:
-    """Return `(first, last, General_Category)`, both ends inclusive, ascending; none for Cn.
+    """Return `(first, last, General_Category)` of inclusive runs, ascending, without Cn.
 
     Raises:
         RuntimeError: The file is damaged.
     """
     path = Path(__file__).with_name("unicode_categories.txt")
     text = path.read_text(encoding="ascii")
-    # All in one call: one for each line takes four times as long.
+    # One call: one for each line takes four times as long.
     runs = re.findall(r"^([0-9A-F]+)(?:\.\.([0-9A-F]+))? (\w\w)$", text, re.MULTILINE)
     if len(runs) != _N_RUNS:
         raise RuntimeError(
@@ -61,12 +61,12 @@ def category_runs() -> list[tuple[int, int, str]]:
 
 @functools.cache
 def runs_of(*categories: str) -> list[tuple[int, int]]:
-    """Return `(first, last)` of the runs whose General_Category begins with one of `categories`."""
+    """Return `(first, last)` of runs whose General_Category begins with one of `categories`."""
     return [(first, last) for first, last, name in category_runs() if name.startswith(categories)]
 
 
 def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return the set of the code points in runs: `bool[0x110000]`."""
+    """Return `bool[0x110000]`, True for the code points in runs."""
     import numpy as np
 
     members = np.zeros(0x110000, np.bool_)
@@ -77,9 +77,9 @@ def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
 
 @functools.cache
 def class_table() -> NDArray[np.uint8]:
-    """Return the class flags of every code point: `uint8[0x110000]`, read-only, sums of the above.
+    """Return the class flags of every code point: `uint8[0x110000]`, read-only.
 
-    Surrogates and unassigned code points are in no class.
+    They are 0 for surrogates and unassigned code points.
     """
     import numpy as np
 
@@ -91,7 +91,7 @@ def class_table() -> NDArray[np.uint8]:
     }
     bounds = np.array([(first, last + 1) for first, last, _ in runs])
     sizes = np.diff(bounds.ravel(), prepend=0)
-    # Code points between runs are in no class.
+    # Code points between runs have no flags.
     values = np.array([(0, flags[category]) for _, _, category in runs], np.uint8)
     table[: bounds[-1, 1]] = np.repeat(values.ravel(), sizes)
     # White_Space beyond the separators (Zs, Zl, Zp): the control characters of PropList.txt.
@@ -102,17 +102,17 @@ def class_table() -> NDArray[np.uint8]:
 
 @functools.cache
 def class_pages() -> NDArray[np.uint64]:
-    """Return `class_table` by pages of 64 code points, whose UTF-8 differs in the last byte alone.
+    """Return `class_table` by pages of 64 code points, whose UTF-8 differs only in the last byte.
 
     Returns: `uint64[0x5000 * 8]`, read-only: bit `code_point % 64` of word
         `code_point // 64 * 8 + i` is flag `1 << i`. Words 6 and 7 of a page are zero, and so are
-        pages past U+10FFFF, as far as bytes that lead no UTF-8 reach.
+        pages past U+10FFFF, which invalid UTF-8 can reach.
     """
     import numpy as np
 
     table = class_table()
     pages = np.zeros((0x5000, 8), dtype=np.uint64)
-    # By planes, as most have no classes: their memory is never touched.
+    # By planes: pages of memory of empty ones are never touched.
     for first in range(0, len(table), 0x10000):
         plane = table[first : first + 0x10000]
         if plane.any():

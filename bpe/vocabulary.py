@@ -1,8 +1,8 @@
-"""Ids and their bytes, merges and ranks, special tokens.
+"""Vocabularies: tokens and their ids, merges or ranks, special tokens.
 
 A `Vocabulary` is consistent and immutable: every byte has an id, every merge joins two tokens into
-a token, no id and no text has two meanings. A list of merges ranks a pair by its position;
-tiktoken's ranks give a pair the rank of its bytes. `pair_table` covers both.
+a token, ids and texts are unique. The rank of a pair is its position in the list of merges or, with
+tiktoken's ranks, the rank of the joined bytes. `pair_table` covers both.
 
     >>> vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|endoftext|>"])
     >>> vocabulary.size, vocabulary.token_bytes(257), vocabulary.special_tokens
@@ -27,8 +27,7 @@ from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
 from bpe.reference import Pair
 
-# Ids are kept as int32 in the tables of the encoder, where -1 means none.
-_LARGEST_ID = 2**31 - 2
+_LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,11 @@ class AddedToken:
     """A token that is found in text before it is split.
 
     Attributes:
-        text: Its text.
-        id: Its id.
+        text, id: Text and id.
         special: Not found by `encode_ordinary`.
-        lstrip: White space before it belongs to it.
-        rstrip: White space after it belongs to it.
+        lstrip, rstrip: Includes white space before, or after.
         single_word: Found only without a letter, mark, digit or `_` next to it.
-        normalized: Found in normalized text.
+        normalized: Searched in normalized text.
     """
 
     text: str
@@ -55,7 +52,7 @@ class AddedToken:
 
 
 class PairTable(NamedTuple):
-    """The pairs that an encoder joins, lowest rank first; each array is `int32[n_pairs]`."""
+    """The pairs that an encoder merges, by rank; each array is `int32[n_pairs]`."""
 
     left_ids: NDArray[np.int32]
     right_ids: NDArray[np.int32]
@@ -64,7 +61,7 @@ class PairTable(NamedTuple):
 
 
 class FlatTokens(NamedTuple):
-    """The ordinary tokens as arrays, in one order."""
+    """Ordinary tokens as arrays."""
 
     ids: NDArray[np.int32]  # int32[n]
     offsets: NDArray[np.int64]  # int64[n + 1]: token i is `data[offsets[i] : offsets[i + 1]]`
@@ -72,20 +69,19 @@ class FlatTokens(NamedTuple):
 
 
 class Vocabulary:
-    """Ids, tokens, merges and special tokens that fit together.
+    """Consistent tokens, merges and special tokens.
 
     Args:
-        tokens: Id -> bytes of every ordinary token, the 256 bytes among them.
+        tokens: Id -> bytes of every ordinary token, including the 256 bytes.
         merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`.
-        special_tokens: Text -> id; a mapping, or all added tokens, special or not.
-        ignore_merges: A pre-token that is a token is taken at once, whether or not merges reach it
-            (Hugging Face's `ignore_merges`).
+        special_tokens: Text -> id, or all added tokens, special or not.
+        ignore_merges: A pre-token that is a token is not merged, as in Hugging Face.
 
     Attributes:
         pairs: `pair_table()` of a list of merges; None for tiktoken's ranks.
 
     Raises:
-        VocabularyError: The parts contradict one another.
+        VocabularyError: Arguments are inconsistent.
     """
 
     def __init__(
@@ -97,7 +93,7 @@ class Vocabulary:
         added = list(special_tokens)
         self.tokens = dict(tokens)
         self.ignore_merges = ignore_merges
-        self._ids = _checked_ids(self.tokens)
+        self._ids = _check_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
         self._merges: list[Pair] | None = list(merges)
@@ -108,7 +104,7 @@ class Vocabulary:
         cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
         ignore_merges: bool,
     ) -> Vocabulary:
-        """Make a vocabulary from its attributes, unchecked; `tokens` is built when first used."""
+        """Make a vocabulary from valid attributes; `tokens` is built at its first use."""
         vocabulary = cls.__new__(cls)
         vocabulary.flat = tokens
         vocabulary.ignore_merges = ignore_merges
@@ -118,13 +114,13 @@ class Vocabulary:
 
     @classmethod
     def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
-        """Number tokens as training does: the bytes 0 to 255, merges in order, special tokens last.
+        """Make a vocabulary with the ids of training: bytes, merges in order, special tokens.
 
         Raises:
-            VocabularyError: A special token is named twice, or the merges do not fit together.
+            VocabularyError: A special token is repeated, or merges are inconsistent.
         """
         tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
-        return cls(dict(enumerate(tokens)), merges, numbered(special_tokens, len(tokens)))
+        return cls(dict(enumerate(tokens)), merges, number_tokens(special_tokens, len(tokens)))
 
     @classmethod
     def from_merge_ids(
@@ -132,15 +128,15 @@ class Vocabulary:
     ) -> Vocabulary:
         """Make a vocabulary from `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
 
-        `merges` is built when first used: garbage collection of its tuples takes most of the time.
+        `merges` is built at its first use: garbage collection of its tuples takes most of the time.
 
         Raises:
-            VocabularyError: A special token is named twice, or two merges make the same token.
+            VocabularyError: A special token is repeated, or two merges make the same token.
         """
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
-        special = numbered(special_tokens, len(tokens))
+        special = number_tokens(special_tokens, len(tokens))
         vocabulary = cls(dict(enumerate(tokens)), (), special)
         order = np.arange(len(merge_ids), dtype=np.int32)
         lefts, rights = merge_ids.T.copy()
@@ -152,10 +148,10 @@ class Vocabulary:
     def from_ranks(
         cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int] | Iterable[AddedToken]
     ) -> Vocabulary:
-        """Make a vocabulary from tiktoken's ranks, which are its ids, too.
+        """Make a vocabulary from tiktoken's ranks, which are the ids.
 
         Raises:
-            VocabularyError: Two tokens share a rank, a byte has none, or special tokens clash.
+            VocabularyError: Two tokens share a rank, a byte has none, or special tokens conflict.
         """
         tokens: dict[int, bytes] = {}
         for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
@@ -176,7 +172,7 @@ class Vocabulary:
 
     @property
     def merges(self) -> list[Pair]:
-        """The merges in the order of their ranks; `merges_of_ranks` of tiktoken's ranks."""
+        """The merges in the order of their ranks; derived if the ranks are tiktoken's."""
         if self._merges is None and self.pairs is not None:
             columns = (map(self.tokens.__getitem__, ids.tolist()) for ids in self.pairs[:2])
             self._merges = list(zip(*columns, strict=True))
@@ -213,19 +209,19 @@ class Vocabulary:
 
     @functools.cached_property
     def size(self) -> int:
-        """The largest id, special tokens included, plus one."""
+        """The largest id plus one."""
         return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), 0) + 1
 
     @functools.cached_property
     def bytes_of_id(self) -> dict[int, bytes]:
         """Id -> bytes of every token in the order of ids, special tokens included."""
         added = {token.id: token.text.encode() for token in self.added_tokens}
-        # An added token that is an ordinary token as well has its bytes.
+        # An added token that is an ordinary token, too, has its bytes.
         return dict(sorted({**added, **self.tokens}.items()))
 
     @functools.cached_property
     def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """The bytes of all tokens; by id, where its bytes begin and how many they are, 0: none."""
+        """Concatenated bytes; offset and length of each id, length 0 for an id without a token."""
         tokens = self.bytes_of_id
         lengths = np.zeros(self.size, np.int64)
         lengths[list(tokens)] = [len(token) for token in tokens.values()]
@@ -233,7 +229,7 @@ class Vocabulary:
         return data, np.cumsum(lengths) - lengths, lengths
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token, those of its text for a special token.
+        """Return the bytes of a token; of a special token, those of its text.
 
         Raises:
             EncodingError: No token has this id.
@@ -244,7 +240,7 @@ class Vocabulary:
             raise EncodingError(unknown_id_message(token_id, self.size)) from None
 
     def token_id(self, token: bytes) -> int | None:
-        """Return the id of an ordinary token, None if these bytes are none."""
+        """Return the id of an ordinary token, None if there is none."""
         return self._ids.get(token)
 
     @functools.cached_property
@@ -257,24 +253,24 @@ class Vocabulary:
         return byte_ids
 
     def pair_table(self) -> PairTable:
-        """Return every pair that an encoder joins, with its rank and the id that it makes.
+        """Return every pair that an encoder merges, with its rank and the id of the result.
 
-        With tiktoken's ranks there is a row for each way to cut a token into two tokens, so rows
-        can share a rank. The arrays are shared: do not change them.
+        With tiktoken's ranks, rows are all splits of a token into two tokens, and can share a rank.
+        Do not modify the arrays.
         """
         if self.pairs is not None:
             return self.pairs
         ids = self._ids
-        rows = [(left, right, ids[token]) for token, left, right in _ways_to_cut(ids)]
+        rows = [(left, right, ids[token]) for token, left, right in _iterate_splits(ids)]
         lefts, rights, ranks = np.array(rows, np.int32).reshape(-1, 3).T.copy()
         return PairTable(lefts, rights, ranks, ranks)
 
     def ranks(self) -> dict[bytes, int]:
-        """Return token -> rank (its id), with which tiktoken encodes as this vocabulary does.
+        """Return token -> rank (its id), with which tiktoken gives the same ids.
 
         Raises:
-            VocabularyError: There are none: ids are not in the order of the merges, or the merges
-                do not make a token from its own bytes.
+            VocabularyError: Ids are not in the order of the merges, or merges do not make a token
+                from its bytes.
         """
         ranks = dict(sorted(self._ids.items(), key=lambda item: item[1]))
         if not self.has_tiktoken_ranks:
@@ -288,17 +284,17 @@ class Vocabulary:
                 )
         return ranks
 
-    def check_merges_say_all(self) -> None:
-        """Check that `merges`, with whole pre-tokens first, give the ids of this vocabulary.
+    def check_expressible_as_merges(self) -> None:
+        """Check that `merges` with `ignore_merges` give the same ids.
 
         Raises:
-            VocabularyError: tiktoken's ranks join pairs that no list of merges can say.
+            VocabularyError: No list of merges is equivalent to tiktoken's ranks.
         """
         if not self.has_tiktoken_ranks:
             return
         made = {left + right for left, right in self.merges}
-        # The parts that come before a token in the ranks never meet, or it would have a merge.
-        for token, left, right in _ways_to_cut(self._ids):
+        # Two parts with ranks below that of a token never meet, or it would have a merge.
+        for token, left, right in _iterate_splits(self._ids):
             if token not in made and max(left, right) > (rank := self._ids[token]):
                 parts = f"{self.tokens[left]!r} and {self.tokens[right]!r}"
                 raise VocabularyError(
@@ -307,7 +303,7 @@ class Vocabulary:
                 )
 
     def __getstate__(self) -> dict[str, object]:
-        # What follows from `tokens`, or from `flat` if `tokens` has not been used.
+        # Computed again from `tokens`, or from `flat` if `tokens` has not been used.
         derived = {"size", "bytes_of_id", "byte_ids", "flat_by_id", "special_tokens"}
         derived |= {"flat"} if "tokens" in self.__dict__ else set()
         return {name: value for name, value in self.__dict__.items() if name not in derived}
@@ -325,20 +321,20 @@ class Vocabulary:
 
 
 def unknown_id_message(token_id: object, size: int) -> str:
-    """Return the message for an id that a vocabulary of this size does not have."""
+    """Format the message for an id that is not in a vocabulary of this size."""
     return (
         f"token id {token_id!r} is not in the vocabulary: expected an id from 0 to {size - 1} "
         "that has a token; were the ids made with another tokenizer?"
     )
 
 
-def numbered(
+def number_tokens(
     special_tokens: Iterable[str], first: int, known: Mapping[bytes, int] | None = None
 ) -> dict[str, int]:
-    """Return text -> id of special tokens: the id in `known`, else the next one from `first` on.
+    """Return text -> id of special tokens: the id in `known`, else the next from `first` on.
 
     Raises:
-        VocabularyError: A special token is named twice.
+        VocabularyError: A special token is repeated.
     """
     ids: dict[str, int] = {}
     for text in special_tokens:
@@ -349,7 +345,7 @@ def numbered(
     return ids
 
 
-def _checked_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
+def _check_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     ids: dict[bytes, int] = {}
     for token_id, token in tokens.items():
         if not isinstance(token, bytes) or not token:
@@ -379,8 +375,8 @@ def _check_id(token_id: object, name: str) -> None:
 
 
 def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
-    """Return the ids that merges join and make; raise a `VocabularyError` if one does not fit."""
-    # Loops without a condition: there are 32,000 merges and more.
+    """Return the ids of merges; raise a `VocabularyError` if one is inconsistent."""
+    # Comprehensions without a condition, for speed: there are 32,000 merges or more.
     try:
         lefts = np.array([ids[left] for left, _ in merges], np.int32)
         rights = np.array([ids[right] for _, right in merges], np.int32)
@@ -394,7 +390,7 @@ def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTa
 
 
 def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
-    """Raise an error that names the first merge that does not fit."""
+    """Raise an error that names the first inconsistent merge."""
     seen: set[Pair] = set()
     for rank, pair in enumerate(merges):
         left, right = pair
@@ -424,7 +420,7 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
                 f"{name} is not valid Unicode: character {error.start} is a surrogate"
             ) from error
         _check_id(token_id, name)
-        # An ordinary token may be an added one, too; then both are one entry of tokenizer.json.
+        # An added token may be an ordinary token, too: one entry of tokenizer.json.
         ordinary = tokens.get(token_id)
         if token_id in seen or (ordinary is not None and to_byte_level(ordinary) != text):
             owner = seen.get(token_id, ordinary)
@@ -438,9 +434,9 @@ def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
     """Return the merges that tiktoken's ranks imply, in the order of the ranks.
 
-    The bytes of each token are encoded with the ranks below its own. If two parts are left, they
-    are its merge. If more are left, only a whole pre-token gives this token: nothing is joined
-    across the edge of a token with a higher rank, so its inside is encoded as it is here.
+    The bytes of each token are encoded with the ranks below its own. If two parts remain, they are
+    its merge. If more remain, only a whole pre-token gives this token: nothing is merged across the
+    edge of a token of higher rank, so its bytes are encoded as here.
 
     Source: Hugging Face's and tiktoken's converters (`bpe(..., max_rank=...)`).
     """
@@ -452,9 +448,9 @@ def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[Pair]:
 
 
 def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> list[bytes]:
-    """Encode the bytes of a token with the ranks below its own; returns two parts or more.
+    """Encode the bytes of a token with the ranks below its own; return two or more parts.
 
-    A heap bounds the time: a hostile file may have a token of megabytes.
+    A heap bounds the time, for a hostile file may have tokens of megabytes.
     """
     part = [bytes([byte]) for byte in token]
     following = [*range(1, len(token) + 1)]
@@ -473,7 +469,7 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
         _, index, joined = heapq.heappop(heap)
         other = following[index]
         if not part[index] or other == len(token) or part[index] + part[other] != joined:
-            continue  # one of the two was joined before
+            continue  # a part was merged before
         part[index], part[other] = joined, b""
         following[index] = following[other]
         if following[other] < len(token):
@@ -485,9 +481,9 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
     return [one for one in part if one]
 
 
-def _ways_to_cut(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
-    """Yield each token with the ids of its two parts, for every cut into two tokens."""
-    # A part is as long as some token, so a long token of a hostile file has few cuts.
+def _iterate_splits(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (token, left id, right id) for every split of a token into two tokens."""
+    # Only at lengths of tokens, which are few for a long token of a hostile file.
     lengths = sorted(set(map(len, ids)))
     for token in ids:
         for cut in lengths[: bisect_left(lengths, len(token))]:

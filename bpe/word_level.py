@@ -1,8 +1,7 @@
-r"""A word-level tokenizer, for teaching and comparison: every word is a token, or it is unknown.
+r"""A word-level tokenizer, for teaching and comparison: tokens are words and punctuation marks.
 
-`split` drops white space (that of our pinned Unicode table), keeps case, and makes each punctuation
-mark a token. A word outside the vocabulary becomes the unknown token, so decoding does not restore
-the text.
+`split` drops white space (of the pinned Unicode table) and keeps case. A word outside the
+vocabulary becomes the unknown token, so decoding does not restore the text.
 
     >>> split("Hello, world -- is this-- a test?")
     ['Hello', ',', 'world', '--', 'is', 'this', '--', 'a', 'test', '?']
@@ -14,8 +13,7 @@ the text.
     >>> tokenizer.decode([2, 1, 4, 0])
     'Hello, world!'
 
-It is saved as a tokenizer.json of type WordLevel, which gives the same ids in Hugging Face's
-`tokenizers`.
+It is saved as a tokenizer.json of type WordLevel, with the same ids in Hugging Face's `tokenizers`.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ SPECIAL_TOKENS: Final = (UNKNOWN, BEGIN, END, PAD, END_OF_TEXT)
 
 PATTERN: Final = "word-level"
 _MARKS: Final = ",.:;?_!\"()'"
-_PUNCTUATION: Final = rf"--|[{_MARKS}]"  # the same in Hugging Face's engine and in Python's
+_PUNCTUATION: Final = rf"--|[{_MARKS}]"  # equivalent in Hugging Face's engine and Python's
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
 _MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
 _CONFIG: Final = {
@@ -65,19 +63,19 @@ _PRE_TOKENIZER: Final = {"type": "Sequence", "pretokenizers": [_SPLIT, {"type": 
 
 
 def split(text: str) -> list[str]:
-    """Cut text into words and punctuation; white space is dropped."""
+    """Split text into words and punctuation, without white space."""
     return _WORD.findall(text)
 
 
 def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list[str]:
-    """Return the distinct words of texts, sorted by code points; special tokens are no words.
+    """Return the distinct words of texts, without special tokens, sorted by code points.
 
     Args:
         texts: The texts.
-        max_size: Keep this many words: the most frequent, the first of equally frequent ones.
+        max_size: Maximum number of words; the most frequent are kept, ties in sorted order.
 
     Raises:
-        TypeError: `texts` is one text.
+        TypeError: `texts` is a str.
         VocabularyError: `max_size` is negative.
     """
     if isinstance(texts, str):
@@ -95,14 +93,14 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
 class WordLevelTokenizer(TextTokenizer):
     """A tokenizer whose tokens are words and punctuation.
 
-    Ids of words come first, in their order, then those of the special tokens: `<|unk|>` for words
-    outside the vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
+    Ids are those of the words, then of the special tokens: `<|unk|>` for words outside the
+    vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
 
     Args:
-        vocabulary: Words in the order of their ids, such as `create_vocabulary` returns.
+        vocabulary: Words in the order of their ids, as from `create_vocabulary`.
 
     Attributes:
-        vocabulary: These words.
+        vocabulary: The words.
 
     Raises:
         VocabularyError: A word appears twice, or `split` never returns it.
@@ -142,9 +140,9 @@ class WordLevelTokenizer(TextTokenizer):
         """Read a tokenizer.json that `save` wrote.
 
         Raises:
-            UnsupportedTokenizerError: The file has another type of tokenizer, or a WordLevel one
-                that splits differently or has other special tokens.
-            TokenizerFileError: The file cannot be read, or is damaged.
+            UnsupportedTokenizerError: It is another type of tokenizer, splits differently, or has
+                other special tokens.
+            TokenizerFileError: The file is unreadable or damaged.
         """
         path = Path(path)
         top = json_file.parse_json(json_file.read_text(path), path)
@@ -176,7 +174,7 @@ class WordLevelTokenizer(TextTokenizer):
                     " tokenizers run it"
                 )
         for name, value in tokenizer._model().items():
-            # A file that Hugging Face saved lacks the fields that it does not know.
+            # Hugging Face drops fields that it does not know.
             if model.get(name, value if name in ("pattern", "unicode_version") else None) != value:
                 raise UnsupportedTokenizerError(
                     f"{path}: model.{name} is not what WordLevelTokenizer.save writes:"
@@ -189,7 +187,7 @@ class WordLevelTokenizer(TextTokenizer):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Of these the model has the unknown token alone: text of another is an unknown word.
+            # Only the unknown token is in the model, so text of others is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **_FLAGS, "special": True}
                 for text, token_id in self._special_ids.items()
@@ -250,9 +248,9 @@ class WordLevelTokenizer(TextTokenizer):
         return [self._ids.get(word, unknown) for word in split(text)]
 
     def _decode(self, ids: list[int]) -> str:
-        r"""Join words with spaces, but none between a word and the mark that follows it.
+        r"""Join words by spaces, except before a mark that follows a word.
 
-        The original white space is not known: `"a ,b\n"` comes back as `"a, b"`.
+        White space is not restored: `"a ,b\n"` becomes `"a, b"`.
         """
         parts: list[str] = []
         after_word = False

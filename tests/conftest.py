@@ -36,10 +36,10 @@ def _kernels_are_compiled() -> None:
 
 
 @pytest.fixture(scope="module")
-def few_places() -> Iterator[None]:
+def few_ranges() -> Iterator[None]:
     """So that a few documents are more than are handled at a time, as thousands are."""
     import bpe.separated
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.separated, "_PLACES", 3)
+        patch.setattr(bpe.separated, "_RANGES", 3)
         yield

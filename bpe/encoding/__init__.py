@@ -1,1 +1,1 @@
-"""Encode text to token ids: the encoder, its caches, and what surrounds the pre-tokens."""
+"""Encode text to token ids: the encoder, its caches, added tokens, threads."""

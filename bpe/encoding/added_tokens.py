@@ -1,4 +1,4 @@
-"""What happens to text before it is split: added tokens, the normalizer, the space in front.
+"""Normalize text before it is split: added tokens, Unicode normal forms, a space in front.
 
 The steps are those of Hugging Face's tokenizers 0.23:
 
@@ -7,8 +7,8 @@ The steps are those of Hugging Face's tokenizers 0.23:
 3. Added tokens with `normalized=True` are found there, their own text normalized, too.
 4. With `add_prefix_space`, each piece of text that is left gets a space in front if it has none.
 
-Special tokens that are not recognised (`encode_ordinary`) are skipped, but no other token is found
-where one is, as in Hugging Face's.
+Special tokens that are not recognised (`encode_ordinary`) are ordinary text, but no other token is
+found where they overlap it, as in Hugging Face's.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _word_characters() -> NDArray[np.bool_]:
 
 
 def _character_before(data: bytes, place: int) -> str:
-    """Return the character that ends at a place; '' at the beginning."""
-    # It has up to four bytes; the four before a place may begin inside another character.
+    """Return the character that ends at a byte position; '' at the beginning."""
+    # A character has up to four bytes; `errors` drops a part of the character before.
     return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
 
 
 def _character_at(data: bytes, place: int) -> str:
-    """Return the character that begins at a place; '' at the end."""
+    """Return the character that begins at a byte position; '' at the end."""
     return data[place : place + 4].decode(errors="ignore")[:1]
 
 
@@ -66,12 +66,12 @@ def _is_white_space(character: str) -> bool:
 
 
 def _has_other_spellings(text: bytes) -> bool:
-    """Return True if other text may have the normal form `text`; of ASCII, three signs do."""
+    """Return True if other text may normalize to `text`: in ASCII, to three characters only."""
     return not text.isascii() or any(sign in text for sign in b"K;`")
 
 
 class _Matcher:
-    """Finds some of the added tokens."""
+    """Finds added tokens, given as UTF-8 -> token."""
 
     def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
         self._tokens = list(tokens.values())
@@ -111,12 +111,15 @@ class _Matcher:
 
 
 class Normalizer:
-    """What happens to text before it is split.
+    """Steps before the split: finds added tokens and normalizes the text between them.
 
     Args:
         added_tokens: All added tokens.
         normal_forms: Some of `normalize.NORMAL_FORMS`, applied one after the other.
-        add_prefix_space: A space is put in front of text that begins with none.
+        add_prefix_space: Whether a space is put in front of text that begins with none.
+
+    Attributes:
+        allows_cuts: Whether a document may be cut without a change of ids.
     """
 
     def __init__(
@@ -129,8 +132,8 @@ class Normalizer:
         # `bpe.formats.hf_read` refuses files in which two have the same normalized text.
         late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
         self._raw, self._late = _Matcher(raw), _Matcher(late)
-        # Not where text next to a cut changes the other side, where one character becomes several,
-        # or where a token has other spellings before it is normalized: a cut could be inside one.
+        # A cut changes ids if tokens depend on text around them, if a character becomes several, or
+        # if it can fall inside another spelling of a token.
         self.allows_cuts = (
             not add_prefix_space
             and not {"NFKC", "NFKD"} & set(normal_forms)
@@ -157,16 +160,16 @@ class Normalizer:
         prefix_id: int = -1, suffix_id: int = -1,
         starts_mid_document: bool = False, ends_mid_document: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Prepare documents, encode the text to be split, and insert the other ids.
+        """Normalize documents, encode text between added tokens, and insert the other ids.
 
-        `encode_documents` encodes `uint8[n]` cut at `int64[k + 1]`; `recognised` is as in `split`.
-        The other arguments and the result are those of `Encoder.encode`.
+        `encode_documents` encodes `uint8[n]` with the offsets `int64[k + 1]`; `recognised` is as in
+        `split`; the other arguments and the result are those of `Encoder.encode`.
         """
         parts: list[bytes] = []
-        cuts = [0]  # where the text to be split is cut
-        ids: list[int] = []  # to insert
-        places: list[int] = []  # of these ids, in the text to be split
-        ends: list[tuple[int, int]] = []  # of documents: in that text, and among these ids
+        cuts = [0]  # offsets of `parts`
+        ids: list[int] = []  # ids to insert
+        places: list[int] = []  # their positions in the joined parts
+        ends: list[tuple[int, int]] = []  # ends of documents, in the joined parts and in `ids`
         last = len(offsets) - 2
         for index, (start, stop) in enumerate(pairwise(offsets)):
             pieces: Iterable[bytes | int] = self.pieces(buffer[start:stop].tobytes(), recognised)

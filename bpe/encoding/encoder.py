@@ -1,11 +1,11 @@
-"""The encoder: text as bytes and offsets in, token ids and offsets out.
+"""The encoder of one thread: text as bytes and offsets in, token ids and offsets out.
 
-The ids of a document are those of `reference.encode` over its pre-tokens, whatever was encoded
-before. Text that spells a special token is ordinary text here.
+The ids of a document are those of `reference.encode` for its pre-tokens, whatever caches hold.
+Special tokens in text are ordinary text.
 
-    EncoderTables   a vocabulary and a pattern as the kernels read them, and the cache of encoded
-                    pre-tokens; shared by all threads
-    Encoder         the tables and a small cache of its own; one for each thread
+    EncoderTables   arrays of a vocabulary and a pattern, and the cache of pre-tokens; shared by all
+                    threads
+    Encoder         the tables and a small cache; one per thread
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bpe.kernels.runtime.jit import bind, pack
 from bpe.kernels.split import gpt2 as split
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
-from bpe.separated import joined
+from bpe.separated import close_gaps
 
 if TYPE_CHECKING:
     from bpe.encoding.added_tokens import Normalizer
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 MAX_ID = 2**merge_tables.ID_BITS - 2
 
 _SHORT_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pretoken_cache`
-# Groups (some KB of text each) after which the kernel returns, so that Ctrl-C is seen; fewer while
-# another thread enlarges the cache.
-_GROUPS_PER_CALL, _GROUPS_MEANWHILE, _NO_LIMIT = 512, 64, 2**62
+# Groups (some KB of text each) per kernel call, so that Ctrl-C is handled; fewer while another
+# thread enlarges the cache.
+_GROUPS_PER_CALL, _GROUPS_WHILE_CONTENDED, _NO_LIMIT = 512, 64, 2**62
 _FILLED_AFTER = 2**20  # bytes encoded before the table of tokens is filled, so that it pays
-_NOTHING_AROUND = np.array([-1, -1, 0, 0], np.int64)
-_NOT_NARROW = np.empty(0, np.uint16)
+_NO_AFFIXES = np.array([-1, -1, 0, 0], np.int64)
+_NO_UINT16 = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
-# Longest text, in bytes, encoded by two kernel calls with arguments packed once; their scratch has
-# room for one pre-token of that length.
+# Texts up to this many bytes are encoded by two kernel calls with arguments packed once; scratch is
+# large enough for one pre-token of that length.
 _SHORT_TEXT = 2048
 assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
-_BEGINNING = np.array([0, -1, 0, 1], np.int64).data
-_KEPT_IDS = 2**24  # larger scratch for ids is not kept for the next call
+_CURSOR_START = np.array([0, -1, 0, 1], np.int64).data
+_MAX_KEPT_IDS = 2**24  # a larger array of ids is not kept for the next call
 
 
 def _power_of_two_above(n: int) -> int:
@@ -62,9 +62,8 @@ def _power_of_two_above(n: int) -> int:
 
 
 def group_scratch() -> group.Scratch:
-    """Return memory for one group of pre-tokens."""
-    # Up to GROUP positions, then up to 64 and eight more of the last word of the bit set; eight are
-    # read at a time.
+    """Return scratch arrays for one group of pre-tokens."""
+    # GROUP positions, up to 64 of the last word of the bit set, and vectors of eight are read.
     n = group.GROUP + 80
     tail = np.empty(group.TAIL, np.uint8)
     return group.Scratch(
@@ -91,7 +90,7 @@ def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
 
 
 class EncoderTables:
-    """Tables of one vocabulary and one pattern.
+    """Arrays of one vocabulary and one pattern, and the shared cache.
 
     Args:
         vocabulary: the tokens and how they merge.
@@ -116,10 +115,10 @@ class EncoderTables:
                 f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
             )
         n_pairs = _power_of_two_above(len(lefts))
-        # As many bits as the largest id needs, so that two words hold more than four ids.
+        # Ids are packed by the bits of the largest, so that two words hold more than four.
         bits = max(16, (vocabulary.size - 1).bit_length())
         n_first = 64 // bits
-        # In most vocabularies the id of a merge is its rank plus a constant, and not looked up.
+        # In most vocabularies the id of a merge is its rank plus a constant: no look-up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
         packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
@@ -153,16 +152,16 @@ class EncoderTables:
         self._filled = threading.Lock()
 
     def fill_tokens(self) -> None:
-        """Fill `Tables.tokens` once, and make the cache large.
+        """Fill `Tables.tokens` once, and enlarge the cache.
 
-        The table gets tokens of up to TOKEN_BYTES bytes that are encoded as one; until then they
-        are looked up as other pre-tokens.
+        The table holds tokens of up to TOKEN_BYTES bytes that encode to themselves; before that,
+        they are looked up in the caches.
         """
         if self._filled.acquire(blocking=False):
             try:
                 _fill_tokens(self, *self._flat)
             except BaseException:
-                self._filled.release()  # an interrupt: a later call fills it
+                self._filled.release()  # after an interrupt, a later call fills it
                 raise
             self.cache.make_room()
 
@@ -175,8 +174,8 @@ def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _no_tokens() -> NDArray[np.uint64]:
     """Return an empty `Tables.tokens`."""
-    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 does; the lowest
-    # byte of a hash depends on the first byte alone.
+    # A free row has the hash of a pre-token that begins with 0xFF, which no UTF-8 has; the lowest
+    # byte of a hash depends on the first byte only.
     bits = np.uint64(kernels.TOKEN_BITS)
     free = _token_hashes(np.array([0xFF], np.uint64)) >> bits & np.uint64(0xFF)
     return free << bits | np.arange(2**kernels.TOKEN_BITS, dtype=np.uint64)
@@ -185,10 +184,10 @@ def _no_tokens() -> NDArray[np.uint64]:
 def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any]) -> None:
     """Fill `Tables.tokens` from token bytes `data` (uint8[n_bytes]) and `offsets` (int64[n + 1]).
 
-    Of two tokens with one place in the table the first is kept, which mostly has the lower id.
+    Of two tokens with one row the first is kept, which usually has the lower id.
     """
     lengths = np.diff(offsets)
-    # A final 0xFF would be taken for padding.
+    # A final 0xFF would be read as padding.
     chosen = (lengths > 0) & (lengths <= kernels.TOKEN_BYTES) & (data[offsets[1:] - 1] != 0xFF)
     begins, lengths = offsets[:-1][chosen], lengths[chosen]
     inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
@@ -201,7 +200,7 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     room = 8 * _power_of_two_above(len(ends))
     cache = pack(empty_cache(room, 16, 2 * room))
     bounds, token_offsets = read_only(np.append(0, ends)), np.zeros(len(ends) + 1, np.int64)
-    documents = kernels.Documents(bounds, token_offsets, _NOTHING_AROUND)
+    documents = kernels.Documents(bounds, token_offsets, _NO_AFFIXES)
     starts = np.zeros(len(text) // 64 + 1, np.uint64)
     set_bits(starts, bounds)
     ids = np.empty(len(text) + group.COPIED, np.uint32)
@@ -209,39 +208,38 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     thread_cache = np.zeros(8, np.uint64)
     kernels.encode_pretokens(
         cache, tables.packed, group_scratch(), documents, thread_cache, own, text, starts, cursor,
-        ids, _NOT_NARROW, 0, _NO_LIMIT, True,
+        ids, _NO_UINT16, 0, _NO_LIMIT, True,
     )
     first = token_offsets[:-1]
     kept = (np.diff(token_offsets) == 1) & (ids[first] < 2**kernels.TOKEN_BITS)
     hashes = _token_hashes(padded[kept].view(np.uint64)[:, 0])
-    # Of two with one index NumPy assigns the last.
+    # Reversed, for of two values with one index NumPy assigns the last.
     tables.tables.tokens[(hashes & _PLACES)[::-1]] = (hashes ^ ids[first[kept]])[::-1]
 
 
 class Encoder:
-    """Encodes documents; pre-tokens it merges are cached for all encoders of the tables.
+    """Encodes documents, and caches pre-tokens for all encoders of the tables.
 
-    An encoder belongs to one thread at a time. Kernels release the interpreter lock, so encoders on
-    several threads run in parallel.
+    Used by one thread at a time. Kernels release the GIL, so several encoders run in parallel.
 
     Args:
         tables: Shared with other encoders.
         preparation: Prepares text before it is split; None for nothing.
-        dtype: Of the ids, uint16 or uint32; uint32 if None.
+        dtype: Type of the ids, uint16 or uint32 (None).
 
     Raises:
         EncodingError: `dtype` is another type, or too small for the vocabulary.
     """
 
     def __init__(
-        self, tables: EncoderTables, preparation: Normalizer | None = None,
+        self, tables: EncoderTables, normalizer: Normalizer | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
         self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
         if self._dtype not in (np.uint16, np.uint32):
             raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
         self._check_fits((1 << int(tables.tables.packing[0])) - 1)
-        self._preparation, self._pretokenizer = preparation, tables.pretokenizer
+        self._preparation, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._shared = tables, tables.cache
         self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
@@ -257,14 +255,14 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the ids of all documents, one after the other.
+        """Encode documents.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8; other bytes have unspecified ids, or none.
+            buffer: uint8[n_bytes], UTF-8; ids of invalid UTF-8 are unspecified.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes: document d is
                 `buffer[offsets[d] : offsets[d + 1]]`.
-            prefix_id: Put before each document, -1 for nothing.
-            suffix_id: Put after each document, -1 for nothing.
+            prefix_id: Id before each document, -1 for none.
+            suffix_id: Id after each document, -1 for none.
             starts_mid_document: The first document began in an earlier call: it gets no prefix.
             ends_mid_document: The last document continues in a later call: it gets no suffix.
             gaps: `offsets` has the start and end of each document, from 0 to n_bytes all the same;
@@ -281,7 +279,7 @@ class Encoder:
         self._check_fits(max(prefix_id, suffix_id))
         if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
-            buffer, offsets = joined(buffer, offsets)
+            buffer, offsets = close_gaps(buffer, offsets)
             gaps = False
         around: dict[str, Any] = {
             "prefix_id": prefix_id, "suffix_id": suffix_id,
@@ -300,7 +298,7 @@ class Encoder:
             )
 
     def _cache(self) -> tuple[PretokenCache, Any]:
-        """Return the shared cache, as it is and packed; an idle encoder must hold none."""
+        """Return the shared cache, also packed; not kept here, so replaced ones are freed."""
         number, cache, packed = self._tables.cache.current
         if number != self._arena_number:
             self._arena_number, self._own[:] = number, 0
@@ -312,9 +310,9 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As `encode`, without preparation; without `memory`, ids stay until the next call.
+        """Encode as `encode`, without normalizer; `gaps` needs a pattern with a scanner.
 
-        With `gaps`, the pattern has a scanner.
+        Without `memory`, the ids are a view that is valid until the next call.
         """
         if gaps and not len(offsets):
             offsets, gaps = np.zeros(1, np.int64), False
@@ -329,10 +327,10 @@ class Encoder:
             ids = self._ids
         else:
             ids = np.empty(capacity, np.uint32)
-            if capacity <= _KEPT_IDS:
+            if capacity <= _MAX_KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
-        narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NOT_NARROW
+        narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NO_UINT16
         written: NDArray[Any] = narrow if len(narrow) else ids
         scratch, source = self._packed_scratch, read_only(buffer)
         token_offsets = np.zeros(n_documents + 1, np.int64)
@@ -341,30 +339,30 @@ class Encoder:
         cursor, n_ids = np.array([0, -1, 0, 0], np.int64), 0
         if n_documents and prefix_id >= 0 and not starts_mid_document:
             written[0], n_ids = prefix_id, 1
-        in_the_way = False  # another thread is enlarging the cache
+        is_contended = False  # another thread is enlarging the cache
         while cursor[0] < len(starts):
             cache, packed = self._cache()
-            most = _GROUPS_MEANWHILE if in_the_way else _GROUPS_PER_CALL
+            most = _GROUPS_WHILE_CONTENDED if is_contended else _GROUPS_PER_CALL
             n_ids = kernels.encode_pretokens(
                 packed, self._tables.packed, scratch, documents, self._thread_cache, self._own,
-                source, starts, cursor, ids, narrow, n_ids, most, in_the_way,
+                source, starts, cursor, ids, narrow, n_ids, most, is_contended,
             )
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
-                # Not kept, as it is for one pre-token.
+                # Large scratch is for one long pre-token, and not kept.
                 larger = _rows(longest, len(self._tables.tables.merged))
                 scratch = pack(self._scratch._replace(**larger))
-                in_the_way = False
+                is_contended = False
             else:
                 needs_room = cursor[0] < len(starts) and bool(is_full(cache).any())
-                in_the_way = needs_room and not self._shared.make_room(cache)
+                is_contended = needs_room and not self._shared.make_room(cache)
         if gaps:
-            # A gap ends where it begins.
+            # Both ends of a gap have the same token offset.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
         return written[:n_ids], token_offsets
 
     def encode_text(self, data: bytes) -> list[int]:
-        """Return the ids of one document, UTF-8, without preparation."""
+        """Return the ids of one document, UTF-8, without normalizer."""
         if len(data) <= _SHORT_TEXT and self._pretokenizer.pattern in PATTERNS:
             if self._encode_short is None:
                 self._encode_short = self._short_encoder()
@@ -377,13 +375,13 @@ class Encoder:
     def _short_encoder(self) -> Callable[[bytes], list[int] | None]:
         """Return a function that encodes a short text by kernels with packed arguments.
 
-        The function returns None if the cache is full while another thread enlarges it.
+        It returns None if the cache is full and another thread is enlarging it.
         """
         text = np.zeros(_SHORT_TEXT + len(_ZEROS), np.uint8)
         starts = np.empty(_SHORT_TEXT // 64 + 1, np.uint64)
         ids = np.empty(_SHORT_TEXT + 2 + group.COPIED, np.uint32)
         offsets, cursor = np.zeros(2, np.int64), np.zeros(4, np.int64)
-        documents = kernels.Documents(read_only(offsets), np.zeros(2, np.int64), _NOTHING_AROUND)
+        documents = kernels.Documents(read_only(offsets), np.zeros(2, np.int64), _NO_AFFIXES)
         text_bytes, text_end, place, found = text.data, offsets.data, cursor.data, ids.data
         source = read_only(text)
         split_documents, characters, split_scratch = splitting(self._pretokenizer.pattern)
@@ -393,17 +391,17 @@ class Encoder:
         thread_cache = np.zeros(_SHORT_THREAD_CACHE, np.uint64)
         encode_pretokens = bind(
             kernels.encode_pretokens, self._cache()[1], self._tables.packed, self._packed_scratch,
-            pack(documents), thread_cache, self._own, source, starts, cursor, ids, _NOT_NARROW,
+            pack(documents), thread_cache, self._own, source, starts, cursor, ids, _NO_UINT16,
             0, _NO_LIMIT, False,
         )
 
         def encode(data: bytes) -> list[int] | None:
             n = len(data)
-            text_bytes[: n + len(_ZEROS)] = data + _ZEROS  # a block is read beyond the text
+            text_bytes[: n + len(_ZEROS)] = data + _ZEROS  # blocks are read past the end
             text_end[1] = n
             split_text(characters)
             while True:
-                place[:] = _BEGINNING
+                place[:] = _CURSOR_START
                 cache, packed = self._cache()
                 n_ids = encode_pretokens(packed)
                 if place[0] > n >> 6:

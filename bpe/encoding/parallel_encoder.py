@@ -1,7 +1,7 @@
-"""Encode documents on all threads, with encoders that are lent and reused.
+"""Encode documents on all threads, with a pool of encoders.
 
-The ids depend neither on the number of threads nor on where text is cut into parts. Text that has a
-`Normalizer` is prepared as a whole, and then encoded in parts.
+Ids depend neither on the number of threads nor on how text is cut into parts. With a `Normalizer`,
+text is normalized as a whole and then encoded in parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.encoding.added_tokens import Normalizer
-from bpe.encoding.gathered import Gathered
+from bpe.encoding.part_collector import PartCollector
 from bpe.parallel import available_workers, for_each
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.separated import SeparatedPart, check_utf8, separated_parts
@@ -33,18 +33,17 @@ Documents: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 # `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`, their offsets.
 Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
-# Text from twice this size on is cut into parts of this size, which all threads encode. Below it a
-# thread costs more than it saves: to hand over to a thread takes as long as to encode 50 KB.
+# Text of twice this size or more is encoded in parts of this size on all threads: to start a thread
+# takes as long as to encode 50 KB.
 _PART_BYTES = 1 << 21
 
-# Bytes of a stream that are collected before they are encoded; bytes before their end in which a
-# cut is looked for first.
+# Bytes of a stream collected before a cut is searched, and bytes before the end searched first.
 _STREAM_BYTES = 1 << 16
 _STREAM_LOOK_BACK = 1 << 10
 
 
 def join_documents(documents: Sequence[bytes]) -> Documents:
-    """Put documents one after the other."""
+    """Concatenate documents."""
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, documents), np.int64, len(documents)), out=offsets[1:])
     return np.frombuffer(b"".join(documents), np.uint8), offsets
@@ -62,17 +61,17 @@ class ParallelEncoder:
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._vocabulary, self._pattern = parts.vocabulary, parts.pattern
-        self.preparation: Normalizer | None = None
-        # Special tokens without settings need no preparation: a matcher finds them.
+        self.normalizer: Normalizer | None = None
+        # Special tokens without settings need no normalizer: a matcher finds them.
         added = parts.vocabulary.added_tokens
         settings = {replace(token, text="", id=0) for token in added}
         plain = AddedToken("", 0)
         only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
         if parts.normal_forms or parts.add_prefix_space or not only_special:
-            self.preparation = Normalizer(added, parts.normal_forms, parts.add_prefix_space)
+            self.normalizer = Normalizer(added, parts.normal_forms, parts.add_prefix_space)
         self._lock = threading.Lock()
         self._tables: EncoderTables | None = None
-        # Lent, not bound to threads: an encoder's cache outlives the thread that filled it.
+        # Not bound to threads: the cache of an encoder outlives the thread that filled it.
         self._idle_encoders: list[Encoder] = []
 
     def tables(self) -> EncoderTables:
@@ -94,7 +93,7 @@ class ParallelEncoder:
             return Encoder(self.tables())
 
     @contextmanager
-    def _lent_encoder(self) -> Iterator[Encoder]:
+    def _pooled_encoder(self) -> Iterator[Encoder]:
         encoder = self._idle_encoder()
         yield encoder
         self._idle_encoders.append(encoder)
@@ -103,16 +102,16 @@ class ParallelEncoder:
         """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
         from bpe.encoding.encoder import Encoder
 
-        return Encoder(self.tables(), self.preparation, dtype)
+        return Encoder(self.tables(), self.normalizer, dtype)
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
-        """Return the first place where a document can be cut, see `Tokenizer.safe_cut`."""
+        """Return the first position where a document can be cut, see `Tokenizer.safe_cut`."""
         safe_cut = self.tables().pretokenizer.safe_cut
-        if self.preparation is None:
+        if self.normalizer is None:
             return safe_cut(buffer, position, stop)
-        if not self.preparation.allows_cuts:
+        if not self.normalizer.allows_cuts:
             return stop
-        # No normal form changes ASCII, nor anything across a place between two such characters.
+        # Normal forms neither change ASCII nor act across a position between two ASCII characters.
         while (cut := safe_cut(buffer, position, stop)) < stop:
             if buffer[cut - 1] < 0x80 and buffer[cut] < 0x80:
                 return cut
@@ -121,7 +120,7 @@ class ParallelEncoder:
 
     def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
         """Return the ids of one document; special tokens of the matcher become their ids."""
-        at_once = self.preparation is None and len(data) < 2 * _PART_BYTES
+        at_once = self.normalizer is None and len(data) < 2 * _PART_BYTES
         if at_once and (matcher is None or not matcher.occurs_in(data)):
             encoder = self._idle_encoder()
             ids = encoder.encode_text(data)
@@ -135,12 +134,12 @@ class ParallelEncoder:
         matcher: SpecialTokenMatcher | None = None,
     ) -> Encoded:
         """Encode documents; the special tokens of the matcher, if any, become their ids."""
-        if self.preparation is not None:
+        if self.normalizer is not None:
             recognised = () if matcher is None else matcher.special_tokens
-            return self.preparation.encode(self._encode_prepared, buffer, offsets, recognised)
-        return self._encode_prepared(buffer, offsets, matcher)
+            return self.normalizer.encode(self._encode_normalized, buffer, offsets, recognised)
+        return self._encode_normalized(buffer, offsets, matcher)
 
-    def _encode_prepared(
+    def _encode_normalized(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
         matcher: SpecialTokenMatcher | None = None,
     ) -> Encoded:
@@ -148,7 +147,7 @@ class ParallelEncoder:
             return self._encode_with_special(buffer, offsets, matcher)
         if len(buffer) >= 2 * _PART_BYTES:
             return self._encode_parts(buffer, offsets)
-        with self._lent_encoder() as encoder:
+        with self._pooled_encoder() as encoder:
             return encoder.encode(buffer, offsets)
 
     def _encode_with_special(
@@ -156,8 +155,8 @@ class ParallelEncoder:
     ) -> Encoded:
         """Encode documents in which special tokens occur.
 
-        All ordinary text is joined and encoded in one call, cut where a document ends or a special
-        token was; then the ids of the special tokens are inserted.
+        Text between special tokens is encoded in one call, with offsets at ends of documents and at
+        special tokens; then the ids of the special tokens are inserted.
         """
         found = matcher.find_in_documents(buffer, offsets)
         starts, stops, special_ids = found.T
@@ -169,16 +168,16 @@ class ParallelEncoder:
         n_before = np.searchsorted(starts, offsets)
         document_cuts = offsets - removed[n_before]
         special_cuts = starts - removed[:-1]
-        # Two equal cuts enclose an empty document, which has no ids.
+        # Equal offsets are an empty document, without ids.
         cuts = np.sort(np.concatenate([document_cuts, special_cuts]))
-        ids, counts = self._encode_prepared(np.frombuffer(ordinary, np.uint8), cuts)
+        ids, counts = self._encode_normalized(np.frombuffer(ordinary, np.uint8), cuts)
         special_places = counts[np.searchsorted(cuts, special_cuts)]
         token_offsets = counts[np.searchsorted(cuts, document_cuts)] + n_before
         return np.insert(ids, special_places, special_ids), token_offsets
 
     def _encode_parts(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
-        # Every end of a document or a part becomes a cut, so the number of tokens before each end
-        # of a document is known, which is all that is needed to join parts.
+        # Ends of documents and of parts are offsets, so that the tokens before the end of each
+        # document are counted.
         safe_cut = self.tables().pretokenizer.safe_cut
         edges = [0]
         for target in range(_PART_BYTES, len(buffer), _PART_BYTES):
@@ -187,76 +186,76 @@ class ParallelEncoder:
                 edges.append(safe_cut(buffer, target, end_of_document))
         if edges[-1] < len(buffer):
             edges.append(len(buffer))
-        gathered = Gathered(len(edges) - 1)
+        collector = PartCollector(len(edges) - 1)
 
         def encode_part(number: int, part: tuple[int, int]) -> None:
             start, stop = part
             first, last = np.searchsorted(offsets, [start, stop], side="right")
             ends = offsets[first:last] - start
             cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
-            with self._lent_encoder() as encoder:
+            with self._pooled_encoder() as encoder:
                 ids, counts = encoder.encode_view(buffer[start:stop], cuts)
-                gathered.put(number, ids, counts[np.searchsorted(cuts, [0, *ends])])
+                collector.put(number, ids, counts[np.searchsorted(cuts, [0, *ends])])
 
         for_each(pairwise(edges), encode_part, max(1, min(available_workers(), len(edges) - 1)))
-        ids, token_offsets = gathered.result()
+        ids, token_offsets = collector.result()
         n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
         return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])
 
     def encode_texts(self, texts: list[str], matcher: SpecialTokenMatcher) -> Encoded:
         """Encode texts, each a document; special tokens of the matcher become their ids."""
-        # Groups are of use with one processor, too: each fits its cache.
-        groups = _groups(texts) if self.preparation is None else [texts]
+        # Groups fit the processor's cache, so they help on one core, too.
+        groups = _groups(texts) if self.normalizer is None else [texts]
         if len(groups) <= 1:
-            return self.encode(*_joined(texts), matcher)
-        gathered = Gathered(len(groups))
+            return self.encode(*_join_texts(texts), matcher)
+        collector = PartCollector(len(groups))
 
         def encode_group(_: int, number: int) -> None:
-            buffer, offsets = _joined(groups[number])
+            buffer, offsets = _join_texts(groups[number])
             if matcher.occurs_in(buffer.data):
-                gathered.put(number, *self._encode_with_special(buffer, offsets, matcher))
+                collector.put(number, *self._encode_with_special(buffer, offsets, matcher))
             else:
-                with self._lent_encoder() as encoder:
-                    gathered.put(number, *encoder.encode_view(buffer, offsets))
+                with self._pooled_encoder() as encoder:
+                    collector.put(number, *encoder.encode_view(buffer, offsets))
 
-        # A very long text is cut into parts, which are encoded on threads.
+        # Very long texts are encoded in parts, on all threads.
         alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
         for number in alone:
-            gathered.put(number, *self.encode(*_joined(groups[number]), matcher))
+            collector.put(number, *self.encode(*_join_texts(groups[number]), matcher))
         together = sorted(set(range(len(groups))) - set(alone))
         for_each(together, encode_group, max(1, min(available_workers(), len(together))))
-        return gathered.result()
+        return collector.result()
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
-        """Encode what is between separators, see `Tokenizer.encode_separated_to_numpy`."""
-        if self.preparation is not None or self._pattern not in PATTERNS:
-            # A separator must not meet a normalizer, nor a regex that may refuse it.
+        """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""
+        if self.normalizer is not None or self._pattern not in PATTERNS:
+            # A normalizer could change the separator, and a regex refuse it.
             check_utf8(buffer, 0)
             return self.encode(*join_documents(buffer.tobytes().split(separator)))
-        gathered = Gathered(len(buffer))
+        collector = PartCollector(len(buffer))
         n_threads = min(available_workers(), 1 + 2 * len(buffer) // _PART_BYTES)
 
         def part_size(n_left: int) -> int:
-            # Handing over takes time; towards the end no thread shall wait long for another.
+            # Large parts cost less; small ones at the end keep all threads busy.
             return max(_PART_BYTES // 2, min(4 * _PART_BYTES, n_left // (3 * n_threads)))
 
         def encode_part(number: int, part: SeparatedPart) -> None:
             text = buffer[part.start : part.stop]
             check_utf8(text, part.start)
-            with self._lent_encoder() as encoder:
+            with self._pooled_encoder() as encoder:
                 ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
                 if part.ends_mid_document:
                     offsets = offsets[:-1]
-                gathered.put(number, ids, offsets, part.stop - part.start)
+                collector.put(number, ids, offsets, part.stop - part.start)
 
         safe_cut = self.tables().pretokenizer.safe_cut
         for_each(separated_parts(buffer, separator, part_size, safe_cut), encode_part, n_threads)
-        return gathered.result()
+        return collector.result()
 
     def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
-        """Yield the ids of one text that comes in pieces, lazily."""
-        if self.preparation is not None:
-            # Where such text may be cut is not known while more of it can come.
+        """Yield the ids of one text, given in chunks, lazily."""
+        if self.normalizer is not None:
+            # No safe cut is known before the end of the text.
             yield from self.encode_text(utf8("".join(chunks)), matcher)
             return
         pending: list[bytes] = []
@@ -271,15 +270,15 @@ class ParallelEncoder:
                 yield from self.encode_text(data[:cut], matcher)
             pending = [data[cut:]]
             n_pending = len(pending[0])
-            # A stretch without a place to cut is searched again only when it has doubled.
+            # Text without a safe cut is searched again when it has doubled.
             wanted = max(_STREAM_BYTES, 2 * n_pending)
         yield from self.encode_text(b"".join(pending), matcher)
 
     def _stream_cut(self, data: bytes, matcher: SpecialTokenMatcher) -> int:
-        """Return a place where a text that begins with `data` can be cut, 0 if none is known."""
+        """Return a position where a text that begins with `data` can be cut, 0 if none is known."""
         found = list(matcher.find(data, 0, len(data))) if matcher.occurs_in(data) else []
         certain = matcher.open_from(data, found)
-        # Between the last special token before `certain` and `certain`, text is ordinary.
+        # Text from the last special token before `certain` to `certain` is ordinary.
         start = max((stop for _, stop, _ in found if stop <= certain), default=0)
         buffer = np.frombuffer(data, np.uint8)[start:certain]
         safe_cut = self.tables().pretokenizer.safe_cut
@@ -294,7 +293,7 @@ class ParallelEncoder:
 
 
 def _groups(texts: list[str]) -> list[list[str]]:
-    """Cut a list into lists of about `_PART_BYTES`; a text of twice that is alone in one."""
+    """Divide a list into lists of about `_PART_BYTES`; a text of twice that has its own."""
     groups, first, size = [], 0, 0
     for number, text in enumerate(texts):
         if type(text) is not str:
@@ -302,7 +301,7 @@ def _groups(texts: list[str]) -> list[list[str]]:
         if len(text) >= 2 * _PART_BYTES and first < number:
             groups.append(texts[first:number])
             first, size = number, 0
-        # Most characters beyond ASCII have two or three bytes.
+        # Most other characters have two or three bytes.
         size += len(text) if text.isascii() else 2 * len(text)
         if size >= _PART_BYTES:
             groups.append(texts[first : number + 1])
@@ -312,5 +311,5 @@ def _groups(texts: list[str]) -> list[list[str]]:
     return groups
 
 
-def _joined(texts: Sequence[str]) -> Documents:
+def _join_texts(texts: Sequence[str]) -> Documents:
     return join_documents([utf8(text) for text in texts])

@@ -1,4 +1,4 @@
-"""The cache of encoded pre-tokens that all encoders of one tokenizer share, and its sizes."""
+"""Cache of encoded pre-tokens, shared by all encoders of one tokenizer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SharedPretokenCache:
     """Cache of encoded pre-tokens, shared by all encoders of one tokenizer; lock-free to use.
 
     Attributes:
-        current: (number of the arena, cache, packed cache). A new arena invalidates the pieces of
-            it that threads own. Threads may go on with a cache that was replaced: entries added to
-            it are lost, and recomputed.
+        current: (number of the arena, cache, packed cache). Threads own pieces of the arena with
+            this number only. Threads may use a replaced cache: entries added to it are lost and
+            recomputed.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class SharedPretokenCache:
         self.current = number, cache, pack(cache)
 
     def make_room(self, full: PretokenCache | None = None) -> bool:
-        """Replace the cache if it is still `full`; None: whatever it is, by a large empty one.
+        """Enlarge or empty the cache if it is still `full`; with None, replace it by a large one.
 
         Return False if another thread is replacing it.
         """

@@ -21,7 +21,7 @@ from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
 from bpe.pretokenize.patterns import TIKTOKEN, pattern_name
 from bpe.reference import TIE_BREAKS, Pair
-from bpe.vocabulary import Vocabulary, numbered
+from bpe.vocabulary import Vocabulary, number_tokens
 
 if TYPE_CHECKING:
     import tiktoken
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 END_OF_TEXT: Final = "<|endoftext|>"
 
 
-def checked_parts(
+def check_parts(
     vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
 ) -> TokenizerParts:
     """Return parts whose tokens and settings fit together; raise an error otherwise."""
@@ -45,7 +45,7 @@ def checked_parts(
     return TokenizerParts(vocabulary, pattern_name(pattern), tie_break, eos_token)
 
 
-def vocabulary_of(
+def make_vocabulary(
     vocab: Mapping[int, bytes], merges: Iterable[Pair],
     special_tokens: Mapping[str, int] | Iterable[str],
 ) -> Vocabulary:
@@ -72,8 +72,8 @@ def read_gpt2_files(
         special_tokens = [END_OF_TEXT, *others] if there else list(others)
     vocab = tokens | {token_id: text.encode() for text, token_id in others.items()}
     try:
-        vocabulary = vocabulary_of(vocab, merges, special_tokens)
-        return checked_parts(vocabulary, "gpt2", None, eos_token)
+        vocabulary = make_vocabulary(vocab, merges, special_tokens)
+        return check_parts(vocabulary, "gpt2", None, eos_token)
     except VocabularyError as error:
         paths = f"{os.fspath(vocab_path)} with {os.fspath(merges_path)}"
         raise TokenizerFileError(f"{paths}: {error}") from error
@@ -105,7 +105,7 @@ def from_tiktoken(
         if not isinstance(source, str | os.PathLike):
             raise
         raise TokenizerFileError(f"{os.fspath(source)}: {error}") from error
-    return checked_parts(vocabulary, pattern, None, eos_token)
+    return check_parts(vocabulary, pattern, None, eos_token)
 
 
 def from_huggingface(source: Any) -> TokenizerParts:
@@ -148,4 +148,4 @@ def _special_ids(
         raise VocabularyError(
             f"special_tokens is the text {special_tokens!r}: expected a list, [{special_tokens!r}]"
         )
-    return numbered(special_tokens, first, known)
+    return number_tokens(special_tokens, first, known)

@@ -65,7 +65,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
         VocabularyError: The vocabulary has tiktoken's ranks, and no list of merges says the same.
     """
     vocabulary = parts.vocabulary
-    vocabulary.check_merges_say_all()
+    vocabulary.check_expressible_as_merges()
     tokens = vocabulary.tokens
     spelled = {token: to_byte_level(token) for token in tokens.values()}
     added = vocabulary.added_tokens

@@ -88,7 +88,7 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
     Raises:
         VocabularyError: The vocabulary has something that these files cannot say.
     """
-    vocabulary.check_merges_say_all()
+    vocabulary.check_expressible_as_merges()
     if vocabulary.ignore_merges and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
         raise VocabularyError(
             "vocab.json and merges.txt cannot say that a whole pre-token comes first: expected"

@@ -1,17 +1,16 @@
-r"""Split patterns: by name, by exact text, or as steps in a row.
+r"""Split patterns: a name, a regex, or a sequence of steps.
 
-A pattern is recognised by its exact text *and* by the engine the text was written for. Spellings of
-the "same" pattern often split differently, and one text can mean two things: `\p{N}{1,3}+` is
-possessive to tiktoken's engine and a repeated repetition to Hugging Face's. Any other text is run
-as written, by `bpe.pretokenize.regex_splitter`, or refused.
+A pattern is recognised by its exact text *and* by the engine it was written for. Similar regexes
+often split differently, and engines differ: `\p{N}{1,3}+` is possessive in tiktoken's engine and a
+repeated repetition in Hugging Face's. Other regexes are run by `bpe.pretokenize.regex_splitter`, or
+refused.
 
-Everywhere in this package a pattern is one string:
+A pattern is a string:
 
-    "gpt2", "cl100k", ...   a pattern that has a scanner (a key of `PATTERNS`)
-    "tiktoken:" + regex     another regex, as tiktoken's engine (fancy-regex) reads it
-    "steps:" + JSON         several steps in a row, as Hugging Face's `Sequence` writes them; a
-                            name stands for itself
-    any other text          another regex, as Hugging Face's engine (Oniguruma) reads it
+    "gpt2", "cl100k", ...   a pattern with a scanner (a key of `PATTERNS`)
+    "tiktoken:" + regex     another regex, for tiktoken's engine (fancy-regex)
+    "steps:" + JSON         steps of Hugging Face's `Sequence`; or names of patterns with a scanner
+    any other text          another regex, for Hugging Face's engine (Oniguruma)
 
     >>> pattern_name("gpt2")
     'gpt2'
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bpe.errors import PatternError, shown
 
 if TYPE_CHECKING:
-    # Steps are structs of msgspec, which a pattern that has a scanner does without.
+    # Steps import msgspec, which patterns with a scanner do not need.
     from bpe.pretokenize.steps import Split, Step
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -42,11 +41,11 @@ _LLAMA3 = (
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_WHITE_SPACE}"
 )
 
-# Name -> the pattern as its authors published it.
+# Name -> the published pattern.
 PATTERNS: Final[dict[str, str]] = {
     # OpenAI, github.com/openai/gpt-2, src/encoder.py; Hugging Face's ByteLevel(use_regex=True).
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    # tiktoken 0.14, cl100k_base (GPT-4). Only here white space at the end of the text is one piece.
+    # tiktoken 0.14, cl100k_base (GPT-4). The only one with white space at the end in one piece.
     "cl100k": (
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -57,31 +56,30 @@ PATTERNS: Final[dict[str, str]] = {
         rf"|[^\r\n\p{{L}}\p{{N}}]?{_CASED_WORD}+{_SMALL_WORD}*{_CONTRACTIONS}?"
         rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_WHITE_SPACE}"
     ),
-    # Meta, Llama 3; also what Hugging Face publishes for GPT-4, and tiktoken's first cl100k_base.
+    # Meta, Llama 3; also Hugging Face's GPT-4, and tiktoken's first cl100k_base.
     "llama3": _LLAMA3,
-    # Alibaba, Qwen 2 to 3: llama3 with one digit to the piece.
+    # Alibaba, Qwen 2 to 3: llama3 with single digits.
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
 
-# Name -> the text with which Hugging Face's engine splits as the pattern does. `$` is the end of a
-# line to Oniguruma, `\z` that of the text.
+# Name -> equivalent regex for Hugging Face's engine (Oniguruma), where `$` is the end of a line and
+# `\z` the end of the text.
 _HUGGINGFACE: Final = PATTERNS | {
     "cl100k": _LLAMA3.replace(r"|\s*[\r\n]+", r"|\s++\z|\s*[\r\n]+")
 }
 
-# Name -> the text with which tiktoken splits fastest, and the same. gpt2's possessive runs change
-# nothing: nothing after them could make a run give a character back; `\s++$` and a lone `\s` are
-# cases of `\s+(?!\S)|\s+`.
+# Name -> the equivalent regex that is fastest in tiktoken. Possessive runs are equivalent in gpt2:
+# nothing after them needs backtracking; `\s++$` and a lone `\s` are cases of `\s+(?!\S)|\s+`.
 _TIKTOKEN: Final = PATTERNS | {
     # tiktoken 0.14 for gpt2, r50k_base, p50k_base and p50k_edit.
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
 }
 
-# Exact texts that split every string as the named pattern does -> its name.
+# Regex -> name of the pattern that it is equivalent to.
 _HUGGINGFACE_SPELLINGS: Final = {text: name for name, text in _HUGGINGFACE.items()}
 _TIKTOKEN_SPELLINGS: Final = {
     **{text: name for listed in (PATTERNS, _TIKTOKEN) for name, text in listed.items()},
-    # As tiktoken wrote gpt2 before it took possessive quantifiers.
+    # tiktoken's gpt2 before possessive quantifiers.
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
 }
 
@@ -90,7 +88,7 @@ STEPS: Final = "steps:"
 
 
 def pattern_name(pattern: str) -> str:
-    """Return the one string for a pattern given by name, published text or any spelling above.
+    """Return the canonical string of a pattern; a name for each regex above.
 
     Raises:
         PatternError: No pattern has this name, or the regex cannot be run exactly.
@@ -98,7 +96,7 @@ def pattern_name(pattern: str) -> str:
     if pattern in PATTERNS:
         return pattern
     if pattern.startswith(STEPS):
-        return _name_of(_listed_in(pattern))
+        return _name_of(_decode(pattern))
     text = pattern.removeprefix(TIKTOKEN)
     dialect = "huggingface" if text == pattern else "tiktoken"
     if dialect == "huggingface" and text in _HUGGINGFACE_SPELLINGS:
@@ -110,12 +108,12 @@ def pattern_name(pattern: str) -> str:
         raise PatternError(
             f"unknown split pattern {pattern!r}: expected one of the names {known}, or a regex"
         )
-    _isolated(text).splitter(dialect)  # checked now, not after hours of work
+    _isolated_split(text).splitter(dialect)  # fails now rather than in a run
     return pattern
 
 
 def steps(pattern: str) -> list[Step]:
-    """Return the steps of a pattern; the pieces of one are the texts of the next.
+    """Return the steps of a pattern; each splits the pieces of the one before.
 
     Raises:
         PatternError: As `pattern_name`.
@@ -124,17 +122,17 @@ def steps(pattern: str) -> list[Step]:
     if pattern in PATTERNS:
         return [pattern]
     if pattern.startswith(STEPS):
-        return _listed_in(pattern)
-    return [_isolated(pattern.removeprefix(TIKTOKEN))]
+        return _decode(pattern)
+    return [_isolated_split(pattern.removeprefix(TIKTOKEN))]
 
 
-def _listed_in(pattern: str) -> list[Step]:
+def _decode(pattern: str) -> list[Step]:
     from bpe.pretokenize.steps import decode_steps
 
     return decode_steps(pattern.removeprefix(STEPS))
 
 
-def _isolated(regex: str) -> Split:
+def _isolated_split(regex: str) -> Split:
     from bpe.pretokenize.steps import Split
 
     return Split({"Regex": regex}, "Isolated")
@@ -143,10 +141,10 @@ def _isolated(regex: str) -> Split:
 def from_huggingface(listed: Sequence[str | dict[str, Any]]) -> str:
     """Return the pattern of a list of Hugging Face's pre-tokenizers, in their JSON.
 
-    These are `Split` and `Digits` steps, and "gpt2" for a ByteLevel that splits by its own regex.
+    They are `Split` and `Digits` steps, and "gpt2" for a ByteLevel with `use_regex`.
 
     Raises:
-        PatternError: A step is of another kind, is damaged, or its regex cannot be run exactly.
+        PatternError: A step is of another kind or invalid, or its regex cannot be run exactly.
     """
     from bpe.pretokenize.steps import check_steps
 
@@ -163,9 +161,9 @@ def _name_of(listed: list[Step]) -> str:
     from bpe.pretokenize.steps import Split
 
     regex = only.pattern.get("Regex", "") if isinstance(only, Split) else ""
-    # Text that would be read as a name or a prefix is written as a step.
+    # A regex that would be read as a name or a prefix is written as a step.
     is_text = not re.fullmatch(r"[\w.-]*", regex) and not regex.startswith((TIKTOKEN, STEPS))
-    if is_text and only == _isolated(regex):
+    if is_text and only == _isolated_split(regex):
         return regex
     return STEPS + msgspec.json.encode(canonical).decode()
 
@@ -180,17 +178,17 @@ def _canonical(step: Step) -> Step:
 
     if isinstance(step, Split):
         name = _HUGGINGFACE_SPELLINGS.get(step.pattern.get("Regex", ""))
-        if name is not None and step == _isolated(_HUGGINGFACE[name]):
+        if name is not None and step == _isolated_split(_HUGGINGFACE[name]):
             return name
         step.splitter()
     return step
 
 
 def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
-    """Return the steps of a pattern as Hugging Face's JSON; None for gpt2, which ByteLevel splits.
+    """Return the steps of a pattern as Hugging Face's JSON; None for gpt2, the regex of ByteLevel.
 
     Raises:
-        PatternError: The pattern was written for tiktoken, and no text means the same there.
+        PatternError: The pattern was written for tiktoken, and has no known equivalent.
     """
     pattern = pattern_name(pattern)
     if pattern == "gpt2":
@@ -200,17 +198,17 @@ def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
             f"the pattern {shown(pattern)} was written for tiktoken: it cannot be said to mean "
             "the same in a tokenizer.json; write it for Hugging Face, without the prefix"
         )
-    named = (_isolated(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
+    named = (_isolated_split(_HUGGINGFACE[s]) if isinstance(s, str) else s for s in steps(pattern))
     import msgspec
 
     return [msgspec.to_builtins(step) for step in named]
 
 
 def to_tiktoken(pattern: str) -> str:
-    """Return the regex with which tiktoken splits as the pattern does.
+    """Return the equivalent regex for tiktoken.
 
     Raises:
-        PatternError: No single regex is known to.
+        PatternError: None is known.
     """
     pattern = pattern_name(pattern)
     if pattern in _TIKTOKEN:

@@ -1,7 +1,7 @@
-"""From the name of a pattern to its scanner.
+"""Split text into pre-tokens, by the scanner of a pattern or by a regex.
 
-A `Pretokenizer` splits exactly as the definition in `bpe.reference` does, whatever the length and
-alignment of the buffer. No byte outside the buffer is read: the last ones are read from a copy.
+Pre-tokens are those of `bpe.reference`, for any length and alignment of the buffer. Kernels do not
+read outside of the buffer: they read its last bytes from a copy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Offsets = NDArray[np.int64]
 Starts = NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
-# Name of a pattern -> its flags for `split_cl100k`; gpt2 has a scanner of its own. A pattern of the
-# same family needs a line here and one in `bpe.pretokenize.patterns` (docs/patterns.md).
+# Pattern -> flags of the scanner `split_cl100k`; gpt2 has its own scanner. Another pattern of this
+# family is a line here and one in `bpe.pretokenize.patterns` (docs/patterns.md).
 _FLAGS = {
     "cl100k": split_rows.WHOLE_END,
     "o200k": split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES,
@@ -42,16 +42,16 @@ _FLAGS = {
 
 
 def read_only(array: NDArray[Number]) -> NDArray[Number]:
-    """Return a read-only view: kernels are compiled for that type alone."""
+    """Return a read-only view, for which alone kernels are compiled."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
-    """Return where `needle` begins in `uint8[n_bytes]`: int64[n], ascending, as `bytes.split` cuts.
+    """Return the positions of `needle` (not empty) in `uint8[n_bytes]`: int64[n], ascending.
 
-    Of overlapping occurrences the leftmost count. The needle has at least one byte.
+    Occurrences do not overlap, as in `bytes.split`.
     """
     if not needle:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
@@ -64,7 +64,7 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
 
 
 def is_utf8(buffer: Bytes) -> bool:
-    """Return True if `uint8[n_bytes]` is UTF-8 (RFC 3629: no surrogates, nothing overlong)."""
+    """Return True if `uint8[n_bytes]` is UTF-8 (RFC 3629: no surrogates, no overlong forms)."""
     whole = len(buffer) // 64 * 64
     tail = np.zeros(64, np.uint8)
     tail[: len(buffer) - whole] = buffer[whole:]
@@ -73,7 +73,7 @@ def is_utf8(buffer: Bytes) -> bool:
 
 
 def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
-    """Return the first invalid byte of `uint8[n_bytes]` that is not UTF-8, and a description."""
+    """Return the position of the first byte that is not UTF-8, and a description."""
     try:
         buffer.tobytes().decode()
     except UnicodeDecodeError as error:
@@ -82,10 +82,10 @@ def invalid_utf8(buffer: Bytes) -> tuple[int, str]:
 
 
 class Pretokenizer:
-    """Splits UTF-8 into pre-tokens by a pattern as `bpe.pretokenize.patterns` writes it.
+    """Splits UTF-8 into pre-tokens by a pattern (see `bpe.pretokenize.patterns`).
 
     Raises:
-        PatternError: It is no pattern.
+        PatternError: The pattern is unknown or cannot be run exactly.
 
     >>> Pretokenizer("gpt2").split(b"Hello world's end")
     [b'Hello', b' world', b"'s", b' end']
@@ -97,38 +97,37 @@ class Pretokenizer:
         self._refine = [_splitter(step, dialect) for step in steps(self.pattern)]
 
     def boundaries(self, buffer: Bytes, offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the set of places where a pre-token begins.
+        """Return the start positions of pre-tokens.
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
-            offsets: int64[n_documents + 1], where documents begin; from 0 to n_bytes.
+            offsets: int64[n_documents + 1], offsets of documents, from 0 to n_bytes.
 
         Returns:
-            uint64[n_bytes // 64 + 1], see `bpe.bit_set`: where pre-tokens begin, and n_bytes.
+            uint64[n_bytes // 64 + 1], bit set (`bpe.bit_set`) of the starts, and of n_bytes.
 
         Raises:
-            EncodingError: The pattern was written for tiktoken, which would lose some of the text.
+            EncodingError: The pattern was written for tiktoken, and does not match all text.
         """
         starts = np.empty(len(buffer) // 64 + 1, np.uint64)
         for i, refine in enumerate(self._refine):
-            refine(buffer, offsets, i > 0, starts)  # the pieces of one step are split by the next
+            refine(buffer, offsets, i > 0, starts)  # each step splits the pieces of the one before
         return starts
 
     def split(self, data: bytes) -> list[bytes]:
-        """Return the pre-tokens of one document; joined they are the document."""
+        """Return the pre-tokens of one document; their concatenation is the document."""
         starts = self.boundaries(np.frombuffer(data, np.uint8), np.array([0, len(data)]))
         places = bits_between(starts, 0, len(data) + 1)
         return [data[i:j] for i, j in pairwise(places)]
 
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
-        """Return the first place in `position`..`stop` where cutting changes no pre-token.
+        """Return the first position from `position` on where a cut changes no pre-token, never 0.
 
-        It is `stop` if none is known, as for patterns without a scanner; it is never 0. `buffer` is
-        uint8[>= stop].
+        Return `stop` if none is known, as without a scanner. `buffer` is uint8[>= stop].
         """
         if self.pattern not in PATTERNS:
             return stop
-        # gpt2 alone has nothing before white space that takes some of it (`[\r\n]*`).
+        # Only in gpt2 no alternative takes a part of the white space after it (`[\r\n]*`).
         after_letters_only, classes = self.pattern != "gpt2", class_table()
         cut = split.safe_cut(read_only(buffer), position, stop, classes, after_letters_only)
         return int(cut)
@@ -138,7 +137,7 @@ _Refine = Callable[[Bytes, Offsets, bool, Starts], None]
 
 
 def _splitter(step: Step, dialect: str) -> _Refine:
-    """Return a function that splits documents or, if `is_marked`, pieces of a bit set, in place."""
+    """Return a function that splits documents; if `is_marked`, pieces of the bit set `starts`."""
     if isinstance(step, str):
         return functools.partial(_scan, step)
     refine = step.splitter(dialect).refine
@@ -158,7 +157,7 @@ def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: S
 
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
-    """Return the kernel of a pattern and its first two arguments, with new scratch."""
+    """Return the kernel of a pattern, and its first two arguments with new scratch."""
     if name == "gpt2":
         kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
     else:

@@ -1,8 +1,7 @@
 r"""Parse a regex into sets of characters and a regex over these sets.
 
-The parser takes only what is known to mean the same in the `regex` package, and the differences of
-the two engines a regex may be written for: Hugging Face's (Oniguruma) and tiktoken's (fancy-regex).
-Anything else is refused by name.
+The parser knows the syntax of two engines, Hugging Face's (Oniguruma) and tiktoken's (fancy-regex).
+It accepts what has an equivalent in the `regex` package, and refuses anything else by name.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ N_CODE_POINTS = 0x110000
 
 Set = NDArray[np.bool_]
 
-FIRST_SET = 0xE000  # in `Node.written`, character `FIRST_SET + n` stands for one of set n
+FIRST_SET = 0xE000  # character `FIRST_SET + n` of `Node.written` matches a member of set n
 
 
 @dataclass(frozen=True)
 class Node:
     """A part of a regex."""
 
-    written: str  # as the `regex` package reads it; sets are single characters (`FIRST_SET`)
-    length: int | None = 0  # in characters of text, None if that is not fixed
-    size: int = 1  # in characters of the regex, its repetitions written out
-    can_be_empty: bool = True  # it can match no character
-    is_assertion: bool = False  # it is an anchor or a lookaround
-    begins: frozenset[int] = frozenset()  # numbers of the sets that it can begin with
-    ends: frozenset[int] = frozenset()  # and end with
+    written: str  # syntax of the `regex` package; sets are single characters (`FIRST_SET`)
+    length: int | None = 0  # characters of a match, None if not fixed
+    size: int = 1  # characters of the regex with its repetitions expanded
+    can_be_empty: bool = True  # can match the empty string
+    is_assertion: bool = False  # an anchor or a lookaround
+    begins: frozenset[int] = frozenset()  # numbers of the sets of the first character
+    ends: frozenset[int] = frozenset()  # and of the last
 
 
-def _in_a_row(parts: list[Node]) -> Node:
+def _concatenate(parts: list[Node]) -> Node:
     if len(parts) == 1:
         return parts[0]
     lengths = [part.length for part in parts if part.length is not None]
@@ -53,12 +52,12 @@ def _in_a_row(parts: list[Node]) -> Node:
 
 
 def _edge(parts: list[Node]) -> list[Node]:
-    """Return the first parts, through one that cannot be empty."""
+    """Return the parts up to the first that cannot be empty, included."""
     n_empty = next((i for i, part in enumerate(parts) if not part.can_be_empty), len(parts))
     return parts[: n_empty + 1]
 
 
-def _one_of(options: list[Node]) -> Node:
+def _alternate(options: list[Node]) -> Node:
     if len(options) == 1:
         return options[0]
     lengths = {option.length for option in options}
@@ -77,7 +76,7 @@ _LONG_NAMES: Final = {
     "letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z",
 }  # fmt: skip
 _FOLDS: Final = {"s": "\u017f", "k": "\u212a"}  # other characters that case-fold to a letter
-# Oniguruma reads these as one character (U+00DF, U+FB00, ...) where case is ignored.
+# Ignoring case, Oniguruma matches these with one character (U+00DF, U+FB00, ...).
 _FOLDED_TOGETHER: Final = (
     "ss", "st", "ff", "fi", "fl", "\u017ft", "\u017fs", "s\u017f", "h\u0331", "i\u0307", "\u02bcn",
     "a\u02be", "j\u030c", "t\u0308", "w\u030a", "y\u030a",
@@ -85,18 +84,18 @@ _FOLDED_TOGETHER: Final = (
 
 
 class Parser:
-    """Parser of a regex; `sets` are the sets of characters that it names, each once."""
+    """Recursive descent parser of a regex; collects its distinct sets of characters in `sets`."""
 
     def __init__(self, text: str, dialect: str) -> None:
         self.text, self.dialect = text, dialect
-        self.place = self.depth = 0
+        self.position = self.depth = 0
         self.ignores_case = False
         self.sets: list[Set] = []
         self._numbers: dict[bytes, int] = {}
 
-    def refuse(self, what: str, place: int | None = None) -> PatternError:
-        """Return the error for something not implemented, by default at the current place."""
-        at = self.place if place is None else place
+    def refuse(self, what: str, position: int | None = None) -> PatternError:
+        """Return the error for syntax that is not implemented, by default at this position."""
+        at = self.position if position is None else position
         return PatternError(
             f"the split pattern {shown(self.text)} has {what} at character {at}, which is not"
             " implemented: expected sets of characters, groups, choices, repetitions, lookarounds"
@@ -104,25 +103,25 @@ class Parser:
         )
 
     def parse(self) -> Node:
-        """Return the whole regex, or raise `PatternError`."""
+        """Parse the whole regex; raise `PatternError` if that is impossible."""
         tree = self._choice()
-        if self.place < len(self.text):
+        if self.position < len(self.text):
             raise self.refuse("a ')' without its '('")
         return tree
 
-    def _next(self) -> str:
-        return self.text[self.place : self.place + 1]
+    def _peek(self) -> str:
+        return self.text[self.position : self.position + 1]
 
-    def _takes(self, wanted: str) -> bool:
-        if self.text.startswith(wanted, self.place):
-            self.place += len(wanted)
+    def _accept(self, wanted: str) -> bool:
+        if self.text.startswith(wanted, self.position):
+            self.position += len(wanted)
             return True
         return False
 
-    def _scan(self, form: str) -> engine.Match[str] | None:
-        """Consume the match of a regex at the current place, if there is one."""
-        if found := engine.compile(form).match(self.text, self.place):
-            self.place = found.end()
+    def _match(self, form: str) -> engine.Match[str] | None:
+        """Consume a match of the regex `form` at the current position, if there is one."""
+        if found := engine.compile(form).match(self.text, self.position):
+            self.position = found.end()
         return found
 
     def _set(self, members: Set) -> Node:
@@ -142,35 +141,36 @@ class Parser:
     def _choice(self) -> Node:
         self._enter("groups")
         options = [self._sequence()]
-        while self._takes("|"):
+        while self._accept("|"):
             options.append(self._sequence())
         self.depth -= 1
-        return _one_of(options)
+        return _alternate(options)
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
-        while self._next() not in ("", "|", ")"):
-            before = self.place
+        while self._peek() not in ("", "|", ")"):
+            before = self.position
             part = self._atom()
             if part is None:
                 continue
             if parts and self.ignores_case and self.dialect == "huggingface":
+                left, right = parts[-1].ends, part.begins
                 for first, second in _FOLDED_TOGETHER:
-                    if self._has(parts[-1].ends, first) and self._has(part.begins, second):
+                    if self._contains(left, first) and self._contains(right, second):
                         raise self.refuse(f"{first + second!r} where case is ignored", before)
-            parts.append(self._repeated(part))
-        return _in_a_row(parts)
+            parts.append(self._repeat(part))
+        return _concatenate(parts)
 
-    def _has(self, numbers: frozenset[int], character: str) -> bool:
-        """Return whether one of some sets has a character."""
+    def _contains(self, numbers: frozenset[int], character: str) -> bool:
+        """Return True if any of the sets has a character."""
         return any(self.sets[number][ord(character)] for number in numbers)
 
-    def _repeated(self, part: Node) -> Node:
+    def _repeat(self, part: Node) -> Node:
         for _ in range(4):
-            at = self.place
-            found = self._scan(r"[?*+]|\{(\d{0,4})(,(\d{0,4}))?\}")
+            at = self.position
+            found = self._match(r"[?*+]|\{(\d{0,4})(,(\d{0,4}))?\}")
             if not found:
-                if self._next() == "{":
+                if self._peek() == "{":
                     raise self.refuse("a '{' that begins no repetition")
                 return part
             least, most = _QUANTIFIERS.get(found.group()) or self._interval(found)
@@ -178,13 +178,13 @@ class Parser:
                 raise self.refuse("a repetition of what has no length", at)
             interval = self.text[at] == "{"
             manner = ""
-            if self._takes("?"):
+            if self._accept("?"):
                 if interval and self.dialect == "huggingface" and most == least:
                     # Oniguruma reads `{n}?` as "n times or not at all".
                     raise self.refuse("'{n}?'", at)
                 manner = "?"
-            elif self._next() == "+" and not (interval and self.dialect == "huggingface"):
-                self.place += 1
+            elif self._peek() == "+" and not (interval and self.dialect == "huggingface"):
+                self.position += 1
                 manner = "+"
             part = replace(
                 part,
@@ -195,13 +195,13 @@ class Parser:
             )
             if part.size > LONGEST:
                 raise self.refuse(f"repetitions of more than {LONGEST:,} characters", at)
-            # A further quantifier repeats the repetition, as in Oniguruma's `{1,3}+`.
-            if self.dialect == "tiktoken" and self._next() in ("?", "*", "+", "{"):
+            # In Oniguruma, a quantifier after a quantifier repeats it, as in `{1,3}+`.
+            if self.dialect == "tiktoken" and self._peek() in ("?", "*", "+", "{"):
                 raise self.refuse("a repetition of a repetition")
         raise self.refuse("more than three repetitions of one another")
 
     def _interval(self, found: engine.Match[str]) -> tuple[int, int | None]:
-        """Return the least and the greatest number of `{n}`, `{n,}`, `{,n}` or `{n,m}`."""
+        """Return (minimum, maximum) of `{n}`, `{n,}`, `{,n}` or `{n,m}`."""
         first, comma, last = found.groups()
         least = int(first or 0)
         most = (int(last) if last else None) if comma else least
@@ -211,29 +211,29 @@ class Parser:
         return least, most
 
     def _atom(self) -> Node | None:
-        character = self._next()
+        character = self._peek()
         if character == "(":
             return self._group()
         if character in ("*", "+", "?", "{"):
             raise self.refuse(f"a {character!r} that repeats nothing")
-        if found := self._scan(r"\^|\$|\\A|\\z"):
+        if found := self._match(r"\^|\$|\\A|\\z"):
             return self._anchor(found.group())
-        if self._takes("["):
+        if self._accept("["):
             return self._set(self._class())
-        if self._takes("."):
-            return self._set(~_one("\n"))
+        if self._accept("."):
+            return self._set(~_single("\n"))
         member = self._member()
-        return self._set(member if isinstance(member, np.ndarray) else self._folded(member))
+        return self._set(member if isinstance(member, np.ndarray) else self._case_variants(member))
 
     def _anchor(self, written: str) -> Node:
         if self.dialect == "tiktoken" or written[0] == "\\":
             return Node(r"\A" if written in ("^", r"\A") else r"\Z", is_assertion=True)
-        # Ends of lines to Oniguruma; ^ does not match after the last newline of the text.
-        end = self._set(_one("\n")).written
+        # Edges of lines in Oniguruma; ^ does not match after the last newline of the text.
+        end = self._set(_single("\n")).written
         return Node(rf"(?:(?={end})|\Z)" if written == "$" else rf"(?:\A|(?<={end})(?!\Z))")
 
-    def _folded(self, character: str) -> Set:
-        members = _one(character)
+    def _case_variants(self, character: str) -> Set:
+        members = _single(character)
         if self.ignores_case:
             lower = character.lower()
             if lower.isascii() and lower.isalpha():
@@ -244,17 +244,17 @@ class Parser:
         return members
 
     def _group(self) -> Node | None:
-        at = self.place
+        at = self.position
         ignored_case = self.ignores_case
-        # Elsewhere Oniguruma and fancy-regex disagree about its scope.
-        if at == 0 and self._takes("(?i)"):
+        # Only at the start is its scope the same in both engines.
+        if at == 0 and self._accept("(?i)"):
             self.ignores_case = True
             return None
-        found = self._scan(r"\((?:\?(?:[:=!>]|<[=!]|-?i:))?")
+        found = self._match(r"\((?:\?(?:[:=!>]|<[=!]|-?i:))?")
         assert found
         opening = found.group()
-        if opening == "(" and self._next() in ("?", "*"):
-            what = "group" if self._next() == "?" else "verb"
+        if opening == "(" and self._peek() in ("?", "*"):
+            what = "group" if self._peek() == "?" else "verb"
             raise self.refuse(f"the {what} {self.text[at : at + 5]!r}")
         if opening.endswith("i:"):
             self.ignores_case = opening == "(?i:"
@@ -262,7 +262,7 @@ class Parser:
             opening = "(?:"
         inside = self._choice()
         self.ignores_case = ignored_case
-        if not self._takes(")"):
+        if not self._accept(")"):
             raise self.refuse("a '(' without its ')'", at)
         if opening in ("(?<=", "(?<!") and inside.length is None:
             raise self.refuse("a lookbehind whose length is not fixed", at)
@@ -272,10 +272,10 @@ class Parser:
         return replace(node, length=0, can_be_empty=True, is_assertion=True)
 
     def _escape(self) -> str | Set:
-        """Return the character or the set of an escape; the place is at its backslash."""
-        at = self.place
+        """Parse an escape, from its backslash on; return its character or set."""
+        at = self.position
         letter = self.text[at + 1 : at + 2]
-        self.place += 2
+        self.position += 2
         if not letter:
             raise self.refuse("a '\\' at its end", at)
         if letter in ("s", "S", "d", "D"):
@@ -287,22 +287,22 @@ class Parser:
             return self._property(at, letter == "P")
         if letter in _ESCAPES and not (letter == "e" and self.dialect == "tiktoken"):
             return _ESCAPES[letter]
-        self.place -= 1
+        self.position -= 1
         for form in (r"x([0-9A-Fa-f]{2})", r"x\{([0-9A-Fa-f]{1,6})\}", r"u([0-9A-Fa-f]{4})"):
-            if found := self._scan(form):
+            if found := self._match(form):
                 code_point = int(found.group(1), 16)
-                # Oniguruma's \xHH is a byte, and no text has a surrogate.
+                # In Oniguruma \xHH is a byte; text has no surrogates.
                 limit = 0x80 if form.startswith("x(") else N_CODE_POINTS
                 if code_point < limit and not 0xD800 <= code_point < 0xE000:
                     return chr(code_point)
                 break
-        self.place = at + 2
+        self.position = at + 2
         if letter.isascii() and not letter.isalnum() and letter not in "<>_`":
             return letter
         raise self.refuse(f"'\\{letter}'", at)
 
     def _property(self, at: int, inverted: bool) -> Set:
-        found = self._scan(r"\{(\^?)([A-Za-z_&]+)\}|([A-Z])")
+        found = self._match(r"\{(\^?)([A-Za-z_&]+)\}|([A-Z])")
         if not found or (found.group(3) and self.dialect == "huggingface"):
             raise self.refuse(f"{self.text[at : at + 8]!r}", at)
         name = found.group(3) or found.group(2)
@@ -316,27 +316,27 @@ class Parser:
         return ~members if inverted != inverts else members
 
     def _class(self) -> Set:
-        """Return the set in brackets; the place is after the first."""
+        """Parse a set after its opening bracket."""
         self._enter("sets")
-        at = self.place - 1
-        negated = self._takes("^")
+        at = self.position - 1
+        negated = self._accept("^")
         members = np.zeros(N_CODE_POINTS, np.bool_)
-        intersection: Set = np.ones(N_CODE_POINTS, np.bool_)  # of what precedes each '&&'
+        intersection: Set = np.ones(N_CODE_POINTS, np.bool_)  # of the operands before '&&'
         empty = True
-        while not self._takes("]"):
-            if not self._next():
+        while not self._accept("]"):
+            if not self._peek():
                 raise self.refuse("a '[' without its ']'", at)
-            if self._takes("&&"):
+            if self._accept("&&"):
                 intersection &= members
                 members = np.zeros(N_CODE_POINTS, np.bool_)
                 continue
-            two = self.text[self.place : self.place + 2]
+            two = self.text[self.position : self.position + 2]
             if self.dialect == "tiktoken" and two in ("--", "~~"):
                 raise self.refuse(f"{two!r} in a set")
             if two == "[:":
                 raise self.refuse("a set of the form '[:name:]'")
             empty = False
-            if self._takes("["):
+            if self._accept("["):
                 members = members | self._class()
                 continue
             first = self._member()
@@ -346,19 +346,18 @@ class Parser:
                 members = members | first
                 continue
             last = first
-            if self._next() == "-" and self.text[self.place + 1 : self.place + 2] not in ("]", ""):
-                self.place += 1
-                if self._next() == "[":
+            if self._match(r"-(?=[^\]])"):
+                if self._peek() == "[":
                     raise self.refuse("a range that ends with a set")
                 end = self._member()
                 if isinstance(end, np.ndarray) or end < first:
                     raise self.refuse("a range that does not ascend")
                 last = end
-            if self.ignores_case:  # letters one by one; a range of others is as it is
+            if self.ignores_case:  # add the other case of each character
                 if first != last and not last.isascii():
                     raise self.refuse("a range beyond ASCII where case is ignored")
                 for code_point in range(ord(first), ord(last) + 1):
-                    members |= self._folded(chr(code_point))
+                    members |= self._case_variants(chr(code_point))
             members[ord(first) : ord(last) + 1] = True
         if empty:
             raise self.refuse("an empty set", at)
@@ -367,13 +366,13 @@ class Parser:
         return ~members if negated else members
 
     def _member(self) -> str | Set:
-        if self._next() == "\\":
+        if self._peek() == "\\":
             return self._escape()
-        self.place += 1
-        return self.text[self.place - 1]
+        self.position += 1
+        return self.text[self.position - 1]
 
 
-def _one(character: str) -> Set:
+def _single(character: str) -> Set:
     members = np.zeros(N_CODE_POINTS, np.bool_)
     members[ord(character)] = True
     return members

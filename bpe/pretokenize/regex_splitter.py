@@ -1,15 +1,15 @@
-r"""Split patterns that have no scanner: any regex, run exactly as its owner's engine runs it.
+r"""Split text by a regex without a scanner, exactly as the engine it was written for.
 
-A regex splits as in the engine it was written for, whatever Unicode the installed `regex` package
-has; or it is refused by name:
+Results do not depend on the Unicode version of the installed `regex` package:
 
-- `bpe.pretokenize.regex_parser` takes only what is known to mean the same;
-- a regex tells code points apart only by the sets it names. All sets are made from our own table
-  (Unicode 16.0); code points in the same sets become one letter of a small alphabet, into which
-  text and regex are translated. What then runs uses no property of Unicode;
-- text is cut at documents only, because no other safe cut is known.
+- `bpe.pretokenize.regex_parser` accepts only syntax that has an exact equivalent;
+- sets are computed from our own table (Unicode 16.0). Code points in the same sets of the regex are
+  one letter of a small alphabet, to which text and regex are translated; the translated regex uses
+  no Unicode properties;
+- text is cut at documents only, as no other safe cut is known.
 
-Splitting takes about 15 bytes of memory per byte of a document, and 100 times as long as a scanner.
+Splitting needs about 15 bytes of memory per byte of a document, and takes 100 times as long as by a
+scanner.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bpe.pretokenize.regex_parser import FIRST_SET, LONGEST, N_CODE_POINTS, Pars
 from bpe.unicode_classes import members_of, runs_of
 
 DIALECTS: Final = ("huggingface", "tiktoken")
-# What becomes of a match -> neighbours that are one piece, as (is a match, is a match).
+# Behavior -> kinds of neighbours that are joined, as (is a match, is a match).
 BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
     "Isolated": (),
     "Contiguous": ((False, False), (True, True)),
     "MergedWithPrevious": ((False, True),),
     "MergedWithNext": ((True, False),),
 }
-_PATIENCE = 10.0  # seconds until a match is given up; usual ones take a second for 100 MB
+_PATIENCE = 10.0  # timeout of a match in seconds; usual matches take a second per 100 MB
 _BYTES_AT_A_TIME = 1 << 22  # documents are translated together up to this size
 
 
 def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
-    """Return uint16[0x110000], letters of the code points, and each set's letters in a regex."""
-    # Code points between two edges of sets are alike.
+    """Return the letter of each code point, uint16[0x110000], and the letters of each set."""
+    # Code points between two edges of sets have the same letter.
     changes = np.zeros(N_CODE_POINTS, np.bool_)
     changes[0] = True
     for members in sets:
@@ -56,13 +56,13 @@ def _alphabet(sets: list[Set]) -> tuple[NDArray[np.uint16], list[str]]:
 
 
 class RegexSplitter:
-    """Splits by a regex, written for Hugging Face's engine or tiktoken's (`dialect`).
+    """Splits by a regex for the engine `dialect`, "huggingface" or "tiktoken".
 
-    With `invert` the text between matches counts as matches, and the reverse; `behavior` is a key
-    of `BEHAVIORS`, as in Hugging Face's `Split`.
+    `behavior` is a key of `BEHAVIORS`, and `invert` swaps matches and the text between them, as in
+    Hugging Face's `Split`.
 
     Raises:
-        PatternError: The regex has something that is not implemented, or can match nothing at all.
+        PatternError: The regex has syntax not implemented, or matches the empty string.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RegexSplitter:
         written = {FIRST_SET + i: f"[{each}]" if each else "(?!)" for i, each in enumerate(sets)}
         self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
         self._dialect = dialect
-        self._joined = BEHAVIORS[behavior]
+        self._merged = BEHAVIORS[behavior]
         self._invert = invert
 
     def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
@@ -97,11 +97,11 @@ class RegexSplitter:
 
         Args:
             buffer: uint8[n_bytes], UTF-8.
-            starts: uint64[n_bytes // 64 + 1], bit set of the places where a piece begins, and of
-                place n_bytes; modified in place.
+            starts: uint64[n_bytes // 64 + 1], bit set of the starts of pieces and of n_bytes;
+                modified in place.
 
         Raises:
-            EncodingError: tiktoken would lose some of the text, or a match takes forever.
+            EncodingError: The regex of tiktoken does not match all text, or a match times out.
         """
         encoding = "latin-1" if self._letters.dtype == np.uint8 else "utf-16-le"
         for first, n_bytes, code_points, places in _texts(buffer, starts):
@@ -114,7 +114,7 @@ class RegexSplitter:
             set_bits(starts, places[cuts] + first)
 
     def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
-        """Yield the matches in one text; `place` is its first byte."""
+        """Yield the matches in one text, which begins at byte `place`."""
         patience = _PATIENCE + len(text) * 1e-6
         try:
             yield from self._find(text, timeout=patience)
@@ -126,8 +126,8 @@ class RegexSplitter:
             ) from error
 
     def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
-        """Yield where pieces of one text begin, in characters, plus `begin`."""
-        pieces: list[tuple[int, bool]] = []  # where each begins, whether it is a match
+        """Yield the starts of pieces of one text, in characters, plus `begin`."""
+        pieces: list[tuple[int, bool]] = []  # start, and whether it is a match
         place = 0
         for found in self._matches(text, first + int(places[begin])):
             if place < found.start():
@@ -144,19 +144,19 @@ class RegexSplitter:
                     " the split pattern: tiktoken would lose it; give a pattern that takes"
                     " every character"
                 )
-            if (before, is_match) not in self._joined:
+            if (before, is_match) not in self._merged:
                 yield begin + start
             before = is_match
 
 
-# Numbers only to Rust's own tables (Unicode 17.0), which Hugging Face's `Digits` uses.
+# Additional numbers in the tables of Rust (Unicode 17.0), which Hugging Face's `Digits` uses.
 _NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
 
 
 class DigitsSplitter:
-    """Splits off numbers (General_Category N), as Hugging Face's `Digits`.
+    """Makes numbers (General_Category N) pieces, as Hugging Face's `Digits`.
 
-    With `individual` each number is a piece, else each run of numbers.
+    With `individual`, single numbers; else runs of numbers.
     """
 
     def __init__(self, individual: bool) -> None:
@@ -164,7 +164,7 @@ class DigitsSplitter:
         self._numbers = members_of(*runs_of("N"), *_NEWER_NUMBERS)
 
     def refine(self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
-        """Split every piece further; as `RegexSplitter.refine`."""
+        """Split every piece further, see `RegexSplitter.refine`."""
         for first, _, code_points, places in _texts(buffer, starts):
             is_number = self._numbers[code_points]
             begins = is_number.copy() if self._individual else np.zeros(len(is_number), np.bool_)
@@ -175,16 +175,16 @@ class DigitsSplitter:
 def _texts(
     buffer: NDArray[np.uint8], starts: NDArray[np.uint64]
 ) -> Iterator[tuple[int, int, NDArray[np.uint32], NDArray[np.int64]]]:
-    """Yield whole pieces, some megabytes at a time, as code points.
+    """Yield whole pieces, some megabytes at a time.
 
     Yields:
-        (first byte, n_bytes, uint32[n] code points, int64[n + 1] offsets from the first byte).
+        (first byte, n_bytes, code points uint32[n], their offsets int64[n + 1] from first byte).
     """
     first = 0
     while first < len(buffer):
         stop = len(buffer)
         if first + _BYTES_AT_A_TIME < stop:
-            at = first + _BYTES_AT_A_TIME  # the piece there goes with the ones before
+            at = first + _BYTES_AT_A_TIME  # a piece is not divided
             while not len(found := bits_between(starts, at, min(at + 65536, stop + 1))):
                 at += 65536
             stop = int(found[0])

@@ -1,4 +1,4 @@
-"""Steps of a split pattern that has no scanner, as Hugging Face writes them in JSON."""
+"""Steps of split patterns without a scanner, and their JSON in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from bpe.errors import PatternError, shown
 if TYPE_CHECKING:
     from bpe.pretokenize.regex_splitter import DigitsSplitter, RegexSplitter
 
-# What Hugging Face's `Split` does with a match, but for "Removed", which loses it.
+# Behaviors of Hugging Face's `Split`, except "Removed", which drops text.
 Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
 
 
 class Digits(msgspec.Struct, frozen=True, tag=True):
-    """Splits off numbers, as Hugging Face's `Digits`."""
+    """Hugging Face's `Digits`: numbers are pieces."""
 
-    individual_digits: bool = False  # each number alone, else each run of numbers
+    individual_digits: bool = False  # single numbers, else runs of numbers
 
     def splitter(self, dialect: str) -> DigitsSplitter:
-        """Return its splitter, for any dialect."""
+        """Return the splitter, which is the same for all dialects."""
         from bpe.pretokenize.regex_splitter import DigitsSplitter
 
         return DigitsSplitter(self.individual_digits)
 
 
 class Split(msgspec.Struct, frozen=True, tag=True):
-    """A regex that `bpe.pretokenize.regex_splitter` runs, as in Hugging Face's `Split`."""
+    """Hugging Face's `Split`: a regex or a string."""
 
     # "Regex" or "String" -> its text
     pattern: Annotated[
         dict[Literal["Regex", "String"], Annotated[str, msgspec.Meta(min_length=1)]],
         msgspec.Meta(min_length=1, max_length=1),
     ]
-    behavior: Behavior  # what becomes of a match
-    invert: bool = False  # whether matches are the pieces, and the text between the delimiters
+    behavior: Behavior
+    invert: bool = False  # swap matches and the text between them
 
     def splitter(self, dialect: str = "huggingface") -> RegexSplitter:
-        """Return its splitter; raise PatternError if the regex cannot be run exactly.
+        """Return the splitter; raise PatternError if the regex cannot be run exactly.
 
-        `dialect` is the engine that the regex was written for: "huggingface" or "tiktoken".
+        `dialect` is the engine of the regex: "huggingface" or "tiktoken".
         """
         ((kind, text),) = self.pattern.items()
-        # Only what is special in a regex: an escaped `\<` would be special again.
+        # Not `re.escape`: some escaped characters are special, such as `\<`.
         regex = text if kind == "Regex" else re.sub(r"([][{}()|\\^$.*+?&~#-])", r"\\\1", text)
         return _splitter(regex, dialect, self.behavior, self.invert)
 
@@ -58,13 +58,13 @@ def _splitter(regex: str, dialect: str, behavior: str, invert: bool) -> RegexSpl
     return RegexSplitter(regex, dialect, behavior, invert)
 
 
-# The name of a pattern that has a scanner stands for itself.
+# A string is the name of a pattern with a scanner.
 Step = str | Digits | Split
 _STEPS: Any = Annotated[list[Step], msgspec.Meta(min_length=1)]
 
 
 def decode_steps(text: str) -> list[Step]:
-    """Return steps from their JSON; raise PatternError if it is damaged, or as `check_steps`."""
+    """Parse the JSON of steps; raise PatternError if it is invalid."""
     try:
         listed = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -76,7 +76,7 @@ def decode_steps(text: str) -> list[Step]:
 
 
 def check_steps(listed: object) -> list[Step]:
-    """Return steps from values of JSON; raise PatternError if one is damaged or of another kind."""
+    """Convert parsed JSON to steps; raise PatternError if a step is invalid or not implemented."""
     try:
         steps: list[Step] = msgspec.convert(listed, _STEPS)
     except msgspec.ValidationError as error:

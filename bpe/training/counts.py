@@ -20,7 +20,7 @@ from bpe.encoding.encoder import group_scratch
 from bpe.huge_pages import zeros
 from bpe.kernels.train import count_pretokens as kernels
 from bpe.pretokenize.pretokenizer import Pretokenizer, read_only
-from bpe.separated import places
+from bpe.separated import iter_ranges
 from bpe.special_tokens import SpecialTokenMatcher
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
@@ -80,7 +80,7 @@ class PretokenCounts:
         self._count(buffer, starts, np.empty(0, np.int64))
         if len(spans):
             # Texts of NumPy's `unique` would lose trailing zeros.
-            found = Counter(bytes(buffer[begin:end]) for begin, end in places(spans.ravel()))
+            found = Counter(bytes(buffer[begin:end]) for begin, end in iter_ranges(spans.ravel()))
             for special, n in found.items():
                 text = np.frombuffer(special, np.uint8)
                 starts = self._pretokenizer.boundaries(text, np.array([0, len(text)]))

@@ -338,8 +338,8 @@ def _joined(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> Iterator[_Documents]:
     file = TextFile(path)
-    uncut = [token.encode() for token in special_tokens]
-    cutter = Cutter(file, b"", uncut, Pretokenizer(pattern).safe_cut)
+    atomic = [token.encode() for token in special_tokens]
+    cutter = Cutter(file, b"", atomic, Pretokenizer(pattern).safe_cut)
     start = 0
     while start < file.n_bytes:
         stop, _ = cutter.cut(start + _PART_BYTES)

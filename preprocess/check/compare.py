@@ -99,7 +99,7 @@ def compare(
     reading = ReadOptions(
         separator=settings.separator.encode(), unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8, safe_cut=_common_safe_cut(ours, theirs),
-        uncut=tuple(token.encode() for side in (ours, theirs) for token in side.atomic_texts),
+        atomic=tuple(token.encode() for side in (ours, theirs) for token in side.atomic_texts),
     )
     paths = settings.paths
     sources = find_sources(paths, reading) if paths else [StandardLibrary(reading)]

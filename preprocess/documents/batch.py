@@ -28,7 +28,7 @@ class ReadOptions(Struct, frozen=True):
     """How the sources of a pass are read.
 
     Long documents are cut where `safe_cut`, as `Pretokenizer.safe_cut`, allows it (None: as for
-    gpt2), but not inside the byte strings in `uncut`, the special tokens.
+    gpt2), but not inside the byte strings in `atomic`, the special tokens.
     """
 
     separator: bytes = b"<|endoftext|>"  # between documents; empty: each file is one document
@@ -36,7 +36,7 @@ class ReadOptions(Struct, frozen=True):
     on_invalid_utf8: InvalidText = "error"
     validation_fraction: float = 0.0  # of the documents, in [0, 1)
     safe_cut: Callable[[Bytes, int, int], int] | None = None
-    uncut: tuple[bytes, ...] = ()
+    atomic: tuple[bytes, ...] = ()
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -129,11 +129,11 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
         )
 
-    def joined(self) -> tuple[Bytes, Offsets]:
+    def close_gaps(self) -> tuple[Bytes, Offsets]:
         """Join documents: uint8[n_bytes], int64[n_documents + 1]; copies only if there are gaps."""
-        from bpe.separated import joined
+        from bpe.separated import close_gaps
 
-        return joined(self.buffer, self.bounds)
+        return close_gaps(self.buffer, self.bounds)
 
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
@@ -159,9 +159,9 @@ def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[
     """Return True for validation documents: bool[n_documents]; bounds as in `DocumentBatch`."""
     from xxhash import xxh3_64_intdigest
 
-    from bpe.separated import places
+    from bpe.separated import iter_ranges
 
-    hashes = (xxh3_64_intdigest(buffer[start:end].data) for start, end in places(bounds))
+    hashes = (xxh3_64_intdigest(buffer[start:end].data) for start, end in iter_ranges(bounds))
     return np.fromiter(hashes, np.uint64, len(bounds) // 2) < validation_limit(fraction)
 
 
@@ -206,11 +206,11 @@ def prepare(
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
     """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized."""
-    from bpe.separated import places
+    from bpe.separated import iter_ranges
 
     text, starts, n_replaced = bytearray(), [], 0
     chosen = np.ones(len(batch), np.bool_)
-    for number, (start, end) in enumerate(places(batch.bounds)):
+    for number, (start, end) in enumerate(iter_ranges(batch.bounds)):
         document = batch.buffer[start:end].tobytes()
         replaced, n_in_document = replace_invalid(document)
         starts.append(len(text))
@@ -261,12 +261,12 @@ class SpecialTokenText:
 def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
     """Count the occurrences of `needle`, starting at `found`, that are inside one document."""
     from bpe.pretokenize.pretokenizer import find_all
-    from bpe.separated import places
+    from bpe.separated import iter_ranges
 
     # Index of the next bound: odd inside a document, even in a gap.
     bound = np.searchsorted(batch.bounds, found, side="right")
     if (found + len(needle) <= batch.bounds[bound]).all():
         return int((bound & 1).sum())
     # An occurrence across an end may overlap one inside, which the matcher then skipped.
-    documents = (batch.buffer[start:end] for start, end in places(batch.bounds))
+    documents = (batch.buffer[start:end] for start, end in iter_ranges(batch.bounds))
     return sum(len(find_all(document, needle)) for document in documents)

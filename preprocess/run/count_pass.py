@@ -128,7 +128,7 @@ class CountUnits:
             batch = unit.read(memory.array)
             chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
             counts = PretokenCounts(*self._like) if own is None else own
-            counts.add(*chosen.joined())
+            counts.add(*chosen.close_gaps())
             unit.check_unchanged()
             return batch.without_text(), sum_counts([counts]) if own is None else None
 

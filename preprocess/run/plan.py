@@ -229,14 +229,14 @@ def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) ->
 
     if tokenizer is None:
         assert isinstance(settings, TrainSettings)
-        safe_cut, uncut = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
+        safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
     else:
-        safe_cut, uncut = tokenizer.safe_cut, tokenizer.atomic_texts
+        safe_cut, atomic = tokenizer.safe_cut, tokenizer.atomic_texts
     return ReadOptions(
         separator=settings.separator.encode(), unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
         validation_fraction=getattr(settings, "validation_fraction", 0.0), safe_cut=safe_cut,
-        uncut=tuple(token.encode() for token in uncut),
+        atomic=tuple(token.encode() for token in atomic),
     )
 
 

@@ -141,7 +141,7 @@ class FileSource:
         self.name = name
         self.reading = reading
         # Units are cut already, so they need no options for cutting.
-        self.reading_of_units = structs.replace(reading, safe_cut=None, uncut=())
+        self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
         try:
             self.file = TextFile(path)
         except FileNotFoundError:

@@ -118,7 +118,7 @@ class StandardLibrary:
 
     def units(self, after: ResumePoint | None = None) -> Iterator[StandardLibraryUnit]:
         _, offsets = _corpus()
-        reading = structs.replace(self.reading, safe_cut=None, uncut=())
+        reading = structs.replace(self.reading, safe_cut=None, atomic=())
         first, n_documents = after[0] if after else 0, len(offsets) - 1
         while first < n_documents:
             fits = np.searchsorted(offsets, offsets[first] + reading.unit_size, side="right") - 1

@@ -55,10 +55,10 @@ class TextUnit(FileUnit):
         return [int(self.stop), inside, *decided]
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        from bpe.separated import between
+        from bpe.separated import find_pieces
 
         content = self.content(array)
-        starts, ends = between(content, self.reading.separator)
+        starts, ends = find_pieces(content, self.reading.separator)
         if self.ends is Ends.BETWEEN:
             # Text after the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
@@ -84,7 +84,7 @@ class TextSource(FileSource):
     def units(self, after: ResumePoint | None = None) -> Iterator[TextUnit]:
         # A file of zero bytes is one unit of zero bytes.
         start, begins_inside, *decided = after or [0, False]
-        cutter = Cutter(self.file, self.separator, self.reading.uncut, self.reading.safe_cut)
+        cutter = Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
         if self.reading.validation_fraction or self.reading.on_invalid_utf8 == "skip":
             inside = (decided[0], decided[1]) if begins_inside else None
             yield from self._units_of_whole_documents(cutter, start, inside)
@@ -104,7 +104,7 @@ class TextSource(FileSource):
         """Yield units of whole documents, and parts of documents longer than a unit."""
         unit_size, n = self.reading.unit_size, self.n_bytes
         while decided or start + unit_size < n:
-            stop = start if decided else cutter.last_between(start, start + unit_size)
+            stop = start if decided else cutter.last_separator_end(start, start + unit_size)
             if stop > start:
                 yield self._unit(start, stop, False, Ends.BETWEEN)
             else:

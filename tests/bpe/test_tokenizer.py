@@ -25,7 +25,7 @@ import bpe.separated
 from bpe import Tokenizer, reference
 from bpe.errors import EncodingError, PatternError, VocabularyError
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 RANK = reference.rank_by_merges(trained.merges())
 

@@ -24,7 +24,7 @@ from bpe.training import trainer as train
 from bpe.training.counts import FrozenCounts, sum_counts
 from bpe.training.trainer import train_from_counts
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 END = "<|endoftext|>"
 

@@ -120,7 +120,7 @@ def test_merges_of_ranks_encode_the_same_or_are_refused(
     ranks = ranks_of(*tokens)
     vocabulary = Vocabulary.from_ranks(ranks, {})
     try:
-        vocabulary.check_merges_say_all()
+        vocabulary.check_expressible_as_merges()
     except VocabularyError:
         return
     by_merges = Vocabulary(vocabulary.tokens, vocabulary.merges, {}, ignore_merges=True)
@@ -152,7 +152,7 @@ def test_a_token_of_a_quarter_megabyte_is_taken_in_its_stride() -> None:
     vocabulary = Vocabulary.from_ranks(ranks_of(b"ab", b"abab", long), {})
     assert vocabulary.pair_table().merged_ids.tolist() == [256, 257]
     assert vocabulary.merges == [(b"a", b"b"), (b"ab", b"ab")]
-    vocabulary.check_merges_say_all()
+    vocabulary.check_expressible_as_merges()
 
 
 def test_ranks_that_no_list_of_merges_can_say_are_refused() -> None:
@@ -161,8 +161,8 @@ def test_ranks_that_no_list_of_merges_can_say_are_refused() -> None:
     with pytest.raises(
         VocabularyError, match=r"b'abc' has the rank 256, below one of its parts b'ab'"
     ):
-        vocabulary.check_merges_say_all()
-    Vocabulary.from_ranks(ranks_of(b"ab", b"abcd"), {}).check_merges_say_all()
+        vocabulary.check_expressible_as_merges()
+    Vocabulary.from_ranks(ranks_of(b"ab", b"abcd"), {}).check_expressible_as_merges()
 
 
 def test_a_trained_vocabulary_is_ranks_and_its_merges_come_back() -> None:

@@ -27,7 +27,7 @@ from bpe.word_level import (
     split,
 )
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 TEXT = 'The cat -- a "small" one -- sat on the mat; did it?'
 

@@ -22,7 +22,7 @@ from bpe.errors import TokenizerFileError
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

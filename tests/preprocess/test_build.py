@@ -21,7 +21,7 @@ from preprocess.report.progress import Progress
 from preprocess.run.encode_pass import SpecialTokenError
 from preprocess.run.outputs import OutputError
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 END = "<|endoftext|>"
 OUTPUTS = ["tokenizer.json", "tokenizer_config.json", "train.bin", "train.docs", "train.json"]

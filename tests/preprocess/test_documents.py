@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bpe.pretokenize.pretokenizer import is_utf8
-from bpe.separated import between, joined
+from bpe.separated import close_gaps, find_pieces
 from preprocess.documents.batch import (
     DocumentBatch,
     SpecialTokenText,
@@ -20,7 +20,7 @@ from preprocess.documents.batch import (
     validation_mask,
 )
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 
 def buffer_of(data: bytes) -> np.ndarray:
@@ -107,19 +107,19 @@ def test_replacing_changes_nothing_that_is_valid(data: bytes) -> None:
 
 def test_joining_copies_only_where_there_are_gaps() -> None:
     buffer = buffer_of(b"one--two---three")
-    same, offsets = joined(buffer, np.array([0, 3, 3, 5]))
+    same, offsets = close_gaps(buffer, np.array([0, 3, 3, 5]))
     assert np.shares_memory(same, buffer)
     assert offsets.tolist() == [0, 3, 5]
-    copied, offsets = joined(buffer, np.array([0, 3, 5, 8, 11, 16]))
+    copied, offsets = close_gaps(buffer, np.array([0, 3, 5, 8, 11, 16]))
     assert copied.tobytes() == b"onetwothree"
     assert offsets.tolist() == [0, 3, 6, 11]
     pairs = np.sort(np.random.default_rng(0).integers(0, 100, 2 * 11))  # more than at a time
     text = np.arange(100, dtype=np.uint8)
-    copied, offsets = joined(text, pairs)
+    copied, offsets = close_gaps(text, pairs)
     parts = [text[start:end].tobytes() for start, end in pairs.reshape(-1, 2)]
     assert copied.tobytes() == b"".join(parts)
     assert np.diff(offsets).tolist() == list(map(len, parts))
-    nothing, offsets = joined(buffer, np.array([], np.int64))
+    nothing, offsets = close_gaps(buffer, np.array([], np.int64))
     assert (len(nothing), offsets.tolist()) == (0, [0])
 
 
@@ -128,7 +128,7 @@ def test_joining_copies_only_where_there_are_gaps() -> None:
     separator=st.sampled_from([b"aa", b"\n\n", b"ab"]),
 )
 def test_between_is_split(data: bytes, separator: bytes) -> None:
-    starts, ends = between(buffer_of(data), separator)
+    starts, ends = find_pieces(buffer_of(data), separator)
     assert [data[a:b] for a, b in zip(starts, ends, strict=True)] == data.split(separator)
 
 
@@ -188,7 +188,7 @@ def test_selecting_keeps_what_is_unfinished(
     bounds = np.array([0, 3, 5, 8, 8, 13])
     batch = DocumentBatch(buffer_of(b"one--twothree"), bounds, True, True)
     selected = batch.select(np.array(chosen))
-    assert selected.joined()[0].tobytes() == documents
+    assert selected.close_gaps()[0].tobytes() == documents
     assert np.shares_memory(selected.buffer, batch.buffer) == any(chosen)
     assert (selected.starts_mid_document, selected.ends_mid_document) == (
         starts_mid_document,

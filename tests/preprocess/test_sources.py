@@ -22,7 +22,7 @@ from bpe.text_file import Ends, TextFile
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.text import TextSource, TextUnit
 
-pytestmark = pytest.mark.usefixtures("few_places")
+pytestmark = pytest.mark.usefixtures("few_ranges")
 
 SEPARATORS = [b"<|endoftext|>", b"\n\n", b"aa", b"aba", b"\n", b" ", b"\xc3\xa9", b""]
 
@@ -123,7 +123,7 @@ def test_no_cut_runs_through_a_special_token(
     path: Path, text: str, separator: bytes, unit_size: int, token: bytes
 ) -> None:
     data = text.encode()
-    units = units_of(path, data, separator=separator, unit_size=unit_size, uncut=(token,))
+    units = units_of(path, data, separator=separator, unit_size=unit_size, atomic=(token,))
     for unit in units:
         if unit.ends is Ends.INSIDE:
             around = data[max(0, unit.stop - len(token) + 1) : unit.stop + len(token) - 1]
@@ -337,9 +337,9 @@ def test_planning_reads_little_but_what_is_around_the_cuts(
         return read(self, start, stop, *array)
 
     monkeypatch.setattr(TextFile, "read", noted)
-    uncut = tuple(f"<|{number}|>".encode() for number in range(300))
+    atomic = tuple(f"<|{number}|>".encode() for number in range(300))
     path.write_bytes(b"some words <|7|> " * 40_000)
-    reading = ReadOptions(unit_size=200_000, uncut=uncut)
+    reading = ReadOptions(unit_size=200_000, atomic=atomic)
     units = list(TextSource(path, "text", reading).units())
     assert len(units) == 4
     assert len(taken) == 3
@@ -348,7 +348,7 @@ def test_planning_reads_little_but_what_is_around_the_cuts(
     # Where one place after the other is none to cut at, all is read once.
     for choices in ({}, {"validation_fraction": 0.5}):
         taken.clear()
-        units = units_of(path, b"<|a b|>" * 40_000, unit_size=1000, uncut=(b"<|a b|>",), **choices)
+        units = units_of(path, b"<|a b|>" * 40_000, unit_size=1000, atomic=(b"<|a b|>",), **choices)
         assert [unit.stop for unit in units] == [280_000]
         assert sum(stop - start for start, stop in taken) < 600_000 * (1 + len(choices))
 

@@ -15,7 +15,7 @@ import torture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpe.separated import between
+from bpe.separated import find_pieces
 from bpe.text_file import Cutter, Ends, new_array
 from preprocess import build, open_tokens
 from preprocess.check.verify import verify
@@ -45,7 +45,7 @@ class LinesUnit(FileUnit):
 
     def read(self, array: Any = new_array) -> DocumentBatch:
         content = self.content(array)
-        starts, ends = between(content, b"\n")
+        starts, ends = find_pieces(content, b"\n")
         if self.ends is Ends.BETWEEN:
             starts, ends = starts[:-1], ends[:-1]
         found = [match.span() for match in re.finditer(rb"[A-Z]+", content)]
@@ -68,7 +68,7 @@ class LinesSource(FileSource):
 
     def units(self, after: ResumePoint | None = None) -> Iterator[LinesUnit]:
         start, line = after or [0, 0]
-        cutter = Cutter(self.file, b"\n", self.reading.uncut, self.reading.safe_cut)
+        cutter = Cutter(self.file, b"\n", self.reading.atomic, self.reading.safe_cut)
         ends = Ends.BETWEEN
         while ends is not Ends.FILE:
             stop, ends = cutter.cut(start + self.reading.unit_size)

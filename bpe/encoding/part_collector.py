@@ -1,4 +1,4 @@
-"""Concatenate the token ids of parts, finished in any order, in the order of their numbers."""
+"""Concatenate the token ids of parts in their order, whatever the order they are finished in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Gathered:
-    """Concatenates the parts 0 to n - 1, each put once, by any thread; threads copy in parallel.
+class PartCollector:
+    """Concatenates the ids of parts 0 to n - 1; threads put parts in any order, in parallel.
 
-    `size` is the sum of the sizes of all parts, in any unit, from which memory is estimated.
+    Args:
+        size: Sum of the sizes of all parts, in any unit; used to estimate memory.
     """
 
     def __init__(self, size: int) -> None:
@@ -28,14 +29,14 @@ class Gathered:
     def put(
         self, number: int, ids: NDArray[np.uint32], offsets: NDArray[np.int64], size: int = 1
     ) -> None:
-        """Take part `number`: its ids, which are copied, int64[n_documents + 1] offsets, size."""
+        """Copy the ids of part `number`; `offsets` is int64[n_documents + 1], `size` its size."""
         with self._changed:
             if number != self._next:
                 self._waiting[number] = ids.copy(), offsets, size
                 return
         while True:
             with self._changed:
-                # Memory is enlarged while no thread copies into it.
+                # Wait until no thread copies: the array may be enlarged.
                 while self._copying and self._n_ids + len(ids) > len(self._ids):
                     self._changed.wait()
                 target = self._place(ids, offsets, size)
@@ -50,11 +51,11 @@ class Gathered:
     def _place(
         self, ids: NDArray[np.uint32], offsets: NDArray[np.int64], size: int
     ) -> NDArray[np.uint32]:
-        """Return the memory that the ids of the next part are to be copied to."""
+        """Return the slice for the ids of the next part."""
         place, end = self._n_ids, self._n_ids + len(ids)
         self._size_so_far += size
         if end > len(self._ids):
-            # Estimated from the ids per size so far; memory that is not needed is never touched.
+            # From the ids per size so far; pages that are not needed are never touched.
             expected = int(end / self._size_so_far * self._size * 1.2)
             larger = np.empty(max(expected, end, 2 * len(self._ids)), np.uint32)
             larger[:place] = self._ids[:place]
@@ -66,6 +67,6 @@ class Gathered:
         return self._ids[place:end]
 
     def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return `uint32[n_ids]` and `int64[n_documents + 1]`, once all parts have been put."""
+        """Return `uint32[n_ids]` and `int64[n_documents + 1]`, after all parts were put."""
         self._ids.resize(self._n_ids, refcheck=False)
         return self._ids, np.concatenate(self._offsets)

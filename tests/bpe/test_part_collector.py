@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bpe.encoding.gathered import Gathered
+from bpe.encoding.part_collector import PartCollector
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
@@ -19,19 +19,19 @@ def test_parts_in_any_order(seed: int, n_threads: int) -> None:
     lengths = sorted(random_source.choice([0, 1, 7, 1000, 100_000]) for _ in range(60))
     parts = [np.full(length, number, np.uint32) for number, length in enumerate(lengths)]
     offsets = [np.array([0, length // 2, length]) for length in lengths]
-    gathered = Gathered(len(parts))
+    collector = PartCollector(len(parts))
     order = list(range(len(parts)))
     random_source.shuffle(order)
 
     def put(number: int) -> None:
         memory = parts[number].copy()
-        gathered.put(number, memory, offsets[number])
+        collector.put(number, memory, offsets[number])
         # What was handed over can be used again at once.
         memory[:] = 12345
 
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(put, order))
-    ids, ends = gathered.result()
+    ids, ends = collector.result()
     assert ids.tolist() == np.concatenate(parts).tolist()
     starts = np.cumsum([0, *lengths])
     expected = [0]
@@ -41,7 +41,7 @@ def test_parts_in_any_order(seed: int, n_threads: int) -> None:
 
 
 def test_no_part() -> None:
-    ids, offsets = Gathered(0).result()
+    ids, offsets = PartCollector(0).result()
     assert ids.tolist() == []
     assert offsets.tolist() == [0]
 
@@ -49,11 +49,11 @@ def test_no_part() -> None:
 @pytest.mark.parametrize("expected", [0, 1, 60, 600, 10**6])
 def test_sizes_are_no_more_than_a_guess(expected: int) -> None:
     # Sizes that say nothing of the number of ids, and are not what was said of all of them.
-    gathered = Gathered(expected)
+    collector = PartCollector(expected)
     parts = [np.full(length, number, np.uint32) for number, length in enumerate([9, 0, 300, 1, 50])]
     for number, (part, size) in enumerate(zip(parts, [1, 200, 3, 7, 1], strict=True)):
-        gathered.put(number, part, np.array([0, len(part)]), size)
-    ids, ends = gathered.result()
+        collector.put(number, part, np.array([0, len(part)]), size)
+    ids, ends = collector.result()
     assert ids.tolist() == np.concatenate(parts).tolist()
     assert ends.tolist() == [0, 9, 9, 309, 310, 360]
 
@@ -66,9 +66,9 @@ def test_memory_for_all_parts_is_there_after_the_first(monkeypatch: pytest.Monke
         made.append(length)
         return empty(length, *of)
 
-    gathered = Gathered(1000)
+    collector = PartCollector(1000)
     monkeypatch.setattr(np, "empty", noted)
     for number, size in enumerate([100, 300, 600]):
-        gathered.put(number, np.zeros(size // 2, np.uint32), np.array([0, size // 2]), size)
+        collector.put(number, np.zeros(size // 2, np.uint32), np.array([0, size // 2]), size)
     assert made == [600]
-    assert len(gathered.result()[0]) == 500
+    assert len(collector.result()[0]) == 500
