@@ -42,16 +42,11 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "UNICODE_VERSION": "bpe.unicode_classes",
-    "AddedToken": "bpe.vocabulary",
-    "PretokenCounts": "bpe.training.counts",
-    "Tokenizer": "bpe.tokenizer",
-    "Vocabulary": "bpe.vocabulary",
-    "HuggingFaceTokenizer": "bpe.huggingface",
-    "WordLevelTokenizer": "bpe.word_level",
-    "load_tokenizer": "bpe.huggingface",
-    "train_bpe": "bpe.training.trainer",
-    "train_from_counts": "bpe.training.trainer",
+    "UNICODE_VERSION": "bpe.unicode_classes", "AddedToken": "bpe.vocabulary",
+    "PretokenCounts": "bpe.training.counts", "Tokenizer": "bpe.tokenizer",
+    "Vocabulary": "bpe.vocabulary", "HuggingFaceTokenizer": "bpe.huggingface",
+    "WordLevelTokenizer": "bpe.word_level", "load_tokenizer": "bpe.huggingface",
+    "train_bpe": "bpe.training.trainer", "train_from_counts": "bpe.training.trainer",
 }
 
 

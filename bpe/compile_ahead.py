@@ -1,7 +1,6 @@
-"""Compile the kernels of training, or of encoding, before they are needed.
+"""Compile the kernels of training or encoding before their use, by calling them on a few bytes.
 
-Calling all kernels on a few bytes lets a program report their compilation, and have another process
-compile some of them into the cache:
+So a program can report compilation, and another process can compile some kernels into the cache:
 
     python -c "from bpe.compile_ahead import compile_encoding; compile_encoding('gpt2')"
 """
@@ -23,7 +22,7 @@ from bpe.pretokenize.patterns import steps
 from bpe.pretokenize.pretokenizer import Pretokenizer, find_all, is_utf8, splitting
 from bpe.vocabulary import Vocabulary
 
-Kernels = dict[Any, float]  # kernels, and the seconds to compile each on one machine
+Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 
 def reading_kernels(pattern: str) -> Kernels:
@@ -48,7 +47,7 @@ def training_kernels(pattern: str) -> Kernels:
 
 
 def encoding_kernels() -> Kernels:
-    """Return the kernels of encoding, besides `reading_kernels`."""
+    """Return the kernels of encoding, without `reading_kernels`."""
     return {
         merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, words.move_rows: 0.2,
     }  # fmt: skip
@@ -94,6 +93,6 @@ def compile_training(pattern: str) -> None:
 def compile_encoding(pattern: str) -> None:
     """Call all of `encoding_kernels`."""
     tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
-    tables.fill_tokens()  # by encoding them
+    tables.fill_tokens()  # calls encode_pretokens
     _, cache, _ = tables.cache.current
     words.move_rows(cache.rows, cache, False)  # there are none yet

@@ -15,11 +15,7 @@ _DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of t
 
 
 def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
-    """Return the bytes of tokens, see `Tokenizer.decode_bytes`.
-
-    Raises:
-        EncodingError: An id has no token.
-    """
+    """Return the bytes of tokens; raise EncodingError if an id has no token."""
     if hasattr(ids, "__array__"):
         return _decode_array(vocabulary, np.asarray(ids))
     try:

@@ -1,7 +1,7 @@
-"""The exceptions that both packages raise on purpose.
+"""Exceptions of both packages.
 
-The message of a `TokenbinError` names the file or argument, what was expected, what was found and
-what to do. Errors about a wrong value are also `ValueError`s, for code that knows no tokenbin.
+The message of a `TokenbinError` names the file or argument, the expected and the found value, and a
+remedy. Errors about values are also `ValueError`s.
 
     TokenbinError
     +-- TokenizerFileError
@@ -14,7 +14,7 @@ what to do. Errors about a wrong value are also `ValueError`s, for code that kno
         +-- UnavailableError
             +-- ChangedError
 
-The package `preprocess` adds its own, each in the module that raises it.
+Modules of `preprocess` define more.
 """
 
 import json
@@ -22,23 +22,23 @@ from collections.abc import Iterable
 
 
 class TokenbinError(Exception):
-    """Base of every exception that tokenbin raises on purpose."""
+    """Base class of the exceptions of tokenbin."""
 
 
 class TokenizerFileError(TokenbinError, ValueError):
-    """A tokenizer file cannot be read, is damaged, or asks for what is not implemented."""
+    """A tokenizer file is unreadable, damaged, or not supported."""
 
 
 class UnsupportedTokenizerError(TokenizerFileError):
-    """A tokenizer file is sound, but asks for something that is not implemented here."""
+    """A tokenizer file is valid, but needs something that is not implemented."""
 
 
 class VocabularyError(TokenbinError, ValueError):
-    """Tokens, merges and special tokens contradict one another."""
+    """Tokens, merges and special tokens are inconsistent."""
 
 
 class PatternError(TokenbinError, ValueError):
-    """A split pattern is not known."""
+    """A split pattern is unknown or not supported."""
 
 
 class TrainingError(TokenbinError, ValueError):
@@ -46,27 +46,27 @@ class TrainingError(TokenbinError, ValueError):
 
 
 class EncodingError(TokenbinError, ValueError):
-    """Text is not valid Unicode, or a token id lies outside the vocabulary."""
+    """Text is not valid Unicode, or a token id is not in the vocabulary."""
 
 
 class CorpusError(TokenbinError, ValueError):
-    """Text cannot be read as documents: a file is missing, empty, no text, or changed meanwhile."""
+    """A file cannot be read as documents: missing, empty, not text, or changed."""
 
 
 class UnavailableError(CorpusError):
-    """A source cannot be read now, though it could be when it was found; another time it may be."""
+    """A source that was readable at first cannot be read; a later attempt may succeed."""
 
 
 class ChangedError(UnavailableError):
-    """A source is not what it was when it was found."""
+    """A source has changed since it was found."""
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: its JSON, of at most 100 characters."""
+    """Format a value for a message: its JSON, at most 100 characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return repr(text if len(text) <= 100 else text[:99] + "…")
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as a message lists them."""
+    """Format a list of names for a message."""
     return ", ".join(map(repr, names)) or "(none)"

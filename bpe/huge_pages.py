@@ -1,8 +1,7 @@
-"""Large arrays of zeros, on huge pages where the system has any.
+"""Large arrays of zeros, on huge pages if available.
 
-Memory becomes resident when it is first written to, if possible in pages of 2 MiB instead of 4 KiB:
-first touches and walks of the page table become fewer. NumPy asks for huge pages, too, but its
-arrays do not begin at the edge of one: up to half of an array of a few megabytes has small pages.
+Pages of 2 MiB instead of 4 KiB need fewer page faults and page table walks. NumPy requests huge
+pages, too, but does not align arrays: up to half of a few megabytes is on small pages.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_LEAST = 2**20  # bytes; smaller arrays are NumPy's own
+_LEAST = 2**20  # bytes; smaller arrays are from np.zeros
 
 
 def zeros(n: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return `dtype[n]`, all zeros, writable, that shares memory with nothing.
-
-    Raises:
-        MemoryError: There is no room for it.
-    """
+    """Return a new writable array `dtype[n]` of zeros; raise MemoryError if that is impossible."""
     n_bytes = n * np.dtype(dtype).itemsize
     if n_bytes >= _LEAST and hasattr(mmap, "MADV_HUGEPAGE"):
-        # A system that is built without huge pages refuses, and so does one without memory.
+        # Fails on systems without huge pages, or without memory.
         with contextlib.suppress(OSError):
-            # Private: a shared mapping, which is the default, gets no huge pages.
+            # Shared mappings, the default, get no huge pages.
             memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory.madvise(mmap.MADV_HUGEPAGE)
             return np.frombuffer(memory, dtype)

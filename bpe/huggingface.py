@@ -1,12 +1,12 @@
-"""Load a tokenizer of any kind; run those that are not byte-level BPE by Hugging Face's library.
+"""Load a tokenizer of any kind; other models than byte-level BPE are run by Hugging Face's library.
 
-The `tokenizers` library is slower, which is reported once for each tokenizer. It runs no code of a
+The `tokenizers` library is slower, which is reported once per tokenizer. It runs no code of a
 repository.
 
 `encode` gives the ids of the library's `encode(text, add_special_tokens=False)`, `encode_ordinary`
-those with its `encode_special_tokens`, except where the model has a special token among its own
-entries, as those of T5 and BERT do. There the library still recognises text that spells the token,
-and a document could forge its own end. As in SentencePiece, such text is ordinary text here.
+those with its `encode_special_tokens`, except if a special token is an entry of the model, as in T5
+and BERT. There the library still recognises it in text, so that a document could forge its end;
+here, as in SentencePiece, it is ordinary text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bpe.tokenizer import Tokenizer
 
 _logger = logging.getLogger("bpe")
 
-# A name with one of these suffixes was meant to be a file.
+# A name with one of these suffixes is a path.
 _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
@@ -48,19 +48,19 @@ def load_tokenizer(
     """Read a tokenizer of any kind.
 
     Args:
-        name: The path of a tokenizer.json, of a directory that holds one, or of a .tiktoken file;
-            else the name of one of tiktoken's encodings; else a name on Hugging Face's hub.
-        pattern: The split pattern of a .tiktoken file, which does not contain it.
-        special_tokens: The special tokens of a .tiktoken file; their ids follow its largest id.
+        name: Path of a tokenizer.json, of its directory, or of a .tiktoken file; or the name of an
+            encoding of tiktoken; or a name on Hugging Face's hub.
+        pattern: Split pattern of a .tiktoken file, which does not contain it.
+        special_tokens: Special tokens of a .tiktoken file; their ids follow its largest id.
 
     Returns:
         A `Tokenizer` for a byte-level BPE, a `WordLevelTokenizer` for one of ours, else a
         `HuggingFaceTokenizer`.
 
     Raises:
-        TokenizerFileError: It cannot be found or read, or is damaged.
-        LocationError: It is a URL.
-        PatternError: There is no pattern for a .tiktoken file, or there is one for another.
+        TokenizerFileError: The file is missing, unreadable or damaged.
+        LocationError: The name is a URL.
+        PatternError: No pattern for a .tiktoken file, or a pattern for another file.
     """
     path = Path(local_path(name))
     if path.suffix == ".tiktoken" and path.exists():
@@ -77,7 +77,7 @@ def load_tokenizer(
     name, encodings = str(name), tiktoken.list_encoding_names()
     if name in encodings:
         return Tokenizer.from_tiktoken(name)
-    # A path that was mistyped is no name on the hub.
+    # A mistyped path is not looked up on the hub.
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or Path(name).suffix in _FILE_SUFFIXES:
         raise TokenizerFileError(
             f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
@@ -113,7 +113,7 @@ _reported_slower: set[str] = set()  # fingerprints
 
 @contextmanager
 def _errors_as(kind: type[TokenbinError], beginning: str) -> Iterator[None]:
-    """Turn errors of the library into ours; its `PanicException` is no `Exception`."""
+    """Convert errors of the library; its `PanicException` is a `BaseException`."""
     try:
         yield
     except BaseException as error:
@@ -126,15 +126,15 @@ class HuggingFaceTokenizer(TextTokenizer):
     """Any tokenizer.json, run by Hugging Face's `tokenizers`.
 
     Args:
-        path: The tokenizer.json; a tokenizer_config.json beside it names the special tokens.
-        reason: Why our own engine does not run it, for the warning.
+        path: A tokenizer.json; tokenizer_config.json in its directory names special tokens.
+        reason: Reason in the warning, why the library runs it.
 
     Attributes:
-        pattern: How text is split: "huggingface:" and the kind of the model.
-        unicode_version: "", as the library does not report its own.
+        pattern: "huggingface:" and the kind of the model.
+        unicode_version: "", as the library does not report it.
 
     Raises:
-        TokenizerFileError: The library is missing, or cannot read the file.
+        TokenizerFileError: The library is not installed, or cannot read the file.
     """
 
     unicode_version = ""
@@ -221,7 +221,7 @@ class HuggingFaceTokenizer(TextTokenizer):
 
 
 def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-    """Raise an error if the library has silently renumbered the added tokens of a file."""
+    """Raise an error if the library has renumbered the added tokens of a file."""
     for added in top.get("added_tokens") or []:
         found = vocab.get(added["content"])
         if found != added["id"]:
@@ -232,10 +232,10 @@ def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int
 
 
 def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file with the special tokens among its model's entries renamed.
+    """Return the content of the file with special tokens in the model renamed.
 
-    Each keeps its id under a random name, which no text spells. The unknown token, which the model
-    looks up by name, and tokens that merges make, which are ordinary ones too, keep their names.
+    Each has a random name, which no text contains, and its id. The unknown token, which the model
+    looks up by name, and results of merges, which are ordinary tokens, too, keep their names.
     """
     model = dict(top["model"])
     vocab, merges = model.get("vocab"), model.get("merges") or []
@@ -255,6 +255,6 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
         model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
     else:
         return dict(top)
-    # The library would renumber added tokens that are missing from the model.
+    # The library renumbers added tokens that are missing from the model.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}

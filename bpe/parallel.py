@@ -1,15 +1,14 @@
-"""Map work over units on several threads, with results in the order of the units.
+"""Map a function over units on several threads; results are in the order of the units.
 
-- The first error in that order, of the work or of the iterator of units, is raised unchanged, after
-  all results before it.
-- At most `2 * workers + 2` units are in flight or waiting to be taken: memory is bounded.
-- When the consumer stops, by an error, an interrupt or `close()`, no further unit is started, and
-  the running ones, which are short, are waited for.
-- The consuming thread is one of the workers, and works whenever the next result is not ready: one
-  more thread would compete for processors and need caches of its own.
+- The first error in that order, of the function or of the iterator of units, is raised unchanged,
+  after all results before it.
+- At most `2 * workers + 2` units or results exist at a time: memory is bounded.
+- When the consumer stops (an error, an interrupt, `close()`), no further unit is started, and
+  running ones, which are short, are completed.
+- The consuming thread is one of the workers, and works while the next result is not ready.
 
-Work is a callable that keeps its state (an encoder, counts) and is used by one thread at a time.
-Other executors (processes, a cluster) offer `run_in_order` with the same promises.
+The function keeps state (an encoder, counts) and is used by one thread at a time. Other executors
+(processes) have a `run_in_order` with the same guarantees.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ def for_each(items: Iterable[Unit], work: Callable[[int, Unit], object], workers
 def run_in_order(
     units: Iterable[Unit], make_work: Callable[[], Callable[[Unit], Result]], workers: int
 ) -> Generator[Result, None, None]:
-    """Work on every unit and yield the results in the order of the units.
+    """Yield the results of units, in their order.
 
     Close the generator (`contextlib.closing`) if it may not be exhausted.
 
     Args:
-        units: Taken from lazily, in the calling thread.
-        make_work: Called at most once for each worker; returns the callable that does the work.
-        workers: Number of threads, of which the calling one is the first.
+        units: Consumed lazily, in the calling thread.
+        make_work: Called at most once per worker; returns the function.
+        workers: Number of threads, including the calling one.
 
     Raises:
-        Whatever `units`, `make_work` or the work raises, unchanged.
+        Exceptions of `units`, `make_work` and the function, unchanged.
     """
     if workers == 1:
         work = make_work()
@@ -64,12 +63,12 @@ def run_in_order(
     remaining = iter(units)
     idle: deque[Callable[[Unit], Result]] = deque()
     pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenbin")
-    # Units and results. An error refers to the frames it passed: a local name there for the future
-    # that holds the error, or for a unit, would keep all of them until a garbage collection.
+    # Units and results. An error keeps the frames it passed: with a local name there for its future
+    # or a unit, they would live until a garbage collection.
     under_way: deque[tuple[Any, Future[Result]]] = deque()
 
     def work_on(unit: Unit) -> Result:
-        # The callable that was put back last has warm caches.
+        # The function that was used last has warm caches.
         try:
             work = idle.pop()
         except IndexError:
@@ -97,7 +96,7 @@ def run_in_order(
         take(2 * workers + 2)
         while under_way:
             if not under_way[0][1].done():
-                # The first that no thread has begun with is for the calling one.
+                # The calling thread takes the first unit that no thread has started.
                 place = next((i for i, each in enumerate(under_way) if each[1].cancel()), None)
                 if place is not None:
                     under_way[place] = under_way[place][0], Future()

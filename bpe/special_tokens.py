@@ -40,11 +40,7 @@ def utf8(text: str) -> bytes:
 def allowed_subset(
     allowed_special: str | Collection[str], special_tokens: Collection[str]
 ) -> frozenset[str] | None:
-    """Return the special tokens in `allowed_special`, None for "all".
-
-    Raises:
-        VocabularyError: It contains another text.
-    """
+    """Return the special tokens in `allowed_special`, None for "all"; raise VocabularyError."""
     if allowed_special == "all":
         return None
     if isinstance(allowed_special, str):

@@ -127,8 +127,8 @@ class Cutter:
     Args:
         file: The file.
         separator: Separator of documents; with b"" the file is one document.
-        uncut: Byte strings that no cut may split.
-        safe_cut: As `Pretokenizer.safe_cut`; None: that of gpt2.
+        atomic: Byte strings that no cut may divide.
+        safe_cut: As `Pretokenizer.safe_cut`; that of gpt2 if None.
     """
 
     def __init__(

@@ -42,11 +42,7 @@ WHITE_SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\
 
 
 def category_runs() -> list[tuple[int, int, str]]:
-    """Return `(first, last, General_Category)` of inclusive runs, ascending, without Cn.
-
-    Raises:
-        RuntimeError: The file is damaged.
-    """
+    """Return inclusive runs `(first, last, General_Category)`, ascending, without Cn."""
     path = Path(__file__).with_name("unicode_categories.txt")
     text = path.read_text(encoding="ascii")
     # One call: one for each line takes four times as long.

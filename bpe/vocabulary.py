@@ -100,7 +100,7 @@ class Vocabulary:
         self.pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
 
     @classmethod
-    def restored(
+    def restore(
         cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
         ignore_merges: bool,
     ) -> Vocabulary:
@@ -202,8 +202,7 @@ class Vocabulary:
         tokens = self.tokens
         lengths = [0, *map(len, tokens.values())]
         return FlatTokens(
-            np.fromiter(tokens, np.int32, len(tokens)),
-            np.cumsum(lengths, dtype=np.int64),
+            np.fromiter(tokens, np.int32, len(tokens)), np.cumsum(lengths, dtype=np.int64),
             np.frombuffer(b"".join(tokens.values()), np.uint8),
         )
 
@@ -229,11 +228,7 @@ class Vocabulary:
         return data, np.cumsum(lengths) - lengths, lengths
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token; of a special token, those of its text.
-
-        Raises:
-            EncodingError: No token has this id.
-        """
+        """Return the bytes of a token, special or not; raise EncodingError for an unknown id."""
         try:
             return self.bytes_of_id[token_id]
         except KeyError:
@@ -285,11 +280,7 @@ class Vocabulary:
         return ranks
 
     def check_expressible_as_merges(self) -> None:
-        """Check that `merges` with `ignore_merges` give the same ids.
-
-        Raises:
-            VocabularyError: No list of merges is equivalent to tiktoken's ranks.
-        """
+        """Raise VocabularyError if no list of merges is equivalent to tiktoken's ranks."""
         if not self.has_tiktoken_ranks:
             return
         made = {left + right for left, right in self.merges}
@@ -331,11 +322,7 @@ def unknown_id_message(token_id: object, size: int) -> str:
 def number_tokens(
     special_tokens: Iterable[str], first: int, known: Mapping[bytes, int] | None = None
 ) -> dict[str, int]:
-    """Return text -> id of special tokens: the id in `known`, else the next from `first` on.
-
-    Raises:
-        VocabularyError: A special token is repeated.
-    """
+    """Return text -> id: the id in `known`, else the next from `first` on; refuse duplicates."""
     ids: dict[str, int] = {}
     for text in special_tokens:
         if text in ids:

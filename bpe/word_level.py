@@ -54,10 +54,7 @@ _CONFIG: Final = {
 }
 _FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 _SPLIT: Final = {
-    "type": "Split",
-    "pattern": {"Regex": _PUNCTUATION},
-    "behavior": "Isolated",
-    "invert": False,
+    "type": "Split", "pattern": {"Regex": _PUNCTUATION}, "behavior": "Isolated", "invert": False,
 }
 _PRE_TOKENIZER: Final = {"type": "Sequence", "pretokenizers": [_SPLIT, {"type": "WhitespaceSplit"}]}
 

@@ -156,8 +156,7 @@ class Normalizer:
     def encode(
         self, encode_documents: _EncodeDocuments,
         buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
-        recognised: Collection[str] | None, *,
-        prefix_id: int = -1, suffix_id: int = -1,
+        recognised: Collection[str] | None, *, prefix_id: int = -1, suffix_id: int = -1,
         starts_mid_document: bool = False, ends_mid_document: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Normalize documents, encode text between added tokens, and insert the other ids.

@@ -207,11 +207,11 @@ class ParallelEncoder:
         # Groups fit the processor's cache, so they help on one core, too.
         groups = _groups(texts) if self.normalizer is None else [texts]
         if len(groups) <= 1:
-            return self.encode(*_join_texts(texts), matcher)
+            return self.encode(*join_texts(texts), matcher)
         collector = PartCollector(len(groups))
 
         def encode_group(_: int, number: int) -> None:
-            buffer, offsets = _join_texts(groups[number])
+            buffer, offsets = join_texts(groups[number])
             if matcher.occurs_in(buffer.data):
                 collector.put(number, *self._encode_with_special(buffer, offsets, matcher))
             else:
@@ -221,7 +221,7 @@ class ParallelEncoder:
         # Very long texts are encoded in parts, on all threads.
         alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
         for number in alone:
-            collector.put(number, *self.encode(*_join_texts(groups[number]), matcher))
+            collector.put(number, *self.encode(*join_texts(groups[number]), matcher))
         together = sorted(set(range(len(groups))) - set(alone))
         for_each(together, encode_group, max(1, min(available_workers(), len(together))))
         return collector.result()
@@ -311,5 +311,6 @@ def _groups(texts: list[str]) -> list[list[str]]:
     return groups
 
 
-def _join_texts(texts: Sequence[str]) -> Documents:
+def join_texts(texts: Sequence[str]) -> Documents:
+    """Concatenate texts, each a document, as UTF-8."""
     return join_documents([utf8(text) for text in texts])

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read in pieces, cached, found by name."""
+"""Files: atomic writes, JSON, the user's cache, locations."""

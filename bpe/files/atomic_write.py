@@ -1,4 +1,4 @@
-"""Write whole files so that a name has either its old content or its new one."""
+"""Write files atomically: a name has either its old content or its new one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-# The system may allocate contiguous memory for a write: 2 MiB took up to 17 times as long
+# Larger writes may allocate contiguous memory: 2 MiB took up to 17 times as long
 # (docs/performance.md).
 _WRITTEN_AT_ONCE = 256 * 1024
 
@@ -18,10 +18,10 @@ def write_atomically(
 
     Args:
         path: The file.
-        data: All of its content.
-        temporary: The temporary name, in the same directory; None: a random one.
-        durable: Whether to sync the file before it is renamed, and the name before this returns.
-            Without, a power cut may leave a file of any content.
+        data: The whole content.
+        temporary: Temporary name in the same directory, random if None.
+        durable: Whether to sync the file before renaming, and then the directory. If False, the
+            content is undefined after a power cut.
 
     Raises:
         OSError: The file cannot be written; `path` and its directory are unchanged.

@@ -1,4 +1,4 @@
-"""Read JSON files that others wrote, with exact errors; write JSON with one entry to the line."""
+"""Read JSON files with exact errors; write JSON with one entry per line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 
 _DEEPEST = 100  # nested lists and objects; published files have ten
 
-# Made once: json.dumps with a setting makes a new encoder for each of 100,000 lines.
+# Created once: json.dumps with a setting creates an encoder for each of 100,000 lines.
 dumps = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def config_path(path: Path) -> Path:
-    """Return where the configuration of a tokenizer file is: NAME_config.json beside NAME.json."""
+    """Return the path of the configuration of a tokenizer: NAME_config.json for NAME.json."""
     return path.with_name(f"{path.stem}_config.json")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file; an error names it."""
+    """Read a text file; errors name it."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """Return the object that a JSON text holds; an error names the file and the place."""
+    """Parse JSON of an object; errors name the file and the position."""
 
     def refuse_constant(constant: str) -> NoReturn:
         refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
@@ -51,7 +51,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     except RecursionError:
         refuse_depth()
     except json.JSONDecodeError as error:
-        # A truncated text fails at its end, in a string that begins before it, or in a word.
+        # Truncated JSON fails at its end, in an unterminated string, or in a word.
         rest = text[error.pos :].rstrip()
         if text.lstrip().startswith("{") and (
             error.msg.startswith("Unterminated")
@@ -65,7 +65,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         refuse(path, f"not JSON: {error}", "expected a tokenizer file")
     if not isinstance(value, dict):
         refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
-    # How deep `json` itself goes differs from one Python to the next.
+    # The depth at which `json` fails depends on the version of Python.
     inside: list[Any] = [value]
     for _ in range(_DEEPEST):
         entries = chain.from_iterable(x.values() if type(x) is dict else x for x in inside)
@@ -76,12 +76,12 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an error names the file and the place."""
+    """Read the object in a JSON file; errors name the file and the position."""
     return parse_json(read_text(path), path)
 
 
 def canonical(path: Path, value: object) -> str:
-    """Return a value as JSON; an error names a lone surrogate in it."""
+    """Return a value as JSON; raise an error if it has a lone surrogate."""
     text = dumps(value)
     try:
         text.encode()
@@ -91,7 +91,7 @@ def canonical(path: Path, value: object) -> str:
 
 
 def refuse(path: Path, found: str, expected: str) -> NoReturn:
-    """Raise an error about a file that is damaged or is something else."""
+    """Raise an error about a damaged or unexpected file."""
     raise TokenizerFileError(f"{path}: {found}: {expected}")
 
 
@@ -102,7 +102,7 @@ def unsupported(path: Path, found: str, expected: str) -> NoReturn:
 
 def expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
     """Return a setting that has one of the accepted values; raise an error otherwise."""
-    # False == 0 and True == 1, but a file with `false` does not mean a number, or the reverse.
+    # In Python False == 0 and True == 1; in JSON they differ.
     if not any(found == x and isinstance(found, bool) == isinstance(x, bool) for x in accepted):
         shown = " or ".join(dict.fromkeys(map(dumps, accepted)))
         unsupported(path, f"the setting {name} is {dumps(found)}", f"only {shown} is implemented")
@@ -110,7 +110,7 @@ def expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
 
 
 def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object that a key has; raise an error if it has none."""
+    """Return the object at a key; raise an error if there is none."""
     value = parent.get(name)
     if not isinstance(value, dict):
         found = "missing" if value is None else "not an object"
@@ -119,31 +119,30 @@ def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any
 
 
 class Lines(NamedTuple):
-    """A list or an object that is written with one entry to the line.
+    """A list or an object that is written with one entry per line.
 
     Attributes:
-        entries: A list, an object of numbers, or a list of pairs of texts without a space, each
-            spelled as one text with a space between.
-        pairs: It is a list of pairs.
+        entries: A list, an object of numbers, or pairs, as "LEFT RIGHT" without other spaces.
+        pairs: Whether entries are pairs, which are written as lists of two texts.
     """
 
     entries: list[Any] | dict[str, int]
     pairs: bool = False
 
     def spelled(self, between: str) -> str:
-        """Return the entries as JSON, and `between` between them."""
-        # All in one call: one for each of 100,000 entries takes ten times as long.
+        """Return the entries as JSON, joined by `between`."""
+        # One call: one for each of 100,000 entries takes ten times as long.
         if isinstance(self.entries, dict):
             return json.dumps(self.entries, ensure_ascii=False, separators=(between, ": "))[1:-1]
         if self.pairs:
-            # In JSON no text has an end of line.
+            # JSON texts contain no newlines.
             whole = json.dumps(self.entries, ensure_ascii=False, separators=("\n", ": "))[1:-1]
             return f"[{whole}]".replace(" ", '", "').replace("\n", f"]{between}[")
         return between.join(map(dumps, self.entries))
 
 
 def layout(value: object, indent: str = "") -> str:
-    """Return JSON with one entry to the line where `Lines` says so."""
+    """Return indented JSON, in which `Lines` have one entry per line."""
     inner = indent + "  "
     if isinstance(value, Lines) and value.entries:
         opening, closing = "{}" if isinstance(value.entries, dict) else "[]"

@@ -8,7 +8,7 @@ import re
 from bpe.errors import TokenbinError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-LOCAL = (  # the end of messages about a location
+LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for URLs can be neither read nor written; copy or mount what"
     " is there and give its path"
 )
@@ -28,11 +28,7 @@ def is_url(location: str) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a location as text, unchanged.
-
-    Raises:
-        LocationError: It is a URL, which `pathlib` would turn into another name.
-    """
+    """Return a location as text, unchanged; raise LocationError for a URL."""
     path = os.fspath(location)
     if is_url(path):
         raise LocationError(f"{path}: {LOCAL}")

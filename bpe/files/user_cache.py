@@ -1,10 +1,10 @@
-"""The user's cache, for example of kernels: it saves time in later processes and can be lost.
+"""The user's cache, of kernels and parsed tokenizers; it only saves time.
 
-Each state of the sources that decide the content has a directory of its own, named by their digest.
-A file is renamed when it is complete, and begins with the digest of its name and content, because
-a power cut may leave it cut off or full of zeros. Damage is reported, and the file rebuilt. That is
-no defence against somebody who can write to the directory and so run code here: there is no
-fallback to a shared temporary directory. Without a writable directory nothing is kept, as reported.
+Its directories are named by a digest of the sources that determine the content. A file is renamed
+when complete, and begins with the digest of its name and content, as a power cut may truncate it or
+fill it with zeros. Damaged files are reported and rebuilt. Whoever can write to the directory can
+run code here, so there is no fallback to a shared temporary directory: if the directory is not
+writable, that is reported and nothing is cached.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from bpe.files.atomic_write import write_atomically
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _logger = logging.getLogger("bpe")
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_once(message: str, *details: object) -> None:
     """Warn once per process for each message: all files may be damaged."""
-    if message not in _said:
-        _said.add(message)
+    if message not in _warned:
+        _warned.add(message)
         _logger.warning(message, *details)
 
 
 def digest_of(about: str, paths: Iterable[Path]) -> str:
-    """Return the hexadecimal digest of a text, and of the names and content of existing files."""
+    """Return the hexadecimal digest of a text and of the names and contents of files that exist."""
     digest = hashlib.sha256(about.encode())
     for path in paths:
         if path.is_file():
@@ -51,11 +51,11 @@ class Cache:
     """A directory of files of one kind.
 
     Args:
-        name: Of the directory: the kind, and the digest of what decides its content.
-        otherwise: The effect of having no cache, as in "kernels are compiled again".
+        name: Name of the directory: the kind of files, and the digest of their sources.
+        otherwise: Effect of a missing cache, for warnings: "kernels are compiled again".
 
     Attributes:
-        directory: None if it cannot be written, which is reported.
+        directory: The directory; None if it is not writable, which is reported.
     """
 
     def __init__(self, name: str, otherwise: str) -> None:
@@ -80,7 +80,7 @@ class Cache:
             self.directory = None
 
     def read(self, name: str) -> memoryview | None:
-        """Return the content of a file; None if there is none, or it is damaged."""
+        """Return the content of a file; None if it is missing or damaged."""
         if self.directory is None:
             return None
         path = self.directory / name
@@ -99,12 +99,12 @@ class Cache:
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Keep data for other processes, all or nothing; a failure is reported."""
+        """Write a file atomically; failures are reported."""
         if self.directory is None:
             return
         path = self.directory / name
         try:
-            # All of the cache may have been removed meanwhile.
+            # The user may have removed the cache.
             self.directory.mkdir(parents=True, exist_ok=True)
             write_atomically(path, _digest(name, data) + data, durable=False)
         except OSError as error:
@@ -112,11 +112,11 @@ class Cache:
             warn_once(warning, path, error.strerror)
 
     def keep_newest(self, n: int) -> None:
-        """Remove all files but the `n` written last; a failure is reported."""
+        """Remove all but the newest `n` files; failures are reported."""
         if self.directory is None:
             return
         try:
-            # Another process may remove the same ones.
+            # Another process may remove the same files.
             ages = {}
             for path in self.directory.glob("[!.]*"):
                 with suppress(FileNotFoundError):

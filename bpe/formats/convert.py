@@ -32,7 +32,7 @@ END_OF_TEXT: Final = "<|endoftext|>"
 def check_parts(
     vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
 ) -> TokenizerParts:
-    """Return parts whose tokens and settings fit together; raise an error otherwise."""
+    """Return parts after checking that tokens and settings are consistent."""
     if eos_token is not None and eos_token not in vocabulary.special_tokens:
         raise VocabularyError(
             f"eos_token {eos_token!r} is not a special token of this tokenizer: "
@@ -94,7 +94,7 @@ def from_tiktoken(
                 "pass pattern=, for example pattern='gpt2'"
             )
     else:
-        # tiktoken's own README takes these attributes to extend an encoding.
+        # The README of tiktoken uses these attributes to extend an encoding.
         ranks = source._mergeable_ranks
         pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
         special_tokens = source._special_tokens if special_tokens is None else special_tokens
@@ -112,8 +112,8 @@ def from_huggingface(source: Any) -> TokenizerParts:
     """Convert a tokenizer of `tokenizers` or `transformers`, see `Tokenizer.from_huggingface`."""
     name = Path(type(source).__name__)
     if hasattr(source, "save_pretrained"):
-        # It holds more than its backend: all special tokens, a chat template.
-        import tempfile  # takes milliseconds, and few tokenizers are converted
+        # Saved, as its backend lacks some special tokens and the chat template.
+        import tempfile  # slow to import, and seldom needed
 
         with tempfile.TemporaryDirectory() as directory:
             source.save_pretrained(directory)
@@ -124,7 +124,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
                     " no tokenizer.json; load it with use_fast=True"
                 )
             document, config = read_json(path), read_json(config_path(path))
-        # The last call set these; they are no settings of the tokenizer.
+        # Set by the last call of the tokenizer, not settings.
         document |= {"padding": None, "truncation": None}
         parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
         return hf_read.with_config(parts, config, name, name)
@@ -141,7 +141,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
 def _special_ids(
     special_tokens: Mapping[str, int] | Iterable[str], first: int, known: Mapping[bytes, int]
 ) -> dict[str, int]:
-    """Return text -> id: the ids given, else those that are known, else new ones from `first`."""
+    """Return text -> id: given ids, else known ones, else new ones from `first` on."""
     if isinstance(special_tokens, Mapping):
         return dict(special_tokens)
     if isinstance(special_tokens, str):

@@ -1,7 +1,6 @@
 """Read tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
 
-A file is refused unless text is encoded exactly as Hugging Face's engine does with it: errors name
-the file, the setting, what was expected and what to do. No setting is ignored.
+No setting is ignored: a file is refused unless ids are exactly those of Hugging Face's engine.
 """
 
 from __future__ import annotations
@@ -44,23 +43,19 @@ from bpe.vocabulary import AddedToken, Vocabulary
 
 _TOP_LEVEL_KEYS = ("version", "truncation", "padding", "added_tokens", *STEPS, "model")
 
-# Settings of `model` -> what is implemented, the default first. unk_token and fuse_unk have no
-# effect where every byte has a token.
+# Settings of `model` -> implemented values, the default first. As every byte has a token, unk_token
+# and fuse_unk have no effect.
 _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
-    "dropout": (None, 0),
-    "continuing_subword_prefix": (None, ""),
-    "end_of_word_suffix": (None, ""),
-    "byte_fallback": (False,),
-    "ignore_merges": (False, True),
-    "unicode_version": (None, UNICODE_VERSION),
-    "tie_break": (None, *TIE_BREAKS),
+    "dropout": (None, 0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
+    "byte_fallback": (False,), "ignore_merges": (False, True),
+    "unicode_version": (None, UNICODE_VERSION), "tie_break": (None, *TIE_BREAKS),
     "ranked_by": (None, "merges", "bytes"),
 }
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The text of a tokenizer.json, and that of the configuration in its directory, if any."""
+    """Text of a tokenizer.json, and of the configuration in its directory, if any."""
 
     path: Path
     text: str
@@ -68,21 +63,17 @@ class TokenizerFiles:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TokenizerFiles:
-        """Read both.
-
-        Raises:
-            TokenizerFileError: One cannot be read, is empty, or is not UTF-8.
-        """
+        """Read the files; raise TokenizerFileError if one is unreadable, empty, or not UTF-8."""
         path = Path(path)
         text, beside = read_text(path), config_path(path)
         return cls(path, text, read_text(beside) if beside.exists() else None)
 
     def parts(self) -> TokenizerParts:
-        """Parse both.
+        """Parse the files.
 
         Raises:
-            TokenizerFileError: One is damaged, is not of a byte-level BPE, has a setting that is
-                not implemented, or contradicts the other.
+            TokenizerFileError: A file is damaged, is not of a byte-level BPE, has a setting that is
+                not implemented, or contradicts the other file.
         """
         parts = parse_tokenizer_json(self.text, self.path)
         if self.config is None:
@@ -108,7 +99,7 @@ def with_config(
             f"expected one of its special tokens {listed(parts.vocabulary.special_tokens)}; "
             "correct eos_token, or remove this file if it belongs to another tokenizer"
         )
-    # transformers would change the tokenizer by what follows.
+    # transformers changes the tokenizer by these settings.
     expect(beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space)
     added = {str(token.id): token for token in parts.vocabulary.added_tokens}
     decoder = config.get("added_tokens_decoder") or {}
@@ -123,7 +114,7 @@ def with_config(
             raise UnsupportedTokenizerError(
                 f"{beside}: added_tokens_decoder has {dumps(said)} for the id {number}, and {path}"
                 f" has {dumps(expected) if expected else 'no added token'}: expected the"
-                " same in both; save the tokenizer anew with transformers, or remove the entry"
+                " same in both; save the tokenizer again with transformers, or remove the entry"
             )
     parts = replace(parts, eos_token=eos_token)
     kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
@@ -131,7 +122,7 @@ def with_config(
 
 
 def token_text(config: Mapping[str, Any], role: str) -> Any:
-    """Return what a configuration has as the text of a token: itself, or in an object."""
+    """Return the text of a token in a configuration, which may be in an object."""
     token = config.get(role)
     return token.get("content") if isinstance(token, dict) else token
 
@@ -145,7 +136,7 @@ def special_token(
 
 
 def _named_pattern(path: Path, named: Any, pattern: str) -> str:
-    """Return the pattern that `model.pattern` names, which is that of the pre-tokenizer."""
+    """Return `model.pattern` if given, after comparing it with the pre-tokenizer."""
     if named is None:
         return pattern
     try:
@@ -158,11 +149,7 @@ def _named_pattern(path: Path, named: Any, pattern: str) -> str:
 
 
 def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerParts:
-    """Parse the text of a tokenizer.json; `path` is its name in errors.
-
-    Raises:
-        TokenizerFileError: As in `TokenizerFiles.parts`.
-    """
+    """Parse a tokenizer.json as `TokenizerFiles.parts`; `path` is its name in errors."""
     path = Path(path)
     top = parse_json(text, path)
     if "model" not in top:
@@ -197,7 +184,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     _check_normalized(path, added_tokens, normal_forms)
     byte_level = all_from_byte_level(ids)
     merges = _merges(path, model["merges"], byte_level)
-    # Added tokens that are ordinary ones as well: merges reach them, or a whole pre-token does.
+    # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
     spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
     possible = {token for token in spelled.values() if token is not None}
     both = {token for token in possible if len(token) == 1} | hf_write.in_merges(possible, merges)
@@ -233,7 +220,7 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
 def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
     """Return the steps of a section of tokenizer.json, with sequences flattened.
 
-    `section` is a key of `STEPS`; `name` is the place of `value` inside a sequence.
+    `section` is a key of `STEPS`; `name` is the path of `value` in the file.
     """
     if value is None and not name:
         return []
@@ -252,7 +239,7 @@ def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict
 
 
 def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
-    """Return the split pattern, and whether a space is put in front."""
+    """Return the split pattern and add_prefix_space."""
     steps = _steps(path, "pre_tokenizer", pre_tokenizer)
     kinds = [step["type"] for step in steps]
     if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
@@ -271,7 +258,7 @@ def _pattern_of(path: Path, pre_tokenizer: object) -> tuple[str, bool]:
     if use_regex:
         splits.append("gpt2")
     elif not steps:
-        # Without a split all of the text is one pre-token.
+        # Without a split, the text is one pre-token.
         splits.append({"type": "Split", "pattern": {"Regex": r"[\s\S]+"}, "behavior": "Isolated"})
     try:
         return from_huggingface(splits), bool(prefix)
@@ -293,7 +280,7 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
             flag: expect(path, f"{name}.{flag} (of {text!r})", added.get(flag, False), False, True)
             for flag in FLAGS
         }
-        # Hugging Face numbers the tokens that the model lacks, and only those, from its size on.
+        # Hugging Face assigns ids to tokens that are not in the model, from its size on.
         expected_id = ids.get(text, next_id)
         if added.get("id") != expected_id or isinstance(added["id"], bool):
             found = f"{name} {text!r} has the id {added.get('id')!r}"
@@ -306,7 +293,7 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
         alike = [token for token in added_tokens.values() if token.normalized == late]
         stripping = next((token for token in alike if token.rstrip), None)
         beginning = next((token for token in alike if _begins_with_white_space(token)), None)
-        # Hugging Face's engine encodes such white space twice, or panics.
+        # Hugging Face's engine encodes that white space twice, or panics.
         if stripping and beginning:
             unsupported(
                 path,
@@ -340,10 +327,10 @@ def _begins_with_white_space(token: AddedToken) -> bool:
 def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
     if not isinstance(value, list):
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
-    # Before tokenizers 0.20 a merge was one text with a space in it.
+    # Before tokenizers 0.20 a merge was one text, with a space.
     types = set(map(type, value))
     pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in types else value
-    # One loop without a condition, if every merge is valid.
+    # Fast path if every merge is valid.
     if types <= {list, str} and "" not in spelled:
         with suppress(KeyError, TypeError, ValueError):
             return [(spelled[left], spelled[right]) for left, right in pairs]

@@ -1,12 +1,12 @@
 """Write tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
 
-They load in `tokenizers` 0.23 and `transformers` 5 with the same ids. The same tokenizer gives the
-same bytes. Each file is replaced atomically.
+They load in `tokenizers` 0.23 and `transformers` 5 with the same ids. Bytes are reproducible, and
+each file is replaced atomically.
 
 Special tokens are in `model.vocab` and in `added_tokens`, in the order of their ids, because
-Hugging Face renumbers them where ids leave a gap. Our own additions (`unicode_version`, `pattern`,
-`tie_break`, `ranked_by`) are in `model`, the only object whose reader accepts unknown keys.
-`eos_token` is in the second file, where `transformers` looks for it.
+Hugging Face renumbers them if there are gaps. Additional keys (`unicode_version`, `pattern`,
+`tie_break`, `ranked_by`) are in `model`, the only object in which unknown keys are accepted.
+`eos_token` is in the second file, as in `transformers`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class TokenizerParts:
 
     Attributes:
         vocabulary: Tokens, merges and special tokens.
-        pattern: The name of the split pattern.
-        tie_break: How training decided ties, None if not known.
-        eos_token: The special token that ends a document, None if not known.
-        normal_forms: The Unicode normal forms that text is brought into first, one after the other.
-        add_prefix_space: A space is put in front of text that begins with none.
+        pattern: Split pattern.
+        tie_break: Ties in training, None if not known.
+        eos_token: Special token that ends a document, None if not known.
+        normal_forms: Unicode normal forms applied to text, in order.
+        add_prefix_space: Whether a space is put in front of text that begins with none.
         outside: Added tokens that are not in `model.vocab`.
-        settings: The other settings of a tokenizer.json that was read, as JSON; "" for our own.
-        config: A tokenizer_config.json that was read, as JSON; "" for our own.
+        settings: Other settings of a tokenizer.json that was read, as JSON; "" for the default.
+        config: A tokenizer_config.json that was read, as JSON; "" for the default.
     """
 
     vocabulary: Vocabulary
@@ -59,10 +59,10 @@ class TokenizerParts:
 
 
 def tokenizer_json(parts: TokenizerParts) -> str:
-    """Return the text of tokenizer.json: one line for each token and each merge.
+    """Return the text of tokenizer.json, one line per token and merge.
 
     Raises:
-        VocabularyError: The vocabulary has tiktoken's ranks, and no list of merges says the same.
+        VocabularyError: No list of merges is equivalent to tiktoken's ranks.
     """
     vocabulary = parts.vocabulary
     vocabulary.check_expressible_as_merges()
@@ -78,7 +78,7 @@ def tokenizer_json(parts: TokenizerParts) -> str:
                 f" {token!r} in tokenizer.json, where both would be one:"
                 " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
             )
-    # Added tokens that are ordinary as well, though no merge makes them; see `hf_read`.
+    # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
     ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
     both = not vocabulary.has_tiktoken_ranks and any(
         len(token) > 1 for token in ordinary - in_merges(ordinary, vocabulary.merges)
@@ -109,15 +109,15 @@ def tokenizer_json(parts: TokenizerParts) -> str:
 
 
 def in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
-    """Return the tokens that a merge joins or makes."""
+    """Return the tokens that are a part or the result of a merge."""
     if not tokens:
         return set()
     parts = chain.from_iterable(merges)
     return tokens.intersection(chain(parts, starmap(operator.add, merges)))
 
 
-# Sections of steps -> the key of the steps of a sequence, the kinds that are implemented. What a
-# post_processor adds around a text is not added here, and offsets do not matter.
+# Section -> key of the steps of a sequence, implemented kinds. A post_processor has no effect, as
+# special tokens around a text are not added and offsets are not used.
 STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "normalizer": ("normalizers", NORMAL_FORMS),
     "pre_tokenizer": ("pretokenizers", ("Split", "Digits", "ByteLevel")),
@@ -143,16 +143,10 @@ def added_token_json(token: AddedToken) -> dict[str, object]:
 
 
 def default_settings(parts: TokenizerParts) -> dict[str, Any]:
-    """Return what tokenizer.json says besides vocabulary and merges, if no file was read.
-
-    Raises:
-        PatternError: Hugging Face has no steps that split alike.
-    """
+    """Return default settings; raise PatternError if Hugging Face has no equivalent steps."""
     steps = to_huggingface(parts.pattern)
     byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": parts.add_prefix_space,
-        "trim_offsets": False,
+        "type": "ByteLevel", "add_prefix_space": parts.add_prefix_space, "trim_offsets": False,
         "use_regex": steps is None,
     }
     return {
@@ -172,7 +166,7 @@ def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 def default_config(parts: TokenizerParts) -> dict[str, object]:
-    """Return what tokenizer_config.json says, where `transformers` looks for special tokens."""
+    """Return the default tokenizer_config.json."""
     eos_token = parts.eos_token
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -187,12 +181,12 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
     """Write tokenizer.json and, in its directory, its configuration; each atomically.
 
     Raises:
-        VocabularyError: The vocabulary cannot be written in this format.
-        OSError: A file cannot be written; what was there before still is.
+        VocabularyError: The format cannot represent the vocabulary.
+        OSError: A file cannot be written; its old content is kept.
     """
     path = Path(path)
     text = tokenizer_json(parts)
     config = json.loads(parts.config) if parts.config else default_config(parts)
-    # The tokenizer comes last: whoever waits for it finds its configuration.
+    # The tokenizer last: a process that waits for it finds its configuration.
     write_atomically(config_path(path), f"{layout(config)}\n".encode())
     write_atomically(path, text.encode())

@@ -1,4 +1,4 @@
-"""Find published tokenizers by name: among tiktoken's encodings, on Hugging Face's hub."""
+"""Load published tokenizers by name: encodings of tiktoken, repositories of Hugging Face's hub."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def tiktoken_encoding(name: str) -> tiktoken.Encoding:
-    """Return an encoding of tiktoken's, from its cache or the network.
-
-    Raises:
-        TokenizerFileError: There is none of this name, or it cannot be loaded.
-    """
+    """Load an encoding of tiktoken, from its cache or the network, or raise TokenizerFileError."""
     import tiktoken
 
     known = tiktoken.list_encoding_names()
@@ -38,10 +34,10 @@ def tiktoken_encoding(name: str) -> tiktoken.Encoding:
 def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     """Return the path of the tokenizer.json of a directory or of a name on Hugging Face's hub.
 
-    The configuration is fetched to the same directory.
+    The configuration is downloaded to the same directory.
 
     Raises:
-        TokenizerFileError: There is none, or it cannot be fetched.
+        TokenizerFileError: The file does not exist, or cannot be downloaded.
     """
     path = Path(name)
     if path.is_dir():
@@ -64,13 +60,13 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     found: dict[str, object] = {}
     for file in ("tokenizer.json", "tokenizer_config.json"):
         try:
-            # A path, None if the cache knows nothing, else a mark that the hub has no such file.
+            # A path, None if not cached, or a marker that the hub has no such file.
             found[file] = huggingface_hub.try_to_load_from_cache(str(name), file)
             if found[file] is None:
                 found[file] = huggingface_hub.hf_hub_download(str(name), file)
         except Exception as error:
-            # Whatever the network, the hub or its library raises. A repository may have no
-            # configuration, but the hub must say so: a configuration names the special tokens.
+            # Any error of the network, the hub or its library. A configuration, which names special
+            # tokens, may be missing only if the hub says so.
             if (
                 file == "tokenizer_config.json"
                 and isinstance(error, errors.EntryNotFoundError)

@@ -1,4 +1,4 @@
-"""Vocabularies without settings: vocab.json with merges.txt, and tiktoken's ranks."""
+"""Read and write vocab.json with merges.txt, and tiktoken's files of ranks."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from bpe.vocabulary import AddedToken, Vocabulary
 def load_gpt2_files(
     vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
 ) -> tuple[dict[int, bytes], list[Pair], dict[str, int]]:
-    """Read vocab.json and merges.txt as GPT-2 published them.
+    """Read vocab.json and merges.txt, GPT-2's format.
 
     Returns:
-        Id -> bytes of every entry that is spelled in the byte-level alphabet, the merges, and
-        text -> id of the other entries.
+        Id -> bytes of entries in the byte-level alphabet, the merges, text -> id of other entries.
 
     Raises:
-        TokenizerFileError: A file cannot be read, is damaged, or is not what its name says.
+        TokenizerFileError: A file is unreadable, damaged, or of another format.
     """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     ids = ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
     spelled = all_from_byte_level(ids)
     tokens = tokens_by_id(vocab_path, ids, spelled, "it")
     others = {key: token_id for key, token_id in ids.items() if key not in spelled}
-    # Not splitlines() nor strip(): only a newline ends a line, and only a space separates a merge.
+    # Not splitlines() or strip(): lines end with a newline only, and a space separates a merge.
     lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
     first = lines[0].split(" ") if lines else [""]
-    # "#version" begins a header, unless the line is a merge of two tokens of the vocabulary.
+    # "#version" is a header, unless the line is a merge of two tokens of the vocabulary.
     is_header = first[0].startswith("#version") and not (len(first) == 2 and ids.keys() >= {*first})
     merges: list[Pair] = []
     for number, line in enumerate(lines, start=1):
@@ -53,10 +52,10 @@ def load_gpt2_files(
 
 
 def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
-    """Read a .tiktoken file: one token to the line, its bytes in base64, a space, its rank.
+    """Read a .tiktoken file: per line, the bytes of a token in base64, a space, its rank.
 
     Raises:
-        TokenizerFileError: The file cannot be read, or a line is something else.
+        TokenizerFileError: The file is unreadable, or a line is invalid.
     """
     path = Path(path)
     ranks: dict[bytes, int] = {}
@@ -83,11 +82,7 @@ def tiktoken_ranks(ranks: Mapping[bytes, int]) -> str:
 
 
 def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
-    """Return the text of vocab.json and of merges.txt.
-
-    Raises:
-        VocabularyError: The vocabulary has something that these files cannot say.
-    """
+    """Return vocab.json and merges.txt; raise VocabularyError if they cannot represent it."""
     vocabulary.check_expressible_as_merges()
     if vocabulary.ignore_merges and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
         raise VocabularyError(
@@ -116,7 +111,7 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
 
 
 def ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return a vocabulary after checking that its ids are numbers; `name` is for errors."""
+    """Return a vocabulary after checking that its ids are numbers; errors name it `name`."""
     if not set(map(type, vocab.values())) <= {int}:
         key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
         refuse(path, f"in {name}, {key!r} has the id {dumps(found)}", "expected a number")

@@ -37,9 +37,9 @@ def _cache() -> Cache:
 
 
 def is_kept(files: TokenizerFiles, parts: TokenizerParts) -> bool:
-    """Return True if files are worth a cache entry: long, and with a pattern that has a scanner.
+    """Return True if files are cached: if they are large and the pattern has a scanner.
 
-    The installed `regex` may refuse another pattern, so it is checked at each reading.
+    Another pattern is checked at each reading, as the installed `regex` may refuse it.
     """
     return len(files.text) >= _AT_LEAST and parts.pattern in PATTERNS
 
@@ -53,7 +53,7 @@ def _name(files: TokenizerFiles) -> str:
 
 
 def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
-    """Return what `keep` was given for these files, or None."""
+    """Return the entry of files, None if there is none."""
     import numpy as np
 
     content = _cache().read(_name(files)) if len(files.text) >= _AT_LEAST else None
@@ -72,7 +72,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
     ids = next_array(head["tokens"], np.int32)
     offsets = next_array(head["tokens"] + 1, np.int64)
     columns = [next_array(head["pairs"], np.int32) for _ in PairTable._fields]
-    vocabulary = Vocabulary.restored(
+    vocabulary = Vocabulary.restore(
         FlatTokens(ids, offsets, next_array(int(offsets[-1]), np.uint8)),
         PairTable(*columns) if head["merges"] else None,
         [AddedToken(**token) for token in head["added"]], ignore_merges=head["ignore_merges"],
@@ -85,7 +85,7 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
 
 
 def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None:
-    """Cache what was parsed from files, and its fingerprint."""
+    """Cache the parts and the fingerprint of files."""
     vocabulary = parts.vocabulary
     tokens, pairs = vocabulary.flat, vocabulary.pairs
     head = {

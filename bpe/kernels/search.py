@@ -1,4 +1,4 @@
-"""Where a byte string occurs: a separator of documents, the text of a special token."""
+"""Search a byte string: a separator of documents, the text of a special token."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from bpe.kernels.runtime.machine import range_mask, trailing_zeros
 
 @kernel
 def find_all(buffer, needle, position, found):
-    """Fill `found` with places where `needle` occurs at or after `position`, as `bytes.split` cuts.
-
-    They are the leftmost ones, not overlapping. No byte outside the buffer is read.
+    """Find occurrences of `needle` from `position` on that do not overlap, as `bytes.split`.
 
     Args:
         buffer: uint8[n_bytes].
         needle: uint8[m], m >= 1.
-        position: where to begin.
-        found: int64[capacity], modified in place.
+        position: Start of the search.
+        found: int64[capacity], filled with positions.
 
     Returns:
-        (number of places found, where to go on): the second is n_bytes once there are no more.
+        (number of occurrences, position to continue from, n_bytes after the last).
 
-    Example: "aaaa" and needle "aa" from 0 on -> places 0 and 2, (2, 4).
+    Example: "aaaa" and needle "aa" from 0 on -> found 0 2, (2, 4).
     """
     n, m, one = buffer.size, needle.size, np.uint64(1)
     n_found, at = 0, position
     first, last = needle[0], needle[m - 1]
     while at + m <= n:
-        # Candidates, 64 places at once: the first and the last byte of the needle match.
+        # Candidates, 64 at once: the first and the last byte of the needle match.
         if at + m - 1 + 64 <= n:
             candidates = range_mask(buffer, at, first, first)
             if candidates:
@@ -51,7 +49,7 @@ def find_all(buffer, needle, position, found):
                 found[n_found] = place
                 n_found += 1
                 next_at = max(next_at, place + m)
-                # Places inside this occurrence are taken; look again from its end.
+                # Occurrences must not overlap: continue from the end of this one.
                 if place + m < at + width or n_found == found.size:
                     next_at = place + m
                 break

@@ -1,9 +1,8 @@
-"""Whether bytes are well-formed UTF-8, 64 of them at a time.
+"""Validate UTF-8, 64 bytes at a time.
 
-The bytes of a block become bit sets: where characters of two, three and four bytes begin, and which
-bytes go on with one. Each of these has to stand where a character that has begun wants it, and
-nowhere else. What else is forbidden (RFC 3629: overlong forms, surrogates, code points above
-U+10FFFF) shows in a first byte, or in the one behind it.
+Bit sets of a block are the first bytes of characters of two, three and four bytes, and continuation
+bytes, which must be exactly where first bytes need them. Other errors (RFC 3629: overlong forms,
+surrogates, code points above U+10FFFF) are seen in the first two bytes of a character.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import always_inline, range_mask
 
 STATE_WORDS = 7
-# What must be known of the block before: where characters of several bytes begin; of three or four;
-# of four; and where there are first bytes that not every second byte may follow.
+# Sets of the last block: first bytes of characters of two or more bytes; of three or more; of four;
+# and first bytes with constraints on the second byte.
 _SEVERAL, _LONG, _LONGEST, _E0, _ED, _F0, _F4 = range(STATE_WORDS)
 
 
 @kernel
 def _behind(state, name, members, n):
-    """Return the places `n` behind a member of a set, 1 to 3; keep the set for the next block."""
+    """Return the positions n after members, 1 to 3: 0b1, n = 2 -> 0b100; keep the set."""
     before = state[name]
     state[name] = members
     return (members << np.uint64(n)) | (before >> np.uint64(64 - n))
@@ -29,7 +28,7 @@ def _behind(state, name, members, n):
 
 @kernel
 def _wrong(source, base, state):
-    """Return the places in the block `source[base : base + 64]` that are not as they have to be."""
+    """Return the invalid positions in `source[base : base + 64]`: 80 41 41 ... -> 0b1."""
     always_inline()
     zero = np.uint64(0)
     several = range_mask(source, base, 0xC0, 0xFF)
@@ -54,18 +53,18 @@ def _wrong(source, base, state):
 
 @kernel
 def is_utf8(source, tail, state):
-    """Return True if `source` and `tail` together are well-formed, as `bytes.decode` has it.
+    """Return True if `source` and `tail` together are valid UTF-8, as for `bytes.decode`.
 
     Args:
-        source: uint8[n], of which whole blocks are looked at.
-        tail: uint8[64], the last n % 64 bytes, then zeros: one at least.
-        state: uint64[STATE_WORDS], zeros; replaced.
+        source: uint8[n]; whole blocks are read.
+        tail: uint8[64], the last n % 64 bytes, then zeros.
+        state: uint64[STATE_WORDS], zeros; modified.
 
     Example: bytes C3 A9 in the tail -> True; C3 alone -> False.
     """
     goes_on = False
     for base in range(0, source.size - 63, 64):
-        # Of a block that leaves nothing open the next one need not know anything.
+        # ASCII blocks are skipped, unless a character continues in them.
         if goes_on or range_mask(source, base, 0x80, 0xFF) != np.uint64(0):
             if _wrong(source, base, state) != np.uint64(0):
                 return False

@@ -113,11 +113,7 @@ def pattern_name(pattern: str) -> str:
 
 
 def steps(pattern: str) -> list[Step]:
-    """Return the steps of a pattern; each splits the pieces of the one before.
-
-    Raises:
-        PatternError: As `pattern_name`.
-    """
+    """Return the steps of a pattern, or raise PatternError; each splits the pieces of the last."""
     pattern = pattern_name(pattern)
     if pattern in PATTERNS:
         return [pattern]
@@ -205,11 +201,7 @@ def to_huggingface(pattern: str) -> list[dict[str, Any]] | None:
 
 
 def to_tiktoken(pattern: str) -> str:
-    """Return the equivalent regex for tiktoken.
-
-    Raises:
-        PatternError: None is known.
-    """
+    """Return the equivalent regex for tiktoken; raise PatternError if none is known."""
     pattern = pattern_name(pattern)
     if pattern in _TIKTOKEN:
         return _TIKTOKEN[pattern]

@@ -29,10 +29,8 @@ from bpe.unicode_classes import members_of, runs_of
 DIALECTS: Final = ("huggingface", "tiktoken")
 # Behavior -> kinds of neighbours that are joined, as (is a match, is a match).
 BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
-    "Isolated": (),
-    "Contiguous": ((False, False), (True, True)),
-    "MergedWithPrevious": ((False, True),),
-    "MergedWithNext": ((True, False),),
+    "Isolated": (), "Contiguous": ((False, False), (True, True)),
+    "MergedWithPrevious": ((False, True),), "MergedWithNext": ((True, False),),
 }
 _PATIENCE = 10.0  # timeout of a match in seconds; usual matches take a second per 100 MB
 _BYTES_AT_A_TIME = 1 << 22  # documents are translated together up to this size

@@ -1,8 +1,7 @@
 """Count pre-tokens for training.
 
-Every pre-token of every document is counted once, in 64 bits; the result does not depend on batches
-or threads. Memory is proportional to the bytes of the *unique* pre-tokens. Text that spells a
-special token is cut out first: it is never learnt from, and nothing is merged across it.
+Counts do not depend on batches or threads. Memory is proportional to the bytes of the *unique*
+pre-tokens. Special tokens are cut out of text: they are not learnt from or merged across.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from bpe.special_tokens import SpecialTokenMatcher
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
-_GROUPS_PER_CALL = 1024  # then the kernel returns, so that Ctrl-C is seen
+_GROUPS_PER_CALL = 1024  # per kernel call, so that Ctrl-C is handled
 
 
 class PretokenCounts:
-    """Unique pre-tokens and how often each occurs. Belongs to one thread at a time.
+    """Unique pre-tokens and their counts. Used by one thread at a time.
 
     Args:
-        pattern: name of the split pattern, an attribute.
-        special_tokens: text to cut out of documents, an attribute.
+        pattern: Split pattern; an attribute, too.
+        special_tokens: Texts to cut out of documents; an attribute, too.
 
     Attributes:
-        total: number of pre-tokens counted.
+        total: Number of pre-tokens counted.
 
     >>> counts = PretokenCounts()
     >>> text = np.frombuffer(b"low low lower", np.uint8)
@@ -61,25 +60,25 @@ class PretokenCounts:
 
     def __len__(self) -> int:
         """Number of unique pre-tokens."""
-        return int(_measured(self._table)[:, 0].sum())
+        return int(_measure(self._table)[:, 0].sum())
 
     def add(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """Count the pre-tokens of some documents.
+        """Count the pre-tokens of documents.
 
         Args:
-            buffer: uint8[n_bytes], well-formed UTF-8.
-            offsets: int64[n_documents + 1], ascending from 0 to n_bytes. The pieces of a document
-                cut at `Pretokenizer.safe_cut` may be documents here.
+            buffer: uint8[n_bytes], UTF-8.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes; documents may be parts cut
+                at `Pretokenizer.safe_cut`.
         """
         spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
         if len(spans):
-            # Each occurrence becomes a document of its own, whose counts are subtracted again: that
-            # is cheaper than a copy of the text without it.
+            # Each occurrence is counted as a document, then subtracted: cheaper than a copy of the
+            # text without special tokens.
             offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
         starts = self._pretokenizer.boundaries(buffer, offsets)
         self._count(buffer, starts, np.empty(0, np.int64))
         if len(spans):
-            # Texts of NumPy's `unique` would lose trailing zeros.
+            # Not np.unique, whose bytes lose trailing zeros.
             found = Counter(bytes(buffer[begin:end]) for begin, end in iter_ranges(spans.ravel()))
             for special, n in found.items():
                 text = np.frombuffer(special, np.uint8)
@@ -88,12 +87,8 @@ class PretokenCounts:
                 self._count(text, starts, np.full(n_pretokens, -n))
 
     def merge(self, other: PretokenCounts | FrozenCounts) -> None:
-        """Add the counts of another.
-
-        Raises:
-            ValueError: The pattern or the special tokens differ.
-        """
-        _check_alike(self, other)
+        """Add counts; raise ValueError if the pattern or the special tokens differ."""
+        _check_compatible(self, other)
         buffer, offsets, counts = other.arrays()
         starts = np.zeros(64 * (len(buffer) // 64 + 1), np.bool_)
         starts[offsets] = True
@@ -119,7 +114,7 @@ class PretokenCounts:
         table = self._table
         if status == kernels.GROW_ARENA:
             used = int(table.used[kernels.ARENA_USED])
-            # A group has at most as many bytes as the text it comes from.
+            # A group has at most as many bytes as the text.
             arena = zeros(max(2 * len(table.arena), used + n_bytes), np.uint8)
             arena[:used] = table.arena[:used]
             self._table = table._replace(arena=arena)
@@ -132,23 +127,21 @@ class PretokenCounts:
         self._table = table._replace(**grown)
 
     def arrays(self) -> Arrays:
-        """Return all pre-tokens, ordered by their first letters alone.
-
-        Pre-tokens that share merges lie close together, which makes merging 10 to 20 % faster.
+        """Return all pre-tokens, grouped by first letters, which makes merging 10 to 20 % faster.
 
         Returns:
             (bytes, offsets, counts): uint8[n_bytes], concatenated; int64[n + 1]; int64[n].
         """
-        return _exported([self._table], map)
+        return _export([self._table], map)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory that the tables take."""
+        """Size of the tables in bytes."""
         table = self._table
         return table.short_rows.nbytes + table.long_rows.nbytes + table.arena.nbytes
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """Return (pre-token, count) in the order of bytes."""
+        """Iterate over (pre-token, count), sorted by bytes."""
         buffer, offsets, counts = self.arrays()
         data = buffer.tobytes()
         words = [data[i:j] for i, j in pairwise(offsets.tolist())]
@@ -157,12 +150,12 @@ class PretokenCounts:
 
 @dataclass(frozen=True, eq=False)
 class FrozenCounts:
-    """Counts as arrays of `PretokenCounts.arrays`, or several such, concatenated; they pickle.
+    """Counts as arrays (see `PretokenCounts.arrays`): they pickle, and take half the memory.
 
-    They take half the memory. Training needs each pre-token to be there once.
+    Pre-tokens may repeat, except for training.
 
     Raises:
-        ValueError: The arrays contradict one another.
+        ValueError: The arrays are inconsistent.
     """
 
     pattern: str
@@ -184,7 +177,7 @@ class FrozenCounts:
         return int(self.counts.sum())
 
     def arrays(self) -> Arrays:
-        """As `PretokenCounts.arrays`; shared, not copied."""
+        """Return the arrays, see `PretokenCounts.arrays`; not copied."""
         return self.buffer, self.offsets, self.counts
 
 
@@ -195,7 +188,7 @@ def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:
         ValueError: The patterns or the special tokens differ.
     """
     for other in of_threads:
-        _check_alike(of_threads[0], other)
+        _check_compatible(of_threads[0], other)
         pattern, special_tokens = other.pattern, other.special_tokens
     tables = [counts._table for counts in of_threads]
     n = len(tables)
@@ -206,40 +199,40 @@ def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:
         kernels.merge_into(tables[giver], tables[taker], half)
 
     with ThreadPoolExecutor(n) as pool:
-        # Each table is merged into each one before it, and counts that are 0 by then are left out:
-        # in the end no two tables share a pre-token. In a turn each table is in one pair at most.
+        # Each table is merged into all before it, which sets common counts to 0 in it: then no two
+        # tables share a pre-token. In a turn each table is in one pair at most.
         for turn in range(n):
             pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
             list(pool.map(merge, product(pairs, range(2))))
-        arrays = _exported(tables, pool.map)
+        arrays = _export(tables, pool.map)
     tables.clear()  # frees memory
     return FrozenCounts(pattern, special_tokens, *arrays)
 
 
-def _check_alike(counts: PretokenCounts, other: PretokenCounts | FrozenCounts) -> None:
-    """Raise ValueError if two cannot be added up."""
+def _check_compatible(counts: PretokenCounts, other: PretokenCounts | FrozenCounts) -> None:
+    """Raise ValueError if counts cannot be added."""
     mine, its = ((each.pattern, set(each.special_tokens)) for each in (counts, other))
     if mine != its:
         raise ValueError(f"counts of {its} cannot be added to counts of {mine}; count both alike")
 
 
-def _measured(table: kernels.CountTable) -> NDArray[np.int64]:
-    """int64[FIRST_LETTERS, 2]: the number of pre-tokens in each bucket, and of their bytes."""
+def _measure(table: kernels.CountTable) -> NDArray[np.int64]:
+    """Return the pre-tokens in each bucket and their bytes, int64[FIRST_LETTERS, 2]."""
     sizes = np.zeros(2 * kernels.FIRST_LETTERS, np.int64)
     nothing = np.empty(0, np.int64)
     kernels.export(table, sizes, nothing.view(np.uint8), nothing, nothing)
     return sizes.reshape(-1, 2)
 
 
-def _exported(
+def _export(
     tables: Sequence[kernels.CountTable], for_each: Callable[..., Iterable[NDArray[np.int64]]]
 ) -> Arrays:
-    """Do `PretokenCounts.arrays` for tables without common pre-tokens; `for_each` is a `map`."""
-    sizes = list(for_each(_measured, tables))
+    """Return the arrays of tables without common pre-tokens; `for_each` is a `map`."""
+    sizes = list(for_each(_measure, tables))
     total = np.sum(sizes, axis=0)
     ends = total.cumsum(axis=0)
     n, n_bytes = ends[-1].tolist()
-    # Within a bucket, tables come in their order.
+    # Within a bucket, in the order of tables.
     firsts = np.cumsum([ends - total, *sizes[:-1]], axis=0)
     buffer = zeros(n_bytes, np.uint8)
     offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)

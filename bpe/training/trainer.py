@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.encoding.parallel_encoder import join_texts
 from bpe.errors import EncodingError, TrainingError
 from bpe.files.locations import local_path
 from bpe.huge_pages import zeros
@@ -23,7 +24,6 @@ from bpe.parallel import available_workers, run_in_order
 from bpe.pretokenize.patterns import pattern_name
 from bpe.pretokenize.pretokenizer import Pretokenizer, invalid_utf8, is_utf8
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
-from bpe.special_tokens import utf8
 from bpe.text_file import Cutter, TextFile
 from bpe.tokenizer import Tokenizer
 from bpe.training.counts import FrozenCounts, PretokenCounts, sum_counts
@@ -48,21 +48,20 @@ def train_from_counts(
     """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
 
     Args:
-        counts: of the corpus; not changed.
-        vocab_size: number of ids: 256 bytes, merges, special tokens.
-        special_tokens: get the last ids, in this order.
-        tie_break: among pairs of equal count: "greatest-bytes" or "huggingface".
-        min_frequency: pairs that occur less often are not merged.
-        max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads that lay out the pre-tokens; None: one per processor. The result does not
-            depend on it.
-        progress: called with (merges made, merges wanted) now and then.
+        counts: Counts of pre-tokens, not modified.
+        vocab_size: Number of ids: 256 bytes, merges, special tokens.
+        special_tokens: Have the last ids, in this order.
+        tie_break: Order of pairs of equal count, "greatest-bytes" or "huggingface".
+        min_frequency: Minimum count of a merged pair.
+        max_token_length: Maximum bytes of a token, None for no limit.
+        workers: Number of threads, one per processor if None; does not change the result.
+        progress: Called with (merges made, merges wanted) repeatedly.
 
     Returns:
-        The tokenizer. If training stopped early its vocabulary is smaller, which is logged.
+        The tokenizer; if training stopped early, which is logged, with a smaller vocabulary.
 
     Raises:
-        TrainingError: invalid arguments, no text, or too many unique pre-tokens.
+        TrainingError: Invalid arguments, no text, or too many unique pre-tokens.
     """
     special_tokens = list(special_tokens)
     _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
@@ -135,7 +134,7 @@ def _learn(
     text = zeros(n_positions, np.uint8)
     text[:256], text[256:] = np.arange(256), buffer
     offsets = offsets + 256
-    # A merge leaves at least one symbol less.
+    # Each merge removes at least one symbol.
     n_symbols = 256 + min(n_wanted, n_positions)
     symbol_bits = (n_symbols - 1).bit_length()
     frequent = np.flatnonzero(word_counts >= kernels.BEGINS >> symbol_bits)
@@ -148,7 +147,7 @@ def _learn(
         lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
         pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
-    pairs, state = _laid_out(words, symbol_bits, least, longest, workers)
+    pairs, state = _lay_out(words, symbol_bits, least, longest, workers)
     kernels.queue_pairs(words, symbols, pairs, state, 0)
     while True:
         status = kernels.merge_steps(
@@ -160,14 +159,14 @@ def _learn(
         if status == kernels.FINISHED:
             break
         if status == kernels.GROW_PAIRS:
-            pairs = _grown(pairs)
+            pairs = _grow(pairs)
     return symbols.merges[: 2 * n_merges].reshape(-1, 2)
 
 
-def _laid_out(
+def _lay_out(
     words: kernels.Words, symbol_bits: int, least: int, longest: int, workers: int
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
-    """Lay out all bytes in rows, and all pairs of bytes that may be merged, none of them queued."""
+    """Lay out all bytes in rows, and the pairs of bytes that may be merged, not yet queued."""
     n_positions = len(words.text)
     n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
     edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1, dtype=np.int64))
@@ -191,7 +190,7 @@ def _laid_out(
         pairs.first_place[:n] = next_places[0]
         most_places = 2 * int(n_places.max(initial=0)) + 1
         state = kernels.MergeState(
-            # One more: the row after the last pair is prefetched.
+            # One more, for the row after the last pair is prefetched.
             rows=zeros(2 * (n_positions + 1), np.int32),
             symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
             new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
@@ -208,12 +207,12 @@ def _laid_out(
 
 
 def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
-    """Return a count below which no pair is merged, because `n_wanted` others precede it; or 0.
+    """Return a lower bound of the counts of merged pairs.
 
-    While a pre-token of count n, of two to `longest` bytes, is in pieces, all its pairs may be
-    merged and have a count of at least n. A merge makes at most one pre-token whole. So if
-    `n_wanted` pre-tokens have a count of at least n, one is still in pieces before each of the
-    first `n_wanted` merges, and the merged pair, which has the highest count, has at least n.
+    While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
+    count of at least n. A merge completes at most one pre-token. So if `n_wanted` pre-tokens have
+    a count of at least n, one is incomplete before each of `n_wanted` merges, and the merged pair,
+    which has the highest count, has at least n.
     """
     lengths = np.diff(words.offsets)
     counts = np.minimum(words.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
@@ -225,13 +224,13 @@ def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
 def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
     """Return `kernels.Symbols.order`."""
     if by_bytes:
-        # Entries of merges are filled in by the kernel.
+        # The kernel fills in entries of merges.
         order = np.zeros(n_symbols, np.uint64)
         order[:256] = np.arange(256, dtype=np.uint64) << np.uint64(56)
         return order
     numbers = np.arange(n_symbols, dtype=np.uint64)
     numbers[:256] = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
-    # The least number precedes in Hugging Face's order, the greatest in the kernel's.
+    # Reversed, for the least number precedes in Hugging Face, the greatest in the kernel.
     return np.uint64(2**32) - numbers
 
 
@@ -243,7 +242,7 @@ def _pairs(capacity: int) -> kernels.Pairs:
     )
 
 
-def _grown(pairs: kernels.Pairs) -> kernels.Pairs:
+def _grow(pairs: kernels.Pairs) -> kernels.Pairs:
     larger = _pairs(2 * len(pairs.left))
     for name, before in pairs._asdict().items():
         getattr(larger, name)[: len(before)] = before
@@ -258,22 +257,22 @@ def train_bpe(
     """Train a tokenizer on files or on texts.
 
     Args:
-        input: one path (str or PathLike), or an iterable of PathLike: text files in UTF-8, in which
-            special tokens separate documents. Or an iterable of str: the documents themselves.
-        vocab_size: number of ids: 256 bytes, merges, special tokens.
-        special_tokens: get the last ids; their text is not learnt from.
-        pattern: the split pattern, by name or exact text.
-        tie_break: see `train_from_counts`.
-        min_frequency: pairs that occur less often are not merged.
-        max_token_length: in bytes, inclusive; None: no limit.
-        workers: threads; None: one per processor.
+        input: A path (str or PathLike) or an iterable of PathLike: text files in UTF-8, in which
+            special tokens separate documents. Or an iterable of str: documents.
+        vocab_size: Number of ids: 256 bytes, merges, special tokens.
+        special_tokens: Have the last ids; their text is not learnt from.
+        pattern: Split pattern, a name or a regex.
+        tie_break: See `train_from_counts`.
+        min_frequency: Minimum count of a merged pair.
+        max_token_length: Maximum bytes of a token, None for no limit.
+        workers: Number of threads, one per processor if None.
 
     Raises:
-        OSError: a file cannot be opened.
-        CorpusError: a file changed or became unreadable meanwhile, or is a pipe.
-        EncodingError: a file is not UTF-8, or a text holds lone surrogates.
-        TrainingError: see `train_from_counts`; or the texts look like names of files.
-        PatternError: the pattern is not known.
+        OSError: A file cannot be opened.
+        CorpusError: A file changed or became unreadable, or is a pipe.
+        EncodingError: A file is not UTF-8, or a text has lone surrogates.
+        TrainingError: As `train_from_counts`, or the texts are names of files.
+        PatternError: The pattern is unknown.
     """
     special_tokens = list(special_tokens)
     _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
@@ -318,7 +317,7 @@ def _parts(
         texts.append(item)
         size += len(item)
         if size >= _PART_BYTES:
-            yield partial(_joined, texts)
+            yield partial(join_texts, texts)
             texts, size = [], 0
     if n_texts and all_exist:
         raise TrainingError(
@@ -327,13 +326,7 @@ def _parts(
             " add one that names no file"
         )
     if texts:
-        yield partial(_joined, texts)
-
-
-def _joined(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    encoded = list(map(utf8, texts))
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+        yield partial(join_texts, texts)
 
 
 def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> Iterator[_Documents]:

@@ -170,11 +170,7 @@ def _directory(path: Path) -> str:
 
 
 def _write_as_a_build_does(place: Path) -> None:
-    """Lock, append, sync, rename and map files in a new directory, as a build does.
-
-    Raises:
-        OutputError: One of these fails.
-    """
+    """Lock, append, sync, rename and map files as a build, or raise OutputError."""
     content = bytes(range(256))
     with (
         writing(place), tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,

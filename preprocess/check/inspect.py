@@ -33,11 +33,7 @@ _OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look
 
 
 def load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
-    """Load the tokenizer of a token file: the one given, else tokenizer.json beside it.
-
-    Raises:
-        TokenizerFileError: It is missing or cannot be read.
-    """
+    """Load the given tokenizer, else tokenizer.json beside a token file; raise if missing."""
     from bpe import load_tokenizer
 
     beside = path.parent / TOKENIZER_FILE

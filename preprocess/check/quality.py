@@ -65,11 +65,7 @@ def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
 
 
 def count_ids(file: TokenFile) -> NDArray[np.int64]:
-    """Count the occurrences of each id: int64[vocab_size].
-
-    Raises:
-        TokenFileError: An id is not in the vocabulary.
-    """
+    """Count each id: int64[vocab_size]; raise TokenFileError for an unknown id."""
     counts = np.zeros(file.vocab_size, np.int64)
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         part = file.tokens[start : start + _TOKENS_AT_A_TIME]

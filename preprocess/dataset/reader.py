@@ -57,11 +57,7 @@ class TokenFile:
         return [(part[IDS.name], part[DOCUMENT_ENDS.name]) for part in self.parts]
 
     def column(self, name: str) -> Values | ShardView:
-        """Return all values of a column: mapped, except positions in shards, which are computed.
-
-        Raises:
-            TokenFileError: There is no such column.
-        """
+        """Return all values of a column, positions in shards computed, or raise TokenFileError."""
         found = {column.name: column for column in self.manifest.columns}
         if name not in found:
             raise TokenFileError(

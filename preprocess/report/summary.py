@@ -193,11 +193,7 @@ def out_of_time(progress: Progress, what_next: str) -> str:
 
 
 def check_has_text(sources: Sequence[Source], name: str) -> None:
-    """Check that sources are not all empty; `name` is their first output.
-
-    Raises:
-        CorpusError: They have zero bytes in all.
-    """
+    """Raise CorpusError if all sources are empty; `name` is their first output."""
     if not any(source.n_bytes for source in sources):
         raise CorpusError(
             f"{_names(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
@@ -208,11 +204,7 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
 def check_has_documents(
     name: str, sources: Sequence[Source], n_documents: int, n_everywhere: int, left_out: LeftOut
 ) -> None:
-    """Check that an output has documents; its sources have `n_everywhere` in all.
-
-    Raises:
-        CorpusError: It has none.
-    """
+    """Raise CorpusError if an output has no documents of the `n_everywhere` of its sources."""
     if n_documents:
         return
     if n_everywhere:

@@ -170,11 +170,7 @@ class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=T
 
 @dataclass
 class EncodePass:
-    """The pass that encodes the documents of sources into sinks.
-
-    Raises:
-        JournalError: The checkpoints of an earlier run are damaged.
-    """
+    """Pass that encodes sources into sinks; raises JournalError if checkpoints are damaged."""
 
     number: int  # index of the pass in its run
     sources: Sequence[Source]
@@ -254,9 +250,7 @@ class EncodePass:
                 unicode_version=tokenizer.unicode_version,
                 sources=[
                     {
-                        "name": source.name,
-                        "bytes": source.n_bytes,
-                        "digest": each.digest,
+                        "name": source.name, "bytes": source.n_bytes, "digest": each.digest,
                         "documents": each.outputs[number].documents,
                         "tokens": each.outputs[number].tokens,
                     }
@@ -356,11 +350,7 @@ class EncodePass:
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
     def _reread_digest(self) -> xxhash.xxh3_128:
-        """Read the part of the current source before the checkpoint again; return its digest.
-
-        Raises:
-            JournalError: The digest differs from the checkpoint's.
-        """
+        """Return the digest of the current source before the checkpoint; raise if it differs."""
         if self._at.after is None:
             return xxhash.xxh3_128()
         source = self.sources[self._at.source]

@@ -121,11 +121,7 @@ class Journal:
         self._began = self._committed = time.monotonic()
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the entries of one kind (a tagged struct) of earlier runs, in order.
-
-        Raises:
-            JournalError: An entry does not match the struct.
-        """
+        """Return entries of earlier runs by kind, a tagged struct, or raise JournalError."""
         tag = kind.__struct_config__.tag
         with journal_errors():
             found = [entry for entry in self.entries if entry["kind"] == tag]
@@ -144,22 +140,14 @@ class Journal:
         return now - self._committed >= pause
 
     def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Start to sync streams and then write an entry that describes them; do not wait.
-
-        Raises:
-            OutputError: The previous commit failed.
-        """
+        """Start to sync streams, then to write their entry; raise if the last commit failed."""
         self.wait()
         self._committed = time.monotonic()
         # Encoded here, for the caller changes the entry while the thread works.
         self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
 
     def wait(self) -> None:
-        """Wait until the last commit is durable.
-
-        Raises:
-            OutputError: The commit failed.
-        """
+        """Wait until the last commit is durable; raise OutputError if it failed."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             under_way.result()

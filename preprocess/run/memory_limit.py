@@ -43,11 +43,7 @@ def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:
 
 
 def check_merging(limit: int | None, n_bytes: int, n_words: int) -> None:
-    """Check that merging `n_words` unique pre-tokens of `n_bytes` in all fits the limit.
-
-    Raises:
-        MemoryLimitError: It does not fit.
-    """
+    """Raise MemoryLimitError if merging `n_words` pre-tokens of `n_bytes` exceeds the limit."""
     from bpe.training.trainer import memory_of_merging
 
     needed = _BASE + memory_of_merging(n_bytes, n_words)
@@ -60,11 +56,7 @@ def check_merging(limit: int | None, n_bytes: int, n_words: int) -> None:
 
 
 def fit_to_memory(settings: Settings) -> Settings:
-    """Return settings whose workers and unit size fit the memory limit.
-
-    Raises:
-        SettingsError: The limit is below the minimum of the run.
-    """
+    """Reduce workers and unit size to the memory limit; raise SettingsError if impossible."""
     limit: int | None = getattr(settings, "memory_limit", None)
     if limit is None:
         return settings

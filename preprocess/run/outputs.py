@@ -166,11 +166,7 @@ class Outputs:
         self._small += list_tokenizer_files(file_name)
 
     def load_trained(self, file_name: str, fingerprint: str) -> Tokenizer:
-        """Load the tokenizer that an earlier run trained, and register it for `commit`.
-
-        Raises:
-            JournalError: The sha256 of its file is not `fingerprint`.
-        """
+        """Load and register the tokenizer of an earlier run; raise JournalError if it differs."""
         from bpe import Tokenizer
 
         if _sha256(self.storage.get(file_name)) != fingerprint:
@@ -282,11 +278,7 @@ def list_tokenizer_files(file_name: str) -> list[str]:
 
 
 def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
-    """Check that no configuration without a tokenizer, perhaps of another program, is replaced.
-
-    Raises:
-        OutputError: There is one, and `overwrite` is False.
-    """
+    """Raise OutputError if `overwrite` is needed to replace a configuration without tokenizer."""
     configuration, _ = list_tokenizer_files(name)
     is_alone = files.size(configuration) is not None and files.size(name) is None
     if is_alone and not overwrite:

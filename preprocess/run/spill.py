@@ -34,11 +34,7 @@ class Run(Struct, frozen=True):
 
 
 def write_run(storage: Storage, file: str, of_workers: Sequence[PretokenCounts]) -> Run:
-    """Write the counts of all workers as one run.
-
-    Raises:
-        OutputError: Writing fails.
-    """
+    """Write the counts of all workers as one run."""
     by_worker = [_by_part(*counts.arrays()) for counts in of_workers]
     stream = storage.stream(file)
     parts = []

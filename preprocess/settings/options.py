@@ -213,11 +213,7 @@ class Option:
         return "none" if self.default in (None, (), "") else str(self.default)
 
     def read(self, value: Any) -> Any:
-        """Convert a given value to the stored one.
-
-        Raises:
-            ValueError: The value is invalid; the message describes expected values.
-        """
+        """Convert a given value to the stored one; raise ValueError with the valid values."""
         if value is None and self.default is None:
             return None
         try:

@@ -79,11 +79,7 @@ class Source(Protocol):
         """
 
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
-        """Yield the bytes of the source in pieces, up to a position (None: the end).
-
-        Raises:
-            CorpusError: The source changed.
-        """
+        """Yield the bytes of the source up to a position (None: the end); raise if it changed."""
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_128:

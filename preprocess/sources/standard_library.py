@@ -32,11 +32,7 @@ _LEFT_OUT |= {"site-packages", "dist-packages"}
 
 
 def documents_of_standard_library() -> Iterator[bytes]:
-    """Yield the documents, in order, as UTF-8.
-
-    Raises:
-        CorpusError: This Python has no sources of its standard library.
-    """
+    """Yield the documents, in order, as UTF-8; raise CorpusError if Python has no sources."""
     from pydoc_data.topics import topics
 
     for name in sorted(topics):

@@ -29,9 +29,5 @@ __all__ = [
 
 
 def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
-    """Open the storage of a run; `run` may be "" if only finished files are read.
-
-    Raises:
-        LocationError: The location is a URL.
-    """
+    """Open the storage of a run, "" to read finished files; raise LocationError for a URL."""
     return LocalStorage(local_path(location), run)

@@ -90,11 +90,7 @@ class Storage(Files, Protocol):
         """Return the names of runs with work files in this location, sorted."""
 
     def stream(self, name: str, n_bytes: int = 0) -> Stream:
-        """Open a stream, and truncate it to its first `n_bytes` bytes.
-
-        Raises:
-            DamagedStateError: The file is shorter than `n_bytes`.
-        """
+        """Open a stream truncated to `n_bytes`; raise DamagedStateError if it is shorter."""
 
     def put(self, name: str, data: bytes) -> None:
         """Write a whole file durably and atomically."""

@@ -75,7 +75,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert own.directory is not None
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     monkeypatch.setattr(tokenizer_cache, "_AT_LEAST", 0)
-    monkeypatch.setattr("bpe.files.user_cache._said", set())
+    monkeypatch.setattr("bpe.files.user_cache._warned", set())
     return own.directory
 
 
@@ -336,7 +336,7 @@ from pathlib import Path
 from bpe import Tokenizer; from bpe.formats import tokenizer_cache
 from bpe.vocabulary import Vocabulary
 if sys.argv[2:]:
-    Vocabulary.restored = lambda *arguments, **more: sys.exit("found")
+    Vocabulary.restore = lambda *arguments, **more: sys.exit("found")
 tokenizer_cache._AT_LEAST = 0
 print(Tokenizer.from_file(sys.argv[1]).vocab_size)
 """

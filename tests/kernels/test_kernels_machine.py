@@ -121,7 +121,7 @@ def test_eight_words_equal_their_plain_twins() -> None:
             vectors.from_byte(numbers),
             vectors.maximum(a, b),
             vectors.select_gt(a, b, a - b, b),
-            vectors.without(a, 0b10110010),
+            vectors.zero_lanes(a, 0b10110010),
         ]
         assert expected[6].tolist() == expected[7].tolist() == at_places
         assert expected[10].tolist() == padding
@@ -321,7 +321,7 @@ def _eight(words, others, source, places, numbers, i, halves):
     _put_eight(padding, halves, np.uint64(160))
     _put_eight(vectors.maximum(a, b), halves, np.uint64(176))
     _put_eight(vectors.select_gt(a, b, a - b, b), halves, np.uint64(192))
-    _put_eight(vectors.without(a, np.uint64(0b10110010)), halves, np.uint64(208))
+    _put_eight(vectors.zero_lanes(a, np.uint64(0b10110010)), halves, np.uint64(208))
     _put_eight(a, halves, np.uint64(224))
     return vectors.gt_mask(a, b)
 

@@ -74,8 +74,8 @@ def test_more_pairs_than_there_was_room_for(
     chosen = random.Random(3)
     texts = ["".join(chosen.choices("abc", k=60)) for _ in range(30)]
     grown = []
-    larger = train._grown
-    monkeypatch.setattr(train, "_grown", lambda pairs: grown.append(1) or larger(pairs))
+    larger = train._grow
+    monkeypatch.setattr(train, "_grow", lambda pairs: grown.append(1) or larger(pairs))
     counts = PretokenCounts()
     counts.add(*as_batch(texts))
     tokenizer = train_from_counts(counts, 256 + 200, tie_break=tie_break, min_frequency=1)

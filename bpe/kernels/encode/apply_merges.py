@@ -119,7 +119,7 @@ def merge_heap(tables, scratch, buffer, start, stop):
 
 @kernel
 def merge_blocks(tables, scratch, buffer, start, stop):
-    """Merge at most BLOCKED bytes as `merge_heap` does, by the smallest rank of every 16 places.
+    """Merge up to BLOCKED bytes as `merge_heap`, by the smallest rank of 16 places: abab -> ab ab.
 
     A merge, as of (a, b) in x a b y, changes three places, whose blocks are searched again.
     """
@@ -262,7 +262,7 @@ def merge_windows(tables, scratch, buffer, start, stop, ids, n_ids, window, over
 
 @kernel
 def _append(buckets, entries, n_entries, rank, at):
-    """Append a position to its rank's bucket; return the number of entries: 4 -> 5, NO_RANK 4."""
+    """Append a position to its rank's bucket; return the number of entries: 4 of them -> 5."""
     if rank == NO_RANK:
         return n_entries
     place = 2 * np.int64(rank)

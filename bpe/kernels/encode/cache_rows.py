@@ -72,7 +72,7 @@ def hash_word(mixed, word):
 
 @kernel
 def hash_bytes(data, start, stop):
-    """Return a hash of `data[start:stop]`, not empty; never _NONE: of b"abab", 0:2 as 2:4."""
+    """Return a hash of `data[start:stop]`, not empty; never _NONE: b"abab", 0, 2 -> as 2, 4."""
     length = stop - start
     mixed = np.uint64(length)
     if length >= 8:
@@ -110,7 +110,7 @@ def same_bytes(a, a_start, b, b_start, length):
 
 @kernel
 def is_full(cache):
-    """Return True if a table must be replaced: used 3 0 0, limits 2 9 9."""
+    """Return True if a table must be replaced: used 3 0 0, limits 2 9 9 -> True."""
     used, limits = cache.used, cache.limits
     return used[0] > limits[0] or used[1] > limits[1] or used[2] > limits[2]
 
@@ -127,7 +127,7 @@ def publish_counts(cache):
 
 @kernel
 def row_bucket(low, high, rows):
-    """Return where in `rows` the bucket of a key begins: of two buckets, 0 or 16.
+    """Return the start of a key's bucket in `rows`: the second of two buckets -> 16.
 
     It depends on the highest bits of the hash, so that rows keep their order in a larger table.
     """
@@ -203,7 +203,7 @@ def add_row(cache, found, low, high, first_ids, second_ids):
 
 @kernel
 def long_bucket(hashed, long_rows):
-    """Return where in `long_rows` the bucket of a hash begins, see `row_bucket`: of two, 0 or 8."""
+    """Return the start of a hash's bucket in `long_rows`: the second of two buckets -> 8."""
     unused = np.uint64(machine.leading_zeros(np.uint64(long_rows.size)) + 3)
     return ((hashed >> np.uint64(1)) >> unused) << np.uint64(3)
 

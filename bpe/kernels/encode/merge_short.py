@@ -179,7 +179,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
 
 @kernel
 def begins_beyond_ascii(buffer, start, stop):
-    """Return True if the first character, after a space if any, is not ASCII: " é", not " e"."""
+    """Return True if the first character, after a space if any, is not ASCII: " é" -> True."""
     machine.always_inline()
     at = np.uint64(start)
     if buffer[at] == 0x20 and start + 1 < stop:

@@ -89,7 +89,7 @@ def filter_bit(hashed, pair_filter):
 
 @kernel
 def may_be_merged(tables, left, right):
-    """Return 1 for a pair with a merge, 0 for nearly all others; prefetch its place in `pairs`."""
+    """Return 1 for a pair with a merge, 0 for most others ((a, b) -> 1); prefetch its place."""
     always_inline()
     hashed = hash_pair(pair_key(left, right))
     prefetch(tables.pairs, (hashed >> np.uint64(40)) & np.uint64(tables.pairs.size - 1))
@@ -188,7 +188,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
 
 @kernel
 def kind_before(byte):
-    """Return the kind of a byte before a character: a space 1, other ASCII 2, 0x80 and above 3."""
+    """Return the kind of a byte before a character: space -> 1, other ASCII -> 2, others -> 3."""
     always_inline()
     if byte >= 0x80:
         return np.uint32(3)
@@ -197,14 +197,14 @@ def kind_before(byte):
 
 @kernel
 def kind_behind(byte):
-    """Return the kind of a byte after a character, less N_BEFORE: ASCII 1, 0x80 and above 2."""
+    """Return the kind of a byte after a character, less N_BEFORE: ASCII -> 1, others -> 2."""
     always_inline()
     return np.uint32(1) + np.uint32(byte >= 0x80)
 
 
 @kernel
 def continues(byte):
-    """Return True for a continuation byte of UTF-8, 0x80 to 0xBF: A9, not C3."""
+    """Return True for a continuation byte of UTF-8, 0x80 to 0xBF: A9 -> True, C3 -> False."""
     always_inline()
     return byte & np.uint64(0xC0) == np.uint64(0x80)
 

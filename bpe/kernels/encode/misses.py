@@ -48,7 +48,7 @@ def thread_hashes(lows, highs):
 
 @kernel
 def keys_of_misses(group, positions, keys, source, source_start, first, stop, thread_cache):
-    """Compute keys of the misses `first` to `stop` (b"ab": 0x6261, 2 << 56); prefetch their rows.
+    """Compute keys of misses `first` to `stop` (b"ab" -> 0x6261, 2 << 56); prefetch their rows.
 
     `source[0]` is byte `source_start` of the text.
     """
@@ -105,7 +105,7 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
         others = simd.ne_mask(lows, simd.load_eight(keys, row))
         others |= simd.ne_mask(highs, simd.load_eight(keys, layout.HIGH + row))
         simd.store_eight(first_ids, found, row)
-        simd.store_eight(simd.without(last_ids, others), found, layout.HIGH + row)
+        simd.store_eight(simd.zero_lanes(last_ids, others), found, layout.HIGH + row)
         simd.compress_store(others, row, unseen, n)
         n += np.uint64(machine.popcount(others))
         number += 8

@@ -78,14 +78,8 @@ class _Callee:
             cpu_target.options.parse_as_flags(flags, _OPTIONS)
             flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
             result = compile_extra(
-                cpu_target.typing_context,
-                context,
-                self._kernel.py_func,
-                argument_types,
-                None,
-                flags,
-                {},
-                library=context.codegen().create_library(self._kernel.name),
+                cpu_target.typing_context, context, self._kernel.py_func, argument_types, None,
+                flags, {}, library=context.codegen().create_library(self._kernel.name),
                 pipeline_class=Compiler,
             )
             key = object()

@@ -83,7 +83,7 @@ def _lanes(call: Call, bits: Any) -> Any:
     return call.builder.bitcast(call.builder.trunc(bits, I8), ir.VectorType(I1, 8))
 
 
-def _gathered(call: Call, start: Any, places: Any) -> Any:
+def _gather(call: Call, start: Any, places: Any) -> Any:
     """Return the words at `start + place` for eight places; a gather instruction takes longer."""
     builder, words = call.builder, ir.Constant(_WORDS, ir.Undefined)
     pointers = [builder.gep(start, [builder.extract_element(places, I32(j))]) for j in range(8)]
@@ -131,10 +131,10 @@ instead_of(vectors.has_eight, types.boolean)(lambda call: I1(_has_instructions(c
 instead_of(vectors.all_eight, _EIGHT, _WORD)(lambda call, word: call.splat(word, 8))
 instead_of(vectors.load_eight, _EIGHT, ANY, _WORD)(lambda call, *_: call.load(0, _WORDS, 8))
 instead_of(vectors.gather_u64, _EIGHT, ANY, _INT, _EIGHT)(
-    lambda call, source, i, places: _gathered(call, call.pointer(0, I8), places)
+    lambda call, source, i, places: _gather(call, call.pointer(0, I8), places)
 )
 instead_of(vectors.gather_eight, _EIGHT, ANY, _EIGHT)(
-    lambda call, array, places: _gathered(call, call.data(0), places)
+    lambda call, array, places: _gather(call, call.data(0), places)
 )
 instead_of(vectors.ne_mask, _WORD, _EIGHT, _EIGHT)(
     lambda call, words, others: _bits(call, call.builder.icmp_unsigned("!=", words, others))
@@ -151,7 +151,7 @@ instead_of(vectors.select_gt, _EIGHT, _EIGHT, _EIGHT, _EIGHT, _EIGHT)(
 instead_of(vectors.rotate_eight, _EIGHT, _EIGHT, _WORD)(
     lambda call, words, n: call.llvm("llvm.fshl.v8i64", _WORDS, words, words, call.splat(n, 8))
 )
-instead_of(vectors.without, _EIGHT, _EIGHT, _WORD)(
+instead_of(vectors.zero_lanes, _EIGHT, _EIGHT, _WORD)(
     lambda call, words, chosen: call.builder.select(_lanes(call, chosen), _all(0), words)
 )
 instead_of(vectors.store_eight, _VOID, _EIGHT, ANY, _WORD)(

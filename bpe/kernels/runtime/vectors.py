@@ -110,7 +110,7 @@ def ne_mask(words: Any, others: Any) -> np.uint64:
     return np.uint64(sum(int(differ) << j for j, differ in enumerate(words != others)))
 
 
-def without(words: Any, chosen: int) -> Any:
+def zero_lanes(words: Any, chosen: int) -> Any:
     """Return the words, with 0 where bit j of `chosen` is set: 5 6 7 ..., 0b10 -> 5 0 7 ..."""
     kept = [0 if int(chosen) >> j & 1 else word for j, word in enumerate(words)]
     return np.array(kept, np.uint64)

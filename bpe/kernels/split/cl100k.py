@@ -1,32 +1,30 @@
-r"""Bytes -> boundaries of pre-tokens for the patterns that descend from cl100k, 64 bytes at a time.
+r"""Scanner of the family of cl100k: find the boundaries of pre-tokens, 64 bytes at a time.
 
 `split_cl100k` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for all
 documents of the buffer at once and any sum of the flags of `split_rows`. The flags of each pattern
 are in `bpe.pretokenize.pretokenizer`.
 
 As in `split_gpt2` boundaries are shifts and masks of bit sets, one for each class of characters.
-These are too many for the registers of a processor, so they are in memory (`split_rows`), and each
-step is a loop over a group of blocks that needs few of them:
+These are too many for registers, so they are in memory (`rows`), and each step is a loop over a
+group of blocks that uses few of them:
 
 1. the classes of characters (`classify`, `classify_rest`);
-2. what is settled from left to right (`_take_lines`, `_end_words`, `_find_indents`);
-3. the boundaries (`_combine`): no block waits for another, so the compiler overlaps several;
-4. what is rare, in the blocks that have some of it (`split_mend`).
+2. sets that depend on the block before (`_take_lines`, `_end_words`, `_find_indents`);
+3. boundaries (`_combine`): blocks are independent, so the compiler overlaps several;
+4. rare boundaries, in the blocks that have some (`mend`).
 
-A step is skipped where a group has none of its characters. Unlike gpt2's, these patterns have parts
-that depend on places far away:
+Steps are skipped if a group has none of their characters. Unlike gpt2, these patterns have parts
+that depend on distant text:
 
-- `[\r\n]*` after punctuation takes line ends (and slashes), which then belong to no white space. A
-  run is followed from its begin by the carry of an addition.
-- `\s*[\r\n]+` reaches to the *last* line end of its white space. Blanks after a line end are taken
-  for a new piece at first; that boundary is removed if they end at another line end, possibly in an
-  earlier block.
+- `[\r\n]*` after punctuation takes line ends (and slashes), which then are not white space. A run
+  is followed from its start by the carry of an addition.
+- `\s*[\r\n]+` reaches to the *last* line end of its white space. Blanks after a line end begin a
+  piece at first; that boundary, perhaps in an earlier block, is removed if they end at a line end.
 - `\p{N}{1,3}` counts. Runs of up to three digits need no counting.
-- o200k's words are cut where a small letter is followed by a capital. A letter that is neither
-  (and a mark) goes with what is before it; that is one more addition.
-- o200k's marks are letters, except after punctuation that takes them. That decides what the next
-  mark is, so it is settled from left to right; it is rare.
-- A contraction after a word (o200k) ends it: its letters count as no letters.
+- o200k cuts words between a small letter and a capital. Letters without case and marks continue
+  the case before them; that is one more addition.
+- o200k's marks are letters, except in punctuation, which is decided from left to right; it is rare.
+- A contraction after a word (o200k) ends it: its letters are removed from the letters.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ def _first_characters(first_bytes, rests, last):
 
 @kernel
 def _alternate(short, long):
-    """Return which of these contractions end a word: one directly behind such a one does not.
+    """Return which contractions end a word: not one directly after another that does.
 
     `short` and `long` are the apostrophes of those with one byte of letters, and with two.
 
@@ -68,7 +66,7 @@ def _alternate(short, long):
     waiting = ((short << two) | (long << three)) & (short | long)
     ending = (short | long) ^ waiting
     if waiting != zero and long == zero:
-        # They stand two places apart: of a run, those count that are four places apart.
+        # They are two bytes apart: in a run, every second one counts.
         fourth = waiting & (waiting << two)
         for step in (4, 8, 16, 32):
             ending |= fourth & (ending << np.uint64(step))
@@ -85,13 +83,13 @@ def _alternate(short, long):
 
 @kernel
 def _punctuation(flags, sets, i, others, last_other, last_taken, last_single):
-    r"""Return punctuation in block i, the lines it takes, where it begins, its first characters.
+    r"""Return punctuation in block i, its lines, its starts, and its first characters.
 
-    `others` are the candidates, and `last_*` these sets in the block before.
+    `others` are candidates, `last_*` these sets in the last block.
 
     Example: "a!!\n" -> (0b110, 0b1000, 0b10, 0b10).
     """
-    same = ~sets[row.DOCUMENTS + i]  # places whose character before them is of the same document
+    same = ~sets[row.DOCUMENTS + i]  # positions in the same document as the one before
     line_ends = sets[row.LINE_ENDS + i]
     lines = (sets[row.LINES + i] if flags & row.SLASHES else line_ends) & same
     behind_other = shift(last_other, others, 1) & same
@@ -106,12 +104,12 @@ def _punctuation(flags, sets, i, others, last_other, last_taken, last_single):
 
 @kernel
 def _settle_marks(flags, sets, i):
-    """Make marks of block i punctuation: all behind it but those behind its first character."""
+    """Make marks of block i in punctuation punctuation: "!!" and a mark -> OTHERS 0b111."""
     noinline_cold()
     one, zero = np.uint64(1), np.uint64(0)
     others, marks, rests = sets[row.OTHERS + i], sets[row.MARKS + i], sets[row.RESTS + i]
     last_other, last_single = sets[row.OTHERS + i - 1], sets[row.SINGLE + i - 1]
-    # The first bytes may be the rest of one that is.
+    # The first bytes may continue such a mark.
     taken_marks = zero
     if (last_other >> np.uint64(63)) & rests & marks != zero:
         taken_marks = rests & ~add(rests, one)
@@ -123,7 +121,7 @@ def _settle_marks(flags, sets, i):
         wrong &= ~(taken_marks | rests | sets[row.DOCUMENTS + i])
         if wrong == zero:
             break
-        # From left to right: this one decides what the next one is.
+        # From left to right, as each mark depends on the one before.
         taken_marks |= _first_characters(wrong & (~wrong + one), rests, zero)
     sets[row.OTHERS + i] = others | taken_marks
     sets[row.LETTERS + i] &= ~taken_marks
@@ -131,7 +129,7 @@ def _settle_marks(flags, sets, i):
 
 @kernel
 def _take_lines(flags, sets, count):
-    """Set where punctuation begins, and the lines and marks that it takes."""
+    r"""Set starts of punctuation, its lines and marks: "a!!\n" -> PIECES 0b10, TAKEN 0b1000."""
     last_other, last_taken, last_single = sets[row.OTHERS], sets[row.TAKEN], sets[row.SINGLE]
     for i in range(1, count + 1):
         if flags & row.CASED and sets[row.MARKS + i] != np.uint64(0):
@@ -145,7 +143,7 @@ def _take_lines(flags, sets, count):
 
 @kernel
 def _spend(flags, sets, i, letters):
-    """Have letters of contractions count as none, in block i."""
+    """Remove letters of contractions in block i: LETTERS 0b1011, letters 0b1000 -> 0b11."""
     sets[row.LETTERS + i] &= ~letters
     if flags & row.CASED:
         sets[row.UPPERS + i] &= ~letters
@@ -154,9 +152,9 @@ def _spend(flags, sets, i, letters):
 
 @kernel
 def _end_words(flags, source, base, sets, count):
-    """Find the contractions: one ends the word, and the next needs a word.
+    """Find contractions, which end a word or, without SUFFIXES, are a piece.
 
-    Example (SUFFIXES): "it's" -> the apostrophe begins no piece, and s is no letter.
+    Example (SUFFIXES): "it's" -> the apostrophe is not in PIECES, and s not in LETTERS.
     """
     one, two, top = np.uint64(1), np.uint64(2), np.uint64(63)
     spent = sets[row.SPENT]
@@ -168,7 +166,7 @@ def _end_words(flags, source, base, sets, count):
             if flags & row.SUFFIXES:
                 apostrophes &= behind(sets, row.LETTERS, i, 1) & ~documents
             short, long = contractions(source, base, apostrophes)
-            # Where a document begins among the letters there is none.
+            # Not if a document begins among the letters.
             begins = (documents >> one) | (next_documents << top)
             short &= ~begins
             long &= ~(begins | (documents >> two) | (next_documents << np.uint64(62)))
@@ -185,7 +183,7 @@ def _end_words(flags, source, base, sets, count):
 
 @kernel
 def _find_indents(sets, count):
-    r"""Set the blanks that go on from a line end of white space: in "\n  a" bits 1 and 2."""
+    r"""Set the blanks after a line end of white space: "\n  a" -> INDENTS 0b110."""
     top = np.uint64(63)
     last_indent = sets[row.INDENTS]
     last_line_end = sets[row.LINE_ENDS] & ~sets[row.TAKEN]
@@ -200,10 +198,10 @@ def _find_indents(sets, count):
 
 @kernel
 def _combine(flags, sets):
-    """Set all boundaries but the rare ones; return whether `mend` and `mend_indents` have work."""
+    """Set FOUND: "a b1" -> 0b1011; return whether `mend` and `mend_indents` are needed."""
     one, top = np.uint64(1), np.uint64(63)
     mends = all_ends = np.uint64(0)
-    # Blocks behind the text are worked on, too: the number of rounds is known to the compiler.
+    # Blocks after the text are processed, too, so that the number of rounds is constant.
     for i in range(1, row.GROUP + 1):
         documents, rests = sets[row.DOCUMENTS + i], sets[row.RESTS + i]
         letters, white = sets[row.LETTERS + i], sets[row.WHITE + i]
@@ -214,8 +212,8 @@ def _combine(flags, sets):
         behind_one = shift(last_plain, letters | white, 1)
         behind_one |= behind(sets, row.SINGLE, i, 1) & ~rests
         found |= letters & ~behind_one
-        # White space begins after something else; line ends that are taken are not its own.
-        # Blanks after a line end begin anew, unless another line end follows them.
+        # White space begins after other text, without the line ends of punctuation. Blanks after a
+        # line end begin a piece, unless another line end follows them.
         spaces = white | line_ends
         last_spaces = sets[row.WHITE + i - 1] | sets[row.LINE_ENDS + i - 1]
         found |= spaces & ~(shift(last_spaces, spaces, 1) | sets[row.TAKEN + i])
@@ -226,7 +224,7 @@ def _combine(flags, sets):
         ends &= behind(sets, row.INDENTS, i, 1)
         sets[row.ENDS + i] = ends
         all_ends |= ends
-        # The last white space before something else stands alone, or goes with what follows.
+        # The last white space before other text is a piece, or belongs to the text.
         next_ends = sets[row.WHITE + i + 1] | sets[row.LINE_ENDS + i + 1]
         next_ends |= sets[row.DOCUMENTS + i + 1]
         final = white & ~(((spaces | documents) >> one) | (next_ends << top))
@@ -253,8 +251,8 @@ def _combine(flags, sets):
 def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, last, sets):
     r"""Find the boundaries of one pattern of the family in some blocks.
 
-    `flags` is a sum of those of `split_rows`, `sets` uint64[STATE_WORDS], zeros before the first
-    call, modified in place; `last` is at most `starts.size`. The others are as in `split_gpt2`.
+    `flags` is a sum of those of `rows`, `sets` uint64[STATE_WORDS], zeros before the first call,
+    modified in place; `last` is at most `starts.size`. Others are as in `split_gpt2`.
 
     Example (llama3): "a1234!\n" -> boundaries at 0 (a), 1 (123), 4 (4), 5 (! and the line end), 7.
     """
@@ -267,7 +265,7 @@ def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, 
             sets[row.DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
         if classify(flags, source, base, sets, count):
             classify_rest(flags, source, base, classes, pages, sets, count)
-        # Of the block behind them only the first place must be known.
+        # Of the block after the group only the first byte is needed.
         next_base = base + (count << 6)
         byte = np.int64(source[next_base])
         white = byte == 32 or (byte >= 9 and byte <= 13)
@@ -276,7 +274,7 @@ def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, 
         sets[row.WHITE + count + 1] = np.uint64(white)
         sets[row.LINE_ENDS + count + 1] = zero
         sets[row.DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
-        # What there is nothing of in a group takes no time.
+        # Steps without characters in the group are skipped.
         last_others = sets[row.OTHERS] | sets[row.TAKEN] | sets[row.SINGLE]
         if last_others >> np.uint64(63) != zero or not is_empty(sets, row.OTHERS):
             _take_lines(flags, sets, count)
@@ -304,17 +302,18 @@ def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, 
             sets[begin] = sets[begin + count]
         first += count
     if last == starts.size:
-        # Zeros behind the text look like characters: cut them off, keep the end.
+        # Zeros after the text look like characters: remove them, and keep the end.
         end_bit = one << np.uint64(n & 63)
         starts[last - 1] = (starts[last - 1] & (end_bit - one)) | end_bit
 
 
 @functools.cache
 def scanner(flags):
-    """Return `split_cl100k` for flags that the compiler knows: it drops what they do not need."""
+    """Return `split_cl100k` compiled for constant flags, without code that they do not need."""
 
     @kernel
     def scan(source, source_start, n, classes, pages, starts, first, last, sets):
+        """Run `split_cl100k`: as its example -> the same, for these flags."""
         split_cl100k(flags, source, source_start, n, classes, pages, starts, first, last, sets)
 
     return scan

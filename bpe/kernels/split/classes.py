@@ -1,7 +1,7 @@
-"""Classes of the characters of 64 bytes, as bit sets: what scanners of all patterns share.
+"""Classify the characters of 64 bytes as bit sets, for the scanners of all patterns.
 
-A character of several bytes has its class on all of them, so that a class changes at first bytes
-only. For bytes that are not UTF-8 the classes mean nothing, but no table is read outside.
+All bytes of a character have its class, so a class changes at first bytes only. Classes of bytes
+that are not UTF-8 are undefined, but tables are not read out of bounds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MANY, _MANY_OF_A_PAGE = 16, 6
 def character(source, at):
     """Return the code point whose first byte is `source[at]`, and its number of bytes.
 
-    The byte is 0xC2 to 0xF4, and up to three bytes after it are read. Of bytes that are not UTF-8
-    the result means nothing, but it is a code point: it can index tables.
+    The byte is 0xC2 to 0xF4; up to three bytes after it are read. The result is undefined if the
+    bytes are not UTF-8, but at most 0x10FFFF, so that it can index tables.
 
     Example: bytes C3 A9 -> (0xE9, 2).
     """
@@ -42,10 +42,10 @@ def character(source, at):
 
 @kernel
 def sure_letters(source, base):
-    """Return first bytes, of 64 from `source[base]`, of characters that are letters without case.
+    """Return first bytes, of 64 from `source[base]`, of which all characters are letters: E5 -> 1.
 
-    All characters that begin with these bytes are: most of the Chinese and Korean ones, three bytes
-    long. Only those that end within the 64 bytes are included.
+    They are most of Chinese and Korean, three bytes long, without case. Only characters that end
+    within the 64 bytes are included.
     """
     sure = range_mask(source, base, 0xE5, 0xE9) | range_mask(source, base, 0xEB, 0xEC)
     return sure & ((np.uint64(1) << np.uint64(62)) - np.uint64(1))
@@ -53,9 +53,9 @@ def sure_letters(source, base):
 
 @kernel
 def _members(source, last, same, members):
-    """Return which of the characters `same`, ending at `source[last + j]`, are in their page's set.
+    """Return which of the characters `same`, ending at `source[last + j]`, are `members` of a page.
 
-    `members` has bit n for code point n of the 64 of the page.
+    `members` has bit n for code point n of 64. Example: é is C3 A9; members 1 << 0x29 -> same.
     """
     if members == np.uint64(0) or members == ~np.uint64(0):
         return same & members
@@ -74,20 +74,19 @@ def _all_bytes(first_bytes, of_three, of_four):
 
 @kernel
 def classify_pages(source, base, leads, pages, cased):
-    """Classify characters that share their page with others of the block.
+    """Classify characters by pages, if several of the block are on the same page.
 
-    Text of most scripts stays within a few pages of 64 code points. The characters of a page differ
-    in the last byte only, so they are found by comparing, and classified 64 bytes at once by the
-    members of the page.
+    Most scripts use few pages of 64 code points. The characters of a page differ in the last byte
+    only, so they are found by comparisons, and classified 64 bytes at once by the page's members.
 
     Arguments as of `classify_characters`; `leads` are first bytes of characters. Returns (leads,
-    letters, numbers, white, marks, uppers, lowers): the first bytes of characters that are still to
-    be classified, and the bytes of the others that are of each class.
+    letters, numbers, white, marks, uppers, lowers): the first bytes of characters not classified,
+    and the bytes of each class. Example: 20 times C3 A9 -> leads 0, 40 bits of letters, ...
     """
     machine.noinline_cold()
     one = np.uint64(1)
     letters = numbers = white = marks = uppers = lowers = np.uint64(0)
-    # What reaches into the next block is left to the caller.
+    # The caller classifies characters that reach into the next block.
     left = leads & ((one << np.uint64(61)) - one)
     leads ^= left
     while popcount(left) >= _MANY_OF_A_PAGE:
@@ -128,7 +127,7 @@ def classify_pages(source, base, leads, pages, cased):
 
 @kernel
 def _if_in(char_class, flag, bits):
-    """Return the bits if a character is of the class of a flag, else none; without a branch."""
+    """Return `bits` if a class has a flag, else 0, without a branch: (3, 1, 0b11) -> 0b11."""
     return bits if char_class & flag else np.uint64(0)
 
 
@@ -137,11 +136,11 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
     """Classify the characters of a block that are not ASCII.
 
     Args:
-        source, base: the block is `source[base : base + 64]`; three bytes more are read.
-        classes, pages: see `split.Characters`.
-        cased: whether marks and case are asked for.
-        spill_class, spill: class flags of the character that ends in this block but began before,
-            and its bytes in this one.
+        source, base: The block is `source[base : base + 64]`; three more bytes are read.
+        classes, pages: See `split.Characters`.
+        cased: Whether marks and case are needed.
+        spill_class, spill: Class flags of a character that began in the last block, and its bytes
+            in this one.
 
     Returns (letters, numbers, white, marks, uppers, lowers, spill_class, spill): the bytes of each
     class, and the spill of the next block.
@@ -193,7 +192,7 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
 
 @kernel
 def _letter_mask(source, at, letter):
-    """Return which of the 64 bytes from `source[at]` are this small letter, or the capital."""
+    """Return which of `source[at : at + 64]` are a letter in either case: "Tot", t -> 0b101."""
     return range_mask(source, at, letter, letter) | range_mask(source, at, letter - 32, letter - 32)
 
 
@@ -201,8 +200,8 @@ def _letter_mask(source, at, letter):
 def contractions(source, base, apostrophes):
     """Return which apostrophes of a block begin contractions of one letter byte, and of two.
 
-    The letters are s, t, m, d, re, ve or ll, small or capital, or U+017F, which folds to s. Two
-    bytes behind the block are read.
+    The letters are s, t, m, d, re, ve or ll in any case, or U+017F, which folds to s. Two bytes
+    after the block are read.
 
     Example: "'s 'll x'y" with apostrophes 0b1_0000_1001 -> (0b1, 0b1000).
     """
@@ -217,7 +216,7 @@ def contractions(source, base, apostrophes):
 
 @kernel
 def mark_wide(source, base, k, lasts, starts):
-    """Mark where white space of several bytes begins, whose last bytes in block k are `lasts`."""
+    """Mark the starts of white space with last bytes `lasts` in block k: E3 80 80, 0b100 -> 0b1."""
     one = np.uint64(1)
     while lasts != np.uint64(0):
         # Back to the first byte: U+0085 and U+00A0 have two bytes, the others three.
@@ -233,10 +232,7 @@ def mark_wide(source, base, k, lasts, starts):
 
 @kernel
 def white_follows(source, at, classes):
-    """Return True if white space before `source[at]` goes on there; that is not ASCII.
-
-    It does in the middle of a character. Four bytes are read.
-    """
+    """Return True if `source[at]`, not ASCII, continues white space: E3 80 80 -> True."""
     machine.noinline_cold()
     if source[at] < 0xC2:
         return True

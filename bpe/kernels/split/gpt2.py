@@ -1,12 +1,12 @@
-"""Bytes -> boundaries of pre-tokens, 64 bytes at a time.
+"""Scanner of gpt2: find the boundaries of pre-tokens, 64 bytes at a time.
 
 `split_gpt2` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for all
 documents of the buffer at once. The 64 bytes of a block are classified into one bit set per class
 (letter, number, white space, space, apostrophe); boundaries are shifts and masks of those sets,
 with the last bit of the block before and the first of the block after.
 
-The bit set of document starts is replaced by that of boundaries: the end of a document counts as
-"no character here", so documents of five bytes cost no more than one of a megabyte.
+The bit set of document starts is replaced by that of boundaries; a document start is a boundary for
+all masks, so short documents cost no more than long ones.
 
 Example: b"a  b's", the first byte on the left; a shift by one moves bits to the right.
 
@@ -32,8 +32,8 @@ from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import noinline, range_mask
 from bpe.kernels.split.classes import LETTER, MARK, WHITE_SPACE, classify_characters, mark_wide
 
-BLOCK_NEEDS = 68  # bytes that are read of a block: its last character may have three after it
-TAIL = 8 * 64  # bytes of `Scratch.tail`: two blocks before the first read from it, and those after
+BLOCK_NEEDS = 68  # bytes read for a block: its last character may have three more
+TAIL = 8 * 64  # bytes of `Scratch.tail`: two blocks before the first one read from it, and more
 STATE_WORDS = 14
 
 
@@ -45,18 +45,18 @@ class Characters(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for splitting one text; its content means nothing between calls."""
+    """Scratch arrays for splitting one text, undefined between calls."""
 
     tail: NDArray[np.uint8]  # uint8[TAIL]
-    tail_text: NDArray[np.uint8]  # the same, read-only as text is: a scanner is compiled once
-    state: NDArray[np.uint64]  # uint64, what a scanner remembers from block to block
+    tail_text: NDArray[np.uint8]  # the same, read-only as text, so that a scanner is compiled once
+    state: NDArray[np.uint64]  # uint64, state of a scanner between blocks
 
 
 @functools.cache
 def splitter(scan, behind):
     """Return the kernel that splits whole texts with a scanner, a kernel such as `split_gpt2`.
 
-    The scanner asks for so many blocks `behind` the last one.
+    The scanner is called for so many blocks `behind` the last one, too.
     """
 
     @kernel
@@ -65,11 +65,11 @@ def splitter(scan, behind):
 
         Args:
             characters, scratch: `Characters` and `Scratch`, the second modified in place.
-            buffer: uint8[n_bytes] or more; what is behind the documents are zeros.
+            buffer: uint8[n_bytes] or more, zeros after the documents.
             offsets: int64[n_documents + 1], from 0 to n_bytes.
-            is_marked: Whether `starts` has the documents already; then only the last offset counts.
-            starts: uint64[n_bytes // 64 + 1 or more], replaced by the bit set of places where a
-                pre-token begins, and of place n_bytes.
+            is_marked: Whether `starts` has the documents; then only the last offset is used.
+            starts: uint64[n_bytes // 64 + 1 or more], replaced by the bit set of starts of
+                pre-tokens, and of n_bytes.
 
         Example: for gpt2, b"Hi you" with offsets [0, 6] -> starts[0] == 0b1000101.
         """
@@ -85,7 +85,7 @@ def splitter(scan, behind):
         classes, pages = characters.classes, characters.pages
         state[:] = np.uint64(0)
         n_scanned = n_blocks + behind
-        # Blocks are read from the buffer itself while all that a block looks at lies inside it.
+        # Blocks are read from the buffer if all bytes they need are inside, else from `tail`.
         whole = (buffer.size - BLOCK_NEEDS + 64) >> 6
         whole = n_scanned if whole >= n_blocks else max(0, whole)
         if whole:
@@ -103,26 +103,26 @@ def splitter(scan, behind):
 def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
     """Find the boundaries of the pattern `gpt2` (see `bpe.pretokenize.patterns`) in some blocks.
 
-    Block k is finished when block k + 1 is classified, because its boundaries depend on what
-    follows; block `starts.size`, which is empty, finishes the last one. `state` holds what is known
-    of the last block classified, so a text is split in one call or in many.
+    Block k is finished when block k + 1 is classified, because its boundaries depend on the text
+    after it; block `starts.size`, which is empty, finishes the last one. `state` is that of the
+    last block classified, so a text may be split by several calls.
 
     Args:
-        source: uint8, the bytes of the text from `source_start`, a multiple of 64. It must reach
-            from two blocks before `first` (where the text does) to 67 bytes past the beginning of
-            the last block, with zeros for what lies behind the text.
-        n: number of bytes of the text.
-        classes, pages: see `Characters`.
-        starts: uint64[n // 64 + 1], bit set of where documents begin, and of n; replaced, block by
-            block, by that of where pre-tokens begin, and of n.
-        first, last: the blocks to classify, [first, last), `last` at most `starts.size + 1`.
+        source: uint8, the bytes of the text from `source_start`, a multiple of 64, on: from two
+            blocks before `first` to 67 bytes past the start of the last block, with zeros after
+            the text.
+        n: Number of bytes of the text.
+        classes, pages: See `Characters`.
+        starts: uint64[n // 64 + 1], bit set of starts of documents, and of n; replaced, block by
+            block, by that of starts of pre-tokens, and of n.
+        first, last: The blocks to classify, [first, last), `last` at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
     Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6.
     """
     noinline()
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
-    # Sets of the block that was classified last, and is finished next.
+    # Sets of the block classified last, which is finished next.
     letters, numbers, spaces, blanks = state[0], state[1], state[2], state[3]
     apostrophes, documents = state[4], state[5]
     # The last bits of the block before it.
@@ -150,15 +150,15 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 next_numbers |= more_numbers
                 next_spaces |= more_spaces
         if k > 0:
-            # Block k - 1 knows its neighbours on both sides now.
+            # Both neighbours of block k - 1 are classified now.
             at = np.int64(k - 1) << 6
             base = at - source_start
             change = letters ^ ((letters << one) | last_letter)
             change |= numbers ^ ((numbers << one) | last_number)
             change |= spaces ^ ((spaces << one) | last_space)
-            # A change of class is a boundary, unless the space before it belongs to what begins.
+            # A change of class is a boundary, unless the space before it belongs to the pre-token.
             found = (change & ~((blanks << one) | last_blank)) | documents
-            # The last white space before something else stands alone, or goes with what follows.
+            # The last white space before other text is a pre-token, or belongs to the next one.
             followed = ((spaces | documents) >> one) | ((next_spaces | next_documents) << top)
             last_white = spaces & ~followed
             found = (found & ~drop) | add
@@ -170,7 +170,7 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 found |= last_white ^ wide
             quotes = apostrophes & found
             if quotes != zero:
-                # Loads one and two bytes further look ahead; `same_*`: no document begins there.
+                # Letters one and two bytes later; `same_*`: no document begins there.
                 same_1 = ~((documents >> one) | (next_documents << top))
                 same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
                 short = range_mask(source, base + 1, 115, 116)  # s, t, d, m
@@ -188,7 +188,7 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
                 drop = both >> top
                 add = (two >> np.uint64(62)) | (three >> np.uint64(61))
             if k == starts.size:
-                # Zeros behind the text look like characters: cut them off, keep the end.
+                # Zeros after the text look like characters: remove them, and keep the end.
                 end = one << np.uint64(n & 63)
                 found = (found & (end - one)) | end
             starts[k - 1] = found
@@ -205,9 +205,9 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
 
 @kernel
 def checked_character(source, at, stop):
-    """Return the code point that begins at `source[at]`, and its number of bytes.
+    """Return a code point at `source[at]` and its bytes: C3 A9 -> (0xE9, 2); not UTF-8 -> (-1, 1).
 
-    They are (-1, 1) for bytes that are not well-formed UTF-8. Nothing is read from `stop` on.
+    Bytes from `stop` on are not read.
     """
     first = np.int64(source[at])
     if first < 0x80:
@@ -232,12 +232,12 @@ def checked_character(source, at, stop):
 
 @kernel
 def safe_cut(buffer, position, stop, classes, after_letters_only):
-    """Return the first place from `position` on where cutting changes no pre-token; else `stop`.
+    """Return the first position from `position` on where a cut changes no pre-token, else `stop`.
 
-    That is before white space that follows a letter (if not `after_letters_only`, anything but
-    white space), and after a letter before anything that is not a letter, a mark or an apostrophe.
-    Both characters must be well-formed UTF-8, so that the replacement of damaged bytes stays on its
-    side. `buffer` is uint8[>= stop], `classes` see `Characters`.
+    It is before white space after a letter (any character but white space if not
+    `after_letters_only`), or after a letter and before anything but a letter, mark or apostrophe.
+    Both characters must be valid UTF-8, so that replacing invalid bytes does not cross the cut.
+    `buffer` is uint8[>= stop]; `classes`: see `Characters`.
 
     Example: in "ab cd" from 0 on -> 2.
     """

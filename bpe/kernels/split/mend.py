@@ -1,6 +1,6 @@
-"""Boundaries that are rare, or that depend on places far away, for the family of cl100k.
+"""Rare boundaries, or such that depend on distant text, for the family of cl100k.
 
-They are put right in the blocks that have them, after `split_cl100k.combine` has found all others.
+They are corrected in the blocks that have them, after `cl100k._combine` has found all others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from bpe.kernels.split.classes import mark_wide
 from bpe.kernels.split.rows import behind, below, run, shift
 
 _EVERY_THIRD = np.uint64(0x9249249249249249)
-_FEW_ENDS = 40  # ends of indents of a group, which are looked at one by one
+_FEW_ENDS = 40  # up to so many ends of indents in a group are handled one by one
 
 
 @kernel
 def _take_back(starts, k, end):
-    """Take back the last boundary before place `end` of block k: an indent begins there.
+    """Remove the last boundary before bit `end` of block k, the start of an indent: 0b101 -> 0b1.
 
-    There is one, in an earlier block if need be: each indent has a boundary and one end.
+    There is one, perhaps in an earlier block: each indent has one boundary and one end.
     """
     before_end = starts[k] & below(end)
     while before_end == np.uint64(0):
@@ -32,10 +32,9 @@ def _take_back(starts, k, end):
 
 @kernel
 def _mend_many_indents(first, sets, count, starts):
-    """Do what `mend_indents` does, for all indents of a group at once."""
+    """Do `mend_indents` for a group at once: INDENTS 0b1100, ENDS 0b10000, 0b111 -> 0b11."""
     one, zero = np.uint64(1), np.uint64(0)
-    # Within a block each end spreads down through its indent. The row of what was found is free:
-    # that is in `starts` already.
+    # In a block each end spreads down through its indent. The row FOUND is free: `starts` has it.
     for i in range(1, row.GROUP + 1):
         indents = sets[row.INDENTS + i]
         inner = indents & (sets[row.ENDS + i] >> one)
@@ -43,14 +42,14 @@ def _mend_many_indents(first, sets, count, starts):
             inner |= indents & (inner >> np.uint64(step))
             indents &= indents >> np.uint64(step)
         sets[row.FOUND + i] = inner
-    # From the last block to the first: an indent goes on in the next one.
+    # From the last block to the first, for an indent continues in the next one.
     inner_follows = zero
     for i in range(count, 0, -1):
         indents = sets[row.INDENTS + i]
         at_top = indents & ~(~zero >> np.uint64(leading_zeros(~indents | one)))
         if indents == ~zero:
             at_top = indents
-        # Without a branch on what follows: nobody can guess it.
+        # Without a branch, which would be unpredictable.
         inner = sets[row.FOUND + i] | (at_top & add(~inner_follows, one))
         starts[np.uint64(first + i - 1)] &= ~inner | behind(sets, row.INDENTS, i, 1)
         inner_follows = (inner | sets[row.ENDS + i]) & (sets[row.INDENTS + i - 1] >> np.uint64(63))
@@ -60,7 +59,7 @@ def _mend_many_indents(first, sets, count, starts):
 
 @kernel
 def mend_indents(first, sets, count, starts):
-    r"""Take back the boundaries before indents that end at a line end, as `ENDS` tells.
+    r"""Remove the boundaries before indents that end at a line end, in `ENDS`.
 
     Example: "x\n  \n" has boundaries at 0, 1 and 2 before, at 0 and 1 after.
     """
@@ -83,13 +82,13 @@ def _count_to_three(firsts, begins, before):
     """Return the `firsts` that are the first, fourth, seventh ... since the last of `begins`.
 
     Source: the prefix sum of Hillis and Steele, "Data parallel algorithms" (1986), here segmented
-    and modulo three: a place whose sum is 1 is in `once`, 2 in `twice`. In every step spans of 1,
-    2, 4 ... places are added to the spans after them, unless something begins in between.
+    and modulo three: positions whose sum is 1 are in `once`, 2 in `twice`. In every step spans of
+    1, 2, 4 ... positions are added to the spans after them, unless counting restarts in between.
 
     Args:
-        firsts: first bytes of numbers.
-        begins: where counting begins anew; firsts, too.
-        before: how many have been counted at the end of the block before.
+        firsts: First bytes of numbers.
+        begins: Those where counting restarts.
+        before: Count at the end of the last block.
 
     Example: firsts 0b11111, begins 0b1 -> 0b01001.
     """
@@ -111,7 +110,7 @@ def _count_to_three(firsts, begins, before):
 
 @kernel
 def _mend_numbers(k, sets, i, starts):
-    """Mark the boundaries in runs of numbers in block k, block i of the group: three go together.
+    """Mark the boundaries in runs of numbers in block k, block i of the group: up to three a piece.
 
     Example: "12345 67" -> boundaries at 0, 3 and 6.
     """
@@ -119,10 +118,10 @@ def _mend_numbers(k, sets, i, starts):
     numbers, rests = sets[row.NUMBERS + i], sets[row.RESTS + i]
     inner = numbers & behind(sets, row.NUMBERS, i, 1) & ~sets[row.DOCUMENTS + i]
     pieces = numbers ^ inner
-    # Of the block before, the boundaries among its last numbers are their pieces.
+    # In the last block, boundaries among its last numbers are those of pieces.
     last = starts[k - 1] if k > 0 else zero
     if (numbers & rests) | (sets[row.RESTS + i - 1] >> np.uint64(61)) == zero:
-        # A piece begins three places after another, if none has begun in between.
+        # A piece begins three digits after another, unless one begins in between.
         third = inner & behind(sets, row.NUMBERS, i, 2) & behind(sets, row.NUMBERS, i, 3)
         third &= ~(shift(last, pieces, 1) | shift(last, pieces, 2))
         pieces |= third & shift(last, pieces, 3)
@@ -150,11 +149,11 @@ def mend_words(first, sets, count, starts):
         same = ~sets[row.DOCUMENTS + i]
         letters, uppers, lowers = sets[row.LETTERS + i], sets[row.UPPERS + i], sets[row.LOWERS + i]
         caseless = letters ^ (uppers | lowers)
-        # Letters without case go on with the case before them.
+        # Letters without case continue the case before them.
         small = lowers | run(caseless & same, caseless & behind(sets, row.LOWERS, i, 1) & same)
         caseless &= ~small
         found = uppers & shift(sets[row.LOWERS + i - 1], small, 1)
-        # Capitals after those that have none before them are a word of their own if they end it.
+        # A capital after letters without case begins a word if no small letter follows it.
         goes_on = uppers & same
         if open_capitals != 0 and ~goes_on != zero:
             if not (letters & same) >> np.uint64(trailing_zeros(~goes_on)) & one:
@@ -179,7 +178,7 @@ def mend_words(first, sets, count, starts):
 
 @kernel
 def mend(flags, source, base, first, sets, count, starts):
-    """Mark the boundaries at `MENDS`, from left to right: wide white space and runs of numbers."""
+    """Mark the boundaries at `MENDS`: wide white space, long numbers ("1234" -> also at 3)."""
     noinline_cold()
     for i in range(1, count + 1):
         places = sets[row.MENDS + i]
@@ -191,9 +190,9 @@ def mend(flags, source, base, first, sets, count, starts):
             before = np.int64(3)
             if places == ~np.uint64(0) and rests == np.uint64(0):
                 before = leading_zeros(starts[k - 1] | np.uint64(1))
-            # In what is not UTF-8 there may be no boundary among the three places before.
+            # Invalid UTF-8 may have no boundary among the three bytes before.
             if before < 3:
-                # Nothing but digits: every third from three places behind the last.
+                # Only digits: every third, from three after the last.
                 starts[k] = _EVERY_THIRD << np.uint64(2 - before)
             else:
                 _mend_numbers(k, sets, i, starts)

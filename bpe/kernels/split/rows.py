@@ -1,8 +1,8 @@
-"""The bit sets of a group of blocks, for the patterns that descend from cl100k.
+"""Bit sets of a group of blocks, for the scanner of the family of cl100k.
 
-`sets` is one array of words: a row for each set below, with the word of the block before the group,
-those of its blocks, and that of the block behind, of which only what is needed is set. Block i of a
-group, from 1 on, is word `row + i`.
+`sets` is an array of words with a row for each set below: the word of the block before the group,
+of its blocks, and of the block after it, which is set as far as needed. Block i of a group, from 1
+on, is word `row + i`.
 """
 
 from __future__ import annotations
@@ -15,39 +15,38 @@ from bpe.kernels.split.classes import classify_characters
 
 # Flags of a pattern.
 CASED = 1  # words are o200k's: marks are letters, a capital after a small letter begins a new word
-SUFFIXES = 2  # a contraction goes with the word before it (o200k), else it stands alone (cl100k)
-SLASHES = 4  # line ends after punctuation take slashes with them
-SINGLE_DIGITS = 8  # each number stands alone, else up to three go together
-WHOLE_END = 16  # white space that ends the text is one piece (tiktoken's `\s++$`)
+SUFFIXES = 2  # a contraction belongs to the word before it (o200k), else it is a piece (cl100k)
+SLASHES = 4  # slashes belong to line ends after punctuation
+SINGLE_DIGITS = 8  # a number is a piece, else up to three
+WHOLE_END = 16  # white space at the end of the text is one piece (tiktoken's `\s++$`)
 
-GROUP = 64  # blocks that go through one step together: their sets fit into the nearest cache
+GROUP = 64  # blocks that a step processes together: their sets fit into the L1 cache
 WIDTH, N_SETS = GROUP + 2, 20
 (
     DOCUMENTS,  # where documents begin
     LETTERS,  # CASED: with marks; without those of contractions
     UPPERS,
-    LOWERS,  # and the letters without case that go on with them
+    LOWERS,  # and letters without case after them
     MARKS,
     NUMBERS,
     BLANKS,  # U+0020
-    WHITE,  # white space but ends of lines
+    WHITE,  # white space except line ends
     LINE_ENDS,
-    LINES,  # SLASHES: what line ends after punctuation go on with
+    LINES,  # SLASHES: line ends and slashes
     QUOTES,  # apostrophes
-    OTHERS,  # punctuation: none of letters, marks, numbers and white space
-    RESTS,  # bytes of a character behind its first
-    TAKEN,  # lines that punctuation takes
-    PIECES,  # where punctuation begins
-    SINGLE,  # the characters that begin there
-    INDENTS,  # white space behind a line end of white space
-    ENDS,  # line ends directly behind it; WHOLE_END: and ends of documents
+    OTHERS,  # punctuation: no letters, marks, numbers or white space
+    RESTS,  # continuation bytes of characters
+    TAKEN,  # lines that belong to punctuation
+    PIECES,  # starts of punctuation
+    SINGLE,  # the characters there
+    INDENTS,  # white space after a line end of white space
+    ENDS,  # line ends directly after it; WHOLE_END: and ends of documents
     FOUND,  # boundaries
-    MENDS,  # places that `split_mend.mend` must look at
+    MENDS,  # positions for `mend.mend`
 ) = range(0, N_SETS * WIDTH, WIDTH)
 
-# What else is carried to the next block: the class of a character that ends there and its bytes
-# there, letters of a contraction there, whether there are letters without case, and one more than
-# the place of a boundary that may be made.
+# Other state for the next block: the class of a character that ends there and its bytes there,
+# letters of a contraction there, letters without case, and 1 + the position of a possible boundary.
 SPILL_CLASS, SPILL, SPENT, CASELESS, OPEN_CAPITALS = range(N_SETS * WIDTH, N_SETS * WIDTH + 5)
 STATE_WORDS = N_SETS * WIDTH + 5
 
@@ -56,7 +55,7 @@ STATE_WORDS = N_SETS * WIDTH + 5
 def run(members, seeds):
     """Return the bits of `members` from each seed to the end of its run, towards higher bits.
 
-    `seeds` are members, and more than one may stand in a run.
+    `seeds` are members; a run may have several.
 
     Example: members 0b11101, seeds 0b01000 -> 0b11000.
     """
@@ -71,19 +70,19 @@ def below(bit):
 
 @kernel
 def shift(before, word, n):
-    """Return `word` moved up by `n` places, 1 to 63, with the top bits of the word before."""
+    """Shift a word to the left by n, 1 to 63, with bits of `before`: (1 << 63, 1, 1) -> 0b11."""
     return (word << np.uint64(n)) | (before >> np.uint64(64 - n))
 
 
 @kernel
 def behind(sets, row, i, n):
-    """Return the places of block i that are `n` places behind a member of a set."""
+    """Return the positions of block i that are n after a member of a set: 0b1, n = 2 -> 0b100."""
     return shift(sets[row + i - 1], sets[row + i], n)
 
 
 @kernel
 def is_empty(sets, row):
-    """Return True if no block of the group has a member of this set."""
+    """Return True if a set has no member in the group: words 0 0 ... -> True."""
     members = np.uint64(0)
     for i in range(1, GROUP + 1):
         members |= sets[row + i]
@@ -92,19 +91,19 @@ def is_empty(sets, row):
 
 @kernel
 def clear(sets, row):
-    """Leave the blocks of the group no member of this set."""
+    """Remove the members of a set in the group: words 5 1 ... -> 0 0 ..."""
     for i in range(1, GROUP + 1):
         sets[row + i] = np.uint64(0)
 
 
 @kernel
 def classify(flags, source, base, sets, count):
-    """Set the classes of ASCII, and in `RESTS` the bytes beyond it; return whether there are any.
+    """Set the classes of ASCII, and other bytes in `RESTS`; return True if there are any.
 
     Example: "a1 " -> LETTERS 0b1, NUMBERS 0b10, BLANKS and WHITE 0b100.
     """
     beyond = sets[SPILL]
-    # No `range(1, count + 1)`: so the compiler knows that no place is negative.
+    # Not `range(1, count + 1)`, so that the compiler knows that indices are not negative.
     for i in range(1, GROUP + 1):
         if i > count:
             break
@@ -132,7 +131,7 @@ def classify(flags, source, base, sets, count):
 
 @kernel
 def classify_rest(flags, source, base, classes, pages, sets, count):
-    """Set the classes of the characters that are not ASCII, and in `RESTS` what its name says."""
+    """Set the classes of other characters, and `RESTS`: C3 A9 20 -> LETTERS 0b11, RESTS 0b10."""
     noinline_cold()
     cased = flags & CASED != 0
     spill_class, spill = np.int64(sets[SPILL_CLASS]), sets[SPILL]
@@ -151,7 +150,7 @@ def classify_rest(flags, source, base, classes, pages, sets, count):
                 sets[UPPERS + i], sets[LOWERS + i], sets[MARKS + i] = uppers, lowers, marks
                 sets[CASELESS] |= letters ^ (uppers | lowers)
             sets[LETTERS + i], sets[NUMBERS + i] = letters, numbers
-            # Only in what is not UTF-8 can a character take an end of a line for its own.
+            # Differs only in invalid UTF-8, where a character may include a line end.
             sets[WHITE + i] = white & ~sets[LINE_ENDS + i]
             sets[OTHERS + i] = ~(letters | numbers | white | sets[LINE_ENDS + i])
             sets[RESTS + i] = range_mask(source, base, 0x80, 0xBF)

@@ -60,7 +60,7 @@ def find_short(rows, slot, low, high):
 
 @kernel
 def short_slot(rows, low, high):
-    """Return where the search for a short pre-token begins in `rows`.
+    """Return where the search for a short pre-token begins in `rows`: 4 rows -> 0, 4, 8 or 12.
 
     A larger table has the same order, several times over, so two tables are traversed in parallel:
     slot 4 of 16 words is 4 or 20 of 32.
@@ -70,7 +70,7 @@ def short_slot(rows, low, high):
 
 @kernel
 def find_long(rows, arena, hashed, buffer, start, length):
-    """Return the index in `rows` of a long pre-token or of its free row, as `find_short` does."""
+    """Return the index of a long pre-token, or of its free row: another one at slot 0 -> 4."""
     mask = rows.size - 1
     at = np.int64(long_bucket(hashed, rows))
     while rows[at + 1] != np.uint64(0):

@@ -94,7 +94,7 @@ class MergeState(NamedTuple):
 
 @kernel
 def tie_precedes(words, symbols, pairs, p, q):
-    """Return True if pair p precedes pair q of the same count: greater parts first.
+    """Return True if p precedes q of the same count, greater parts first: (b, a), (a, z) -> True.
 
     Parts are compared by `symbols.order`, then by their bytes: (b, a) precedes (a, z).
     """
@@ -117,7 +117,7 @@ def tie_precedes(words, symbols, pairs, p, q):
 
 @kernel
 def precedes(words, symbols, pairs, p, p_count, q, q_count):
-    """Return True if p is queued before q: higher count, or the tie: (a, z) 5 before (b, a) 3."""
+    """Return True if p is queued before q: a higher count, or the tie: counts 5 and 3 -> True."""
     always_inline()
     return p_count > q_count or (p_count == q_count and tie_precedes(words, symbols, pairs, p, q))
 
