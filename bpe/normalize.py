@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from typing import Final
 
 NORMAL_FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
@@ -31,6 +30,8 @@ def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
     """Normalize UTF-8 to each of `forms` (of `NORMAL_FORMS`) in turn."""
     if data.isascii():
         return data
+    import unicodedata
+
     text = data.decode()
     for form in forms:
         stretches = _inert().split(text)  # every second one is inert

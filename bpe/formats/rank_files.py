@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +55,9 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
     Raises:
         TokenizerFileError: The file is unreadable, or a line is invalid.
     """
+    import base64
+    import binascii
+
     path = Path(path)
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_text(path).split("\n"), start=1):
@@ -77,6 +78,8 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
 
 def tiktoken_ranks(ranks: Mapping[bytes, int]) -> str:
     """Return the text of a .tiktoken file."""
+    import base64
+
     lines = sorted((rank, base64.b64encode(token).decode()) for token, rank in ranks.items())
     return "".join(f"{token} {rank}\n" for rank, token in lines)
 

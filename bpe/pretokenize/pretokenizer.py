@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from bpe.bit_set import bits_between, set_bits
 from bpe.kernels import search, utf8
 from bpe.kernels.runtime.jit import pack
-from bpe.kernels.split import cl100k as split_cl100k
 from bpe.kernels.split import gpt2 as split
-from bpe.kernels.split import rows as split_rows
 from bpe.pretokenize.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
@@ -31,13 +29,13 @@ Offsets = NDArray[np.int64]
 Starts = NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
-# Pattern -> flags of the scanner `split_cl100k`; gpt2 has its own scanner. Another pattern of this
+# Pattern -> flags (in `rows`) of `split_cl100k`; gpt2 has its own scanner. Another pattern of this
 # family is a line here and one in `bpe.pretokenize.patterns` (docs/patterns.md).
 _FLAGS = {
-    "cl100k": split_rows.WHOLE_END,
-    "o200k": split_rows.CASED | split_rows.SUFFIXES | split_rows.SLASHES,
-    "llama3": 0,
-    "qwen2": split_rows.SINGLE_DIGITS,
+    "cl100k": ["WHOLE_END"],
+    "o200k": ["CASED", "SUFFIXES", "SLASHES"],
+    "llama3": [],
+    "qwen2": ["SINGLE_DIGITS"],
 }
 
 
@@ -161,8 +159,10 @@ def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
     if name == "gpt2":
         kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
     else:
-        kernel = split.splitter(split_cl100k.scanner(_FLAGS[name]), 0)
-        n_words = split_rows.STATE_WORDS
+        from bpe.kernels.split import cl100k, rows
+
+        flags = sum(getattr(rows, flag) for flag in _FLAGS[name])
+        kernel, n_words = split.splitter(cl100k.scanner(flags), 0), rows.STATE_WORDS
     tail = np.empty(split.TAIL, np.uint8)
     scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
     return kernel, _characters(), scratch

@@ -210,7 +210,7 @@ class Plan(Struct, frozen=True, dict=True):
 def make_passes(
     settings: BuildSettings | EncodeSettings | TrainFileSettings, tokenizer: AnyTokenizer | None
 ) -> list[Pass]:
-    """Make the passes over the text; `tokenizer` None: one is trained."""
+    """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
     if isinstance(settings, EncodeSettings):
         return [Pass(0, {settings.name: settings.name}, settings.paths, reading)]
@@ -224,7 +224,7 @@ def make_passes(
 
 
 def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
-    """Make the options for reading sources; `tokenizer` None: one is trained."""
+    """Make the options for reading sources, for training if `tokenizer` is None."""
     from bpe.pretokenize.pretokenizer import Pretokenizer
 
     if tokenizer is None:

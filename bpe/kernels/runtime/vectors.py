@@ -101,7 +101,7 @@ def maximum(words: Any, others: Any) -> Any:
 
 
 def select_gt(words: Any, limits: Any, chosen: Any, others: Any) -> Any:
-    """Return words of `chosen` where a word is above its limit, else of `others`: 5 > 3: chosen."""
+    """Return words of `chosen` where words exceed limits, else of `others`: 5, 3 -> chosen."""
     return np.where(words > limits, chosen, others)
 
 

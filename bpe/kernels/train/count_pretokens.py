@@ -50,7 +50,7 @@ def room(table, n_pretokens, n_bytes):
 
 @kernel
 def find_short(rows, slot, low, high):
-    """Return the index of a key, or of its free row, from `slot` on: 0 has another key -> 4."""
+    """Return the index of a key, or of its free row, from `slot` on: another key at 0 -> 4."""
     mask = np.uint64(rows.size - 1)
     one, zero = np.uint64(1), np.uint64(0)
     while (rows[slot] != low or rows[slot + one] != high) and rows[slot + one] != zero:
