@@ -152,18 +152,18 @@ class EncoderTables:
         self._filled = threading.Lock()
 
     def fill_tokens(self) -> None:
-        """Fill `Tables.tokens` once, and enlarge the cache.
+        """Enlarge the cache, and fill `Tables.tokens`, once.
 
         The table holds tokens of up to TOKEN_BYTES bytes that encode to themselves; before that,
         they are looked up in the caches.
         """
         if self._filled.acquire(blocking=False):
+            self.cache.make_room()  # first, as other threads go on meanwhile
             try:
                 _fill_tokens(self, *self._flat)
             except BaseException:
                 self._filled.release()  # after an interrupt, a later call fills it
                 raise
-            self.cache.make_room()
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
