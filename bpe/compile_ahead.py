@@ -13,9 +13,8 @@ import numpy as np
 
 from bpe.encoding.encoder import EncoderTables
 from bpe.kernels import search, utf8
-from bpe.kernels.encode import cache_rows as words
+from bpe.kernels.encode import cache_rows, merge_tables
 from bpe.kernels.encode import encode_pretokens as encode
-from bpe.kernels.encode import merge_tables
 from bpe.kernels.runtime import jit
 from bpe.kernels.runtime.machine_code import kept_code
 from bpe.pretokenize.patterns import steps
@@ -49,7 +48,7 @@ def training_kernels(pattern: str) -> Kernels:
 def encoding_kernels() -> Kernels:
     """Return the kernels of encoding, without `reading_kernels`."""
     return {
-        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, words.move_rows: 0.2,
+        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
     }  # fmt: skip
 
 
@@ -95,4 +94,4 @@ def compile_encoding(pattern: str) -> None:
     tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
     tables.fill_tokens()  # calls encode_pretokens
     _, cache, _ = tables.cache.current
-    words.move_rows(cache.rows, cache, False)  # there are none yet
+    cache_rows.move_rows(cache.rows, cache, False)  # there are none yet

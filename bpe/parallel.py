@@ -7,8 +7,7 @@
   running ones, which are short, are completed.
 - The consuming thread is one of the workers, and works while the next result is not ready.
 
-The function keeps state (an encoder, counts) and is used by one thread at a time. Other executors
-(processes) have a `run_in_order` with the same guarantees.
+The function keeps state (an encoder, counts) and is used by one thread at a time.
 """
 
 from __future__ import annotations

@@ -114,11 +114,11 @@ def train_from_counts(
     Ties are broken by `tie_break`:
 
     - `greatest-bytes`: the greatest `(left, right)`, compared as bytes (Stanford's CS336);
-    - `huggingface`: the least `(id of left, id of right)`, where ids number bytes in the order of
-      their characters in the byte-level alphabet, then merges (Hugging Face's BpeTrainer).
+    - `huggingface`: the least `(id of left, id of right)`; ids are given to bytes, in the order of
+      their characters in the byte-level alphabet, then to merges (Hugging Face's BpeTrainer).
 
-    No two merges make the same token: where its bytes are between two boundaries, no merge has
-    crossed them, so the merges inside are those that first made the token.
+    No two merges make the same token: if both ends of an occurrence of its bytes are boundaries, no
+    merge has crossed an end, so the merges inside were those that first made the token.
 
     Args:
         counts: Pre-token -> how often it occurs.

@@ -1,6 +1,6 @@
 """Find documents between separators in one buffer, and cut the buffer into parts.
 
-Documents are those of `bytes.split`, as offsets; text is not copied.
+Documents are those of `data.split(separator)`, as offsets; text is not copied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def separated_parts(
     buffer: Bytes, separator: bytes, part_size: Callable[[int], int],
     safe_cut: Callable[[Bytes, int, int], int],
 ) -> Iterator[SeparatedPart]:
-    """Cut a buffer into parts whose ids are those of the whole.
+    """Cut a buffer into parts whose ids are those of the whole; `text_file.Cutter` cuts files.
 
     Args:
         buffer: uint8[n_bytes].

@@ -86,8 +86,8 @@ class TextFile:
         except OSError as error:
             place = stop - len(left)
             raise UnavailableError(
-                f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; see to the"
-                " disk and run the same command again, or leave the file out"
+                f"{self.path}: byte {place:,} and on cannot be read: {error.strerror}; check the"
+                " disk and rerun the same command, or leave the file out"
             ) from error
         self.check_unchanged()
         if left:
@@ -104,8 +104,8 @@ class TextFile:
             raise self._changed("no such file") from None
         except OSError as error:
             raise UnavailableError(
-                f"{self.path}: cannot be opened any more: {error.strerror}; see to that and run the"
-                " same command again"
+                f"{self.path}: cannot be opened any more: {error.strerror}; remove the cause and"
+                " rerun the same command"
             ) from error
 
 
@@ -161,7 +161,7 @@ class Cutter:
                 position = stop
             for candidate in candidates:
                 after = candidate + len(self._separator)
-                if after < n and self._is_separator(candidate):
+                if after < n and self._overlaps_none_before(candidate):
                     return after, Ends.BETWEEN
         return n, Ends.FILE
 
@@ -187,7 +187,7 @@ class Cutter:
         while size < stop - start:
             end = stop - len(self._separator) + 1
             for candidate in reversed([*self._occurrences(self._separator, stop - size, end)]):
-                if self._is_separator(candidate):
+                if self._overlaps_none_before(candidate):
                     return candidate + len(self._separator)
             size *= 8
         # A scan from the start of a document finds the separators that count.
@@ -240,8 +240,8 @@ class Cutter:
         """Return the start of a separator that touches `place`, -1 if there is none."""
         return next(self._occurrences(self._separator, place - len(self._separator), place + 1), -1)
 
-    def _is_separator(self, candidate: int) -> bool:
-        """Return True if no earlier occurrence overlaps this one, so that a scan finds it."""
+    def _overlaps_none_before(self, candidate: int) -> bool:
+        """Return True if no earlier occurrence overlaps this one: then a scan finds it."""
         before = self._occurrences(self._separator, candidate - len(self._separator) + 1, candidate)
         return next(before, -1) < 0
 

@@ -250,8 +250,9 @@ class Tokenizer:
     def _check_no_normalizer(self, kind: str) -> None:
         if self._encoder.normalizer is not None:
             raise VocabularyError(
-                f"{kind} cannot say what happens to text before it is split (added tokens with"
-                " settings, a normalizer, a space in front): use tokenizer.json"
+                f"{kind} cannot represent changes of text before it is split (a normalizer,"
+                " add_prefix_space, added tokens with lstrip, rstrip or single_word); use"
+                " tokenizer.json"
             )
 
     @property

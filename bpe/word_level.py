@@ -147,8 +147,8 @@ class WordLevelTokenizer(TextTokenizer):
         kind = model.get("type") if isinstance(model, dict) else None
         if not isinstance(model, dict) or kind != "WordLevel":
             raise UnsupportedTokenizerError(
-                f"{path}: model.type is {kind!r}: expected 'WordLevel', as WordLevelTokenizer.save"
-                " writes it; use bpe.load_tokenizer for a tokenizer of any kind"
+                f"{path}: model.type is {kind!r}, expected 'WordLevel'; use bpe.load_tokenizer for"
+                " a tokenizer of any type"
             )
         vocab = model.get("vocab")
         if not isinstance(vocab, dict):

@@ -17,16 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
+from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
-from preprocess.report.summary import (
-    LeftOut,
-    Report,
-    format_left_out,
-    format_times,
-    format_tokenizer,
-    listed,
-    run_stats,
-)
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.journal import journal_errors
@@ -112,7 +104,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     """Run a plan that encodes: train unless a tokenizer is given, encode, commit."""
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
     with Outputs(str(plan.directory), plan.run, plan.record, settings.overwrite) as outputs:
-        finished, tokenizer = outputs.storage.finished, plan.tokenizer
+        finished, tokenizer = outputs.storage.final, plan.tokenizer
         if what := plan.describe_finished(outputs):
             return _read_finished(finished, plan, what)
         saves = isinstance(settings, BuildSettings) and needs_tokenizer_file(
@@ -121,7 +113,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         plan.check_disk_space(outputs.storage, tokenizer)
         outputs.begin()
         if tokenizer is None:
-            tokenizer = _train(plan, outputs, compiler, LeftOut())
+            tokenizer = _train(plan, outputs, compiler, summary.LeftOut())
             plan.check_disk_space(outputs.storage, tokenizer)
         elif saves:
             outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
@@ -130,7 +122,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
     if isinstance(settings, BuildSettings):
-        lines.append(f"tokenizer: {format_tokenizer(tokenizer)}")
+        lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
     lines += report.lines(progress, stats)
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
@@ -181,7 +173,9 @@ def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
 
-def _train(plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: LeftOut) -> Tokenizer:
+def _train(
+    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut
+) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
     from preprocess.run.count_pass import train_tokenizer
 
@@ -192,7 +186,7 @@ def _train(plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: Lef
         with journal_errors():
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
-        left_out.restore(entry.left_out)
+        left_out.merge(entry.left_out)
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
     compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     sources = plan.passes[0].sources
@@ -205,10 +199,10 @@ def _train(plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: Lef
 
 def _encode_passes(
     plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler
-) -> tuple[Report, dict[str, Manifest]]:
+) -> tuple[summary.Report, dict[str, Manifest]]:
     """Encode every pass into token files, and register them in `outputs`."""
     compiler.compile_encoding(tokenizer)
-    settings, report, manifests = plan.settings, Report(), dict[str, Manifest]()
+    settings, report, manifests = plan.settings, summary.Report(), dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
         manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
@@ -229,7 +223,7 @@ def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> 
         which = "1 document is" if len(large) == 1 else f"{len(large):,} documents are"
         logger.warning(
             "%s larger than %s tokens, each with a shard of its own: %s; --split-documents divides"
-            " them", which, f"{most:,}", listed(large),
+            " them", which, f"{most:,}", summary.listed(large),
         )
 
 
@@ -259,21 +253,21 @@ def train(
     settings, progress = _begin(locals(), TrainFileSettings)
     from bpe import Tokenizer
 
-    path, left_out = Path(settings.out), LeftOut()
+    path, left_out = Path(settings.out), summary.LeftOut()
     stats_file = f"{path.stem}_stats.json"
     plan = Plan("train", settings, None, path.parent, path.stem, stats_file, path.name)
     with Outputs(str(path.parent), path.stem, plan.record, settings.overwrite) as outputs:
         if what := plan.describe_finished(outputs):
-            tokenizer = Tokenizer.from_file(outputs.storage.finished.path(path.name))
-            return tokenizer, [f"{path}: {what}, {format_tokenizer(tokenizer)}"]
+            tokenizer = Tokenizer.from_file(outputs.storage.final.path(path.name))
+            return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         tokenizer = _train(plan, outputs, KernelCompiler(progress), left_out)
-        stats = run_stats(progress, left_out, progress.seconds())
+        stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
         outputs.add_stats(stats_file, made | stats)
         outputs.commit()
-    lines = [f"{path}: {format_tokenizer(tokenizer)}", *format_left_out(left_out)]
-    return tokenizer, [*lines, format_times(progress, stats["seconds"])]
+    lines = [f"{path}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
+    return tokenizer, [*lines, summary.format_times(progress, stats["seconds"])]
 
 
 def encode(
@@ -306,7 +300,7 @@ def count(
     separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     progress: Progress | None = None,
-) -> Report:
+) -> summary.Report:
     """Count documents and tokens of text files without writing anything.
 
     Options: docs/options.md or `tokenbin count --help`; `progress=None` shows no progress.
@@ -318,7 +312,7 @@ def count(
         TokenbinError: As `build`.
     """
     settings, progress = _begin(locals(), CountSettings)
-    given, report = load_given_tokenizer(settings, settings.pattern), Report()
+    given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
     sources = find_sources(settings.paths, make_read_options(settings, given))
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
     EncodePass(0, sources, given, nothing_around, settings.workers, report, progress).run({})

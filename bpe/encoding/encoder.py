@@ -29,7 +29,7 @@ from bpe.kernels.encode.cache_rows import PretokenCache
 from bpe.kernels.encode.merge_short import MAX_SHORT
 from bpe.kernels.encode.misses import FACTOR
 from bpe.kernels.runtime.jit import bind, pack
-from bpe.kernels.split import gpt2 as split
+from bpe.kernels.split import documents as split
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
 from bpe.separated import close_gaps
@@ -152,14 +152,14 @@ class EncoderTables:
         self._filled = threading.Lock()
 
     def fill_tokens(self) -> None:
-        """Enlarge the cache, and fill `Tables.tokens`, once.
+        """Replace the cache by a large, empty one, and fill `Tables.tokens`, once.
 
         The table holds tokens of up to TOKEN_BYTES bytes that encode to themselves; before that,
         they are looked up in the caches.
         """
         if self._filled.acquire(blocking=False):
-            self.cache.make_room()  # first, as other threads go on meanwhile
             try:
+                self.cache.make_room()  # first, as other threads go on meanwhile
                 _fill_tokens(self, *self._flat)
             except BaseException:
                 self._filled.release()  # after an interrupt, a later call fills it
@@ -224,7 +224,7 @@ class Encoder:
 
     Args:
         tables: Shared with other encoders.
-        preparation: Prepares text before it is split; None for nothing.
+        normalizer: Changes text before it is split; None: nothing does.
         dtype: Type of the ids, uint16 or uint32 (None).
 
     Raises:
@@ -239,7 +239,7 @@ class Encoder:
         if self._dtype not in (np.uint16, np.uint32):
             raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
         self._check_fits((1 << int(tables.tables.packing[0])) - 1)
-        self._preparation, self._pretokenizer = normalizer, tables.pretokenizer
+        self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._shared = tables, tables.cache
         self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
@@ -265,10 +265,10 @@ class Encoder:
             suffix_id: Id after each document, -1 for none.
             starts_mid_document: The first document began in an earlier call: it gets no prefix.
             ends_mid_document: The last document continues in a later call: it gets no suffix.
-            gaps: `offsets` has the start and end of each document, from 0 to n_bytes all the same;
-                bytes between documents have no ids.
+            gaps: `offsets` is int64[2 * n_documents], the start and the end of each document, from
+                0 to n_bytes; bytes between two documents have no ids.
             memory: Returns uint8[n] of its own for the ids, n being the most bytes that they can
-                take. None, or a preparation: new memory, trimmed to the ids.
+                take. None, or with a normalizer: new memory, trimmed to the ids.
 
         Returns:
             dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
@@ -277,7 +277,7 @@ class Encoder:
             EncodingError: The prefix or suffix id does not fit into the encoder's type.
         """
         self._check_fits(max(prefix_id, suffix_id))
-        if gaps and (self._preparation is not None or self._pretokenizer.pattern not in PATTERNS):
+        if gaps and (self._normalizer is not None or self._pretokenizer.pattern not in PATTERNS):
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = close_gaps(buffer, offsets)
             gaps = False
@@ -285,8 +285,8 @@ class Encoder:
             "prefix_id": prefix_id, "suffix_id": suffix_id,
             "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
         }
-        if self._preparation is not None:
-            encode = self._preparation.encode
+        if self._normalizer is not None:
+            encode = self._normalizer.encode
             return encode(self.encode_view, buffer, offsets, frozenset(), **around)
         ids, token_offsets = self.encode_view(buffer, offsets, gaps=gaps, memory=memory, **around)
         return ids.copy() if memory is None else ids, token_offsets

@@ -56,7 +56,7 @@ class ParallelEncoder:
         parts: The tokens, how they merge, the split pattern, and what happens before the split.
 
     Attributes:
-        preparation: What happens to text before it is split, None if nothing does.
+        normalizer: Changes text before it is split; None: nothing does.
     """
 
     def __init__(self, parts: TokenizerParts) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.huge_pages import zeros
-from bpe.kernels.encode import cache_rows as words
+from bpe.kernels.encode import cache_rows
 from bpe.kernels.encode.cache_rows import PretokenCache
 from bpe.kernels.runtime.jit import pack
 
@@ -70,7 +70,7 @@ def _with_limits(cache: PretokenCache) -> PretokenCache:
 def is_full(cache: PretokenCache) -> NDArray[np.bool]:
     """Return bool[3]: whether rows, long rows and the arena are full.
 
-    The kernel `words.is_full` does the same, but loading its machine code takes milliseconds.
+    The kernel `cache_rows.is_full` does the same, but loading its machine code takes milliseconds.
     """
     return cache.used > cache.limits
 
@@ -86,9 +86,9 @@ def _enlarged(cache: PretokenCache) -> PretokenCache | None:
     larger = cache._replace(own=np.zeros(4, np.int64))  # rows that are moved are counted already
     if rows_full:
         larger = larger._replace(rows=zeros(min(4 * len(rows), _MOST_ROWS), np.uint64))
-        words.move_rows(rows, larger, False)
+        cache_rows.move_rows(rows, larger, False)
     if long_rows_full:
         n = min(4 * len(long_rows), _MOST_LONG_ROWS)
         larger = larger._replace(long_rows=zeros(n, np.uint64))
-        words.move_rows(long_rows, larger, True)
+        cache_rows.move_rows(long_rows, larger, True)
     return _with_limits(larger._replace(own=cache.own))

@@ -22,7 +22,7 @@ def config_path(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file; errors name it."""
+    """Read a text file; error messages have its path."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Convert vocabularies, files, tiktoken's and Hugging Face's tokenizers to `TokenizerParts`."""
+"""Convert vocabularies, tokenizer files, and tokenizers of others to `TokenizerParts`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_vocabulary(
     vocab: Mapping[int, bytes], merges: Iterable[Pair],
     special_tokens: Mapping[str, int] | Iterable[str],
 ) -> Vocabulary:
-    """Make a vocabulary, see `Tokenizer`: special tokens need no ids, and may be in `vocab`."""
+    """Make a vocabulary, see `Tokenizer`; special tokens without ids get those after the last."""
     merges = list(merges)
     made = {left + right for left, right in merges}
     unmade = {x: number for number, x in vocab.items() if len(x) > 1 and x not in made}

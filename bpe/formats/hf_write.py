@@ -74,9 +74,9 @@ def tokenizer_json(parts: TokenizerParts) -> str:
         token = from_byte_level(text)
         if token is not None and vocabulary.token_id(token) not in (None, token_id):
             raise VocabularyError(
-                f"the special token {text!r} is spelled like the ordinary token"
-                f" {token!r} in tokenizer.json, where both would be one:"
-                " choose a text that no token has, such as '<|name|>', or save ranks (.tiktoken)"
+                f"the special token {text!r} and the ordinary token {token!r} have the same text in"
+                " tokenizer.json and would be one; rename the special token, such as '<|name|>', or"
+                " save ranks (.tiktoken)"
             )
     # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
     ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
@@ -159,7 +159,7 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
 
 
 def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return a section of tokenizer.json with these steps."""
+    """Return the steps as one object of tokenizer.json: alone or in a Sequence; None: no step."""
     if len(steps) > 1:
         return {"type": "Sequence", STEPS[section][0]: steps}
     return steps[0] if steps else None

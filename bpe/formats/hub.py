@@ -54,8 +54,8 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         from huggingface_hub import errors
     except ImportError as error:
         raise TokenizerFileError(
-            f"{name}: No such file or directory, and for a name on Hugging Face's hub"
-            " huggingface_hub is missing: pip install 'tokenbin[hf]'"
+            f"{name}: no such file or directory; if it is a name on Hugging Face's hub, install"
+            " huggingface_hub: pip install 'tokenbin[hf]'"
         ) from error
     found: dict[str, object] = {}
     for file in ("tokenizer.json", "tokenizer_config.json"):

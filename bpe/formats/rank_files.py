@@ -71,8 +71,6 @@ def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
         if token in ranks:
             refuse(path, f"line {number} repeats the token {token!r}", "expected each token once")
         ranks[token] = number_of_token
-    if not ranks:
-        refuse(path, "it is empty", "expected lines of base64, a space and a number")
     return ranks
 
 
@@ -89,8 +87,8 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
     vocabulary.check_expressible_as_merges()
     if vocabulary.ignore_merges and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
         raise VocabularyError(
-            "vocab.json and merges.txt cannot say that a whole pre-token comes first: expected"
-            " every token to be made by a merge; use tokenizer.json"
+            "vocab.json and merges.txt cannot represent ignore_merges, and some tokens are made by"
+            " no merge; use tokenizer.json"
         )
     ids: dict[str, int] = {}
     entries = [(to_byte_level(token), token_id) for token_id, token in vocabulary.tokens.items()]

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from bpe.bit_set import bits_between, set_bits
 from bpe.kernels import search, utf8
 from bpe.kernels.runtime.jit import pack
-from bpe.kernels.split import gpt2 as split
+from bpe.kernels.split import documents as split
+from bpe.kernels.split import gpt2
 from bpe.pretokenize.patterns import PATTERNS, TIKTOKEN, pattern_name, steps
 from bpe.unicode_classes import class_pages, class_table
 
@@ -157,7 +158,7 @@ def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: S
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
     """Return the kernel of a pattern, and its first two arguments with new scratch."""
     if name == "gpt2":
-        kernel, n_words = split.splitter(split.split_gpt2, 1), split.STATE_WORDS
+        kernel, n_words = split.splitter(gpt2.split_gpt2, 1), gpt2.STATE_WORDS
     else:
         from bpe.kernels.split import cl100k, rows
 

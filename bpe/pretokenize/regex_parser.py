@@ -94,19 +94,25 @@ class Parser:
         self._numbers: dict[bytes, int] = {}
 
     def refuse(self, what: str, position: int | None = None) -> PatternError:
-        """Return the error for syntax that is not implemented, by default at this position."""
+        """Return the error for unsupported syntax, by default at the current position."""
         at = self.position if position is None else position
         return PatternError(
-            f"the split pattern {shown(self.text)} has {what} at character {at}, which is not"
-            " implemented: expected sets of characters, groups, choices, repetitions, lookarounds"
-            " and anchors; write it otherwise"
+            f"unsupported split pattern {shown(self.text)}: {what} at character {at}; supported are"
+            " character classes, groups, alternation, quantifiers, lookaround and anchors"
+        )
+
+    def invalid(self, what: str, position: int | None = None) -> PatternError:
+        """Return the error for a malformed regex, by default at the current position."""
+        at = self.position if position is None else position
+        return PatternError(
+            f"invalid split pattern {shown(self.text)}: {what} at character {at}; correct it"
         )
 
     def parse(self) -> Node:
         """Parse the whole regex; raise `PatternError` if that is impossible."""
         tree = self._choice()
         if self.position < len(self.text):
-            raise self.refuse("a ')' without its '('")
+            raise self.invalid("unbalanced ')'")
         return tree
 
     def _peek(self) -> str:
@@ -129,7 +135,7 @@ class Parser:
         if number == len(self.sets):
             self.sets.append(members)
             if len(self.sets) > 500:
-                raise self.refuse("more than 500 sets of characters")
+                raise self.refuse("more than 500 different character classes")
         here = frozenset([number])
         return Node(chr(FIRST_SET + number), 1, can_be_empty=False, begins=here, ends=here)
 
@@ -171,11 +177,11 @@ class Parser:
             found = self._match(r"[?*+]|\{(\d{0,4})(,(\d{0,4}))?\}")
             if not found:
                 if self._peek() == "{":
-                    raise self.refuse("a '{' that begins no repetition")
+                    raise self.refuse("a '{' that begins no quantifier")
                 return part
             least, most = _QUANTIFIERS.get(found.group()) or self._interval(found)
             if part.is_assertion:
-                raise self.refuse("a repetition of what has no length", at)
+                raise self.refuse("a quantifier on a zero-width assertion", at)
             interval = self.text[at] == "{"
             manner = ""
             if self._accept("?"):
@@ -194,11 +200,11 @@ class Parser:
                 can_be_empty=part.can_be_empty or least == 0,
             )
             if part.size > LONGEST:
-                raise self.refuse(f"repetitions of more than {LONGEST:,} characters", at)
+                raise self.refuse(f"quantifiers that repeat more than {LONGEST:,} characters", at)
             # In Oniguruma, a quantifier after a quantifier repeats it, as in `{1,3}+`.
             if self.dialect == "tiktoken" and self._peek() in ("?", "*", "+", "{"):
-                raise self.refuse("a repetition of a repetition")
-        raise self.refuse("more than three repetitions of one another")
+                raise self.refuse("a quantifier after a quantifier")
+        raise self.refuse("more than three stacked quantifiers")
 
     def _interval(self, found: engine.Match[str]) -> tuple[int, int | None]:
         """Return (minimum, maximum) of `{n}`, `{n,}`, `{,n}` or `{n,m}`."""
@@ -215,7 +221,7 @@ class Parser:
         if character == "(":
             return self._group()
         if character in ("*", "+", "?", "{"):
-            raise self.refuse(f"a {character!r} that repeats nothing")
+            raise self.invalid(f"nothing for the quantifier {character!r} to repeat")
         if found := self._match(r"\^|\$|\\A|\\z"):
             return self._anchor(found.group())
         if self._accept("["):
@@ -263,9 +269,9 @@ class Parser:
         inside = self._choice()
         self.ignores_case = ignored_case
         if not self._accept(")"):
-            raise self.refuse("a '(' without its ')'", at)
+            raise self.invalid("unterminated group", at)
         if opening in ("(?<=", "(?<!") and inside.length is None:
-            raise self.refuse("a lookbehind whose length is not fixed", at)
+            raise self.refuse("a variable-length lookbehind", at)
         node = replace(inside, written=f"{opening}{inside.written})", size=1 + inside.size)
         if opening in ("(?:", "(?>"):
             return replace(node, is_assertion=False)
@@ -277,7 +283,7 @@ class Parser:
         letter = self.text[at + 1 : at + 2]
         self.position += 2
         if not letter:
-            raise self.refuse("a '\\' at its end", at)
+            raise self.invalid("a lone '\\'", at)
         if letter in ("s", "S", "d", "D"):
             members = members_of(*runs_of("Nd"))
             if letter in "sS":
@@ -325,16 +331,16 @@ class Parser:
         empty = True
         while not self._accept("]"):
             if not self._peek():
-                raise self.refuse("a '[' without its ']'", at)
+                raise self.invalid("unterminated character class", at)
             if self._accept("&&"):
                 intersection &= members
                 members = np.zeros(N_CODE_POINTS, np.bool_)
                 continue
             two = self.text[self.position : self.position + 2]
             if self.dialect == "tiktoken" and two in ("--", "~~"):
-                raise self.refuse(f"{two!r} in a set")
+                raise self.refuse(f"{two!r} in a character class")
             if two == "[:":
-                raise self.refuse("a set of the form '[:name:]'")
+                raise self.refuse("a class of the form '[:name:]'")
             empty = False
             if self._accept("["):
                 members = members | self._class()
@@ -342,25 +348,25 @@ class Parser:
             first = self._member()
             if isinstance(first, np.ndarray):
                 if self.ignores_case and self.dialect == "huggingface":
-                    raise self.refuse("a set inside a set where case is ignored")
+                    raise self.refuse("a nested character class where case is ignored")
                 members = members | first
                 continue
             last = first
             if self._match(r"-(?=[^\]])"):
                 if self._peek() == "[":
-                    raise self.refuse("a range that ends with a set")
+                    raise self.refuse("a range that ends with a class")
                 end = self._member()
                 if isinstance(end, np.ndarray) or end < first:
-                    raise self.refuse("a range that does not ascend")
+                    raise self.invalid("a range in descending order")
                 last = end
             if self.ignores_case:  # add the other case of each character
                 if first != last and not last.isascii():
-                    raise self.refuse("a range beyond ASCII where case is ignored")
+                    raise self.refuse("a non-ASCII range where case is ignored")
                 for code_point in range(ord(first), ord(last) + 1):
                     members |= self._case_variants(chr(code_point))
             members[ord(first) : ord(last) + 1] = True
         if empty:
-            raise self.refuse("an empty set", at)
+            raise self.invalid("empty character class", at)
         self.depth -= 1
         members &= intersection
         return ~members if negated else members

@@ -32,7 +32,7 @@ BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
     "Isolated": (), "Contiguous": ((False, False), (True, True)),
     "MergedWithPrevious": ((False, True),), "MergedWithNext": ((True, False),),
 }
-_PATIENCE = 10.0  # timeout of a match in seconds; usual matches take a second per 100 MB
+_TIMEOUT = 10.0  # timeout of a match in seconds; usual matches take a second per 100 MB
 _BYTES_AT_A_TIME = 1 << 22  # documents are translated together up to this size
 
 
@@ -113,14 +113,14 @@ class RegexSplitter:
 
     def _matches(self, text: str, place: int) -> Iterator[engine.Match[str]]:
         """Yield the matches in one text, which begins at byte `place`."""
-        patience = _PATIENCE + len(text) * 1e-6
+        timeout = _TIMEOUT + len(text) * 1e-6
         try:
-            yield from self._find(text, timeout=patience)
+            yield from self._find(text, timeout=timeout)
         except TimeoutError as error:
             raise EncodingError(
-                f"the split pattern takes more than {patience:.0f} s for one match in the text of"
-                f" {len(text):,} characters from byte {place} on: it tries very many ways to match;"
-                " write it so that only one can (no repetition within a repetition)"
+                f"the split pattern took more than {timeout:.0f} s for one match in the text of"
+                f" {len(text):,} characters from byte {place} on, because of backtracking; rewrite"
+                " it without nested quantifiers"
             ) from error
 
     def _cuts(self, text: str, begin: int, first: int, places: NDArray[np.int64]) -> Iterator[int]:
@@ -152,9 +152,9 @@ _NEWER_NUMBERS: Final = ((0x11DE0, 0x11DE9), (0x16FF4, 0x16FF6))
 
 
 class DigitsSplitter:
-    """Makes numbers (General_Category N) pieces, as Hugging Face's `Digits`.
+    """Splits off numeric characters (General_Category N), as Hugging Face's `Digits`.
 
-    With `individual`, single numbers; else runs of numbers.
+    With `individual` each of them is a piece, otherwise each run of them.
     """
 
     def __init__(self, individual: bool) -> None:

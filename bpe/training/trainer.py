@@ -85,10 +85,10 @@ def train_from_counts(
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
 
-def memory_of_merging(n_bytes: int, n_words: int) -> int:
-    """Estimate the bytes of memory to merge `n_words` unique pre-tokens of `n_bytes` in all."""
+def memory_of_merging(n_bytes: int, n_pretokens: int) -> int:
+    """Estimate the bytes of memory to merge `n_pretokens` unique pre-tokens of `n_bytes` in all."""
     # In `_learn`: the text twice, rows, places; offsets twice, counts; pairs.
-    return (2 + 8 + 12) * n_bytes + 40 * n_words + 50_000_000
+    return (2 + 8 + 12) * n_bytes + 40 * n_pretokens + 50_000_000
 
 
 def _check(
@@ -123,12 +123,12 @@ def _learn(
     workers: int, progress: Callable[[int, int], None] | None,
 ) -> NDArray[np.int32]:
     """Learn merges: int32[n, 2], the ids of their parts; see `kernels.merge_steps`."""
-    buffer, offsets, word_counts = counts.arrays()
+    buffer, offsets, counts_of = counts.arrays()
     n_positions = 256 + len(buffer)
     if n_positions > _MAX_POSITIONS:
         raise TrainingError(
             f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
-            f" {memory_of_merging(len(buffer), len(word_counts)) / 2**30:,.0f} GiB; at most"
+            f" {memory_of_merging(len(buffer), len(counts_of)) / 2**30:,.0f} GiB; at most"
             f" {_MAX_POSITIONS:,} bytes are possible: train on a sample of the text"
         )
     text = zeros(n_positions, np.uint8)
@@ -137,21 +137,22 @@ def _learn(
     # Each merge removes at least one symbol.
     n_symbols = 256 + min(n_wanted, n_positions)
     symbol_bits = (n_symbols - 1).bit_length()
-    frequent = np.flatnonzero(word_counts >= kernels.BEGINS >> symbol_bits)
-    words = kernels.Words(text, offsets, word_counts, offsets[frequent], word_counts[frequent])
+    frequent = np.flatnonzero(counts_of >= kernels.BEGINS >> symbol_bits)
+    most = offsets[frequent], counts_of[frequent]
+    pretokens = kernels.Pretokens(text, offsets, counts_of, *most)
     del buffer, offsets
-    least = max(least, _least_merged(words, n_wanted, longest))
+    least = max(least, _least_merged(pretokens, n_wanted, longest))
     places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
     places[:256] = np.arange(256)
     symbols = kernels.Symbols(
         lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
         pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
-    pairs, state = _lay_out(words, symbol_bits, least, longest, workers)
-    kernels.queue_pairs(words, symbols, pairs, state, 0)
+    pairs, state = _lay_out(pretokens, symbol_bits, least, longest, workers)
+    kernels.queue_pairs(pretokens, symbols, pairs, state, 0)
     while True:
         status = kernels.merge_steps(
-            words, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
+            pretokens, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
         )
         n_merges = int(state.used[kernels.N_MERGES])
         if progress is not None:
@@ -164,17 +165,19 @@ def _learn(
 
 
 def _lay_out(
-    words: kernels.Words, symbol_bits: int, least: int, longest: int, workers: int
+    pretokens: kernels.Pretokens, symbol_bits: int, least: int, longest: int, workers: int
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
     """Lay out all bytes in rows, and the pairs of bytes that may be merged, not yet queued."""
-    n_positions = len(words.text)
+    n_positions = len(pretokens.text)
     n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
-    edges = np.searchsorted(words.offsets, np.linspace(0, n_positions, n_parts + 1, dtype=np.int64))
-    parts = list(pairwise(np.minimum(edges, len(words.counts)).tolist()))
+    spaced = np.linspace(0, n_positions, n_parts + 1, dtype=np.int64)
+    edges = np.searchsorted(pretokens.offsets, spaced)
+    parts = list(pairwise(np.minimum(edges, len(pretokens.counts)).tolist()))
     code_counts, occurrences = np.zeros((2, n_parts, 65536), np.int64)
 
     def count_byte_pairs(number: int) -> None:
-        kernels.count_byte_pairs(words, *parts[number], code_counts[number], occurrences[number])
+        counted = code_counts[number], occurrences[number]
+        kernels.count_byte_pairs(pretokens, *parts[number], *counted)
 
     with ThreadPoolExecutor(n_parts) as pool:
         list(pool.map(count_byte_pairs, range(n_parts)))
@@ -200,13 +203,13 @@ def _lay_out(
         pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
 
         def fill_rows(number: int) -> None:
-            kernels.fill_rows(words, *parts[number], state, pair_of_code, next_places[number])
+            kernels.fill_rows(pretokens, *parts[number], state, pair_of_code, next_places[number])
 
         list(pool.map(fill_rows, range(n_parts)))
     return pairs, state
 
 
-def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
+def _least_merged(pretokens: kernels.Pretokens, n_wanted: int, longest: int) -> int:
     """Return a lower bound of the counts of merged pairs.
 
     While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
@@ -214,8 +217,8 @@ def _least_merged(words: kernels.Words, n_wanted: int, longest: int) -> int:
     a count of at least n, one is incomplete before each of `n_wanted` merges, and the merged pair,
     which has the highest count, has at least n.
     """
-    lengths = np.diff(words.offsets)
-    counts = np.minimum(words.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
+    lengths = np.diff(pretokens.offsets)
+    counts = np.minimum(pretokens.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
     of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
     enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
     return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0

@@ -97,7 +97,7 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
         return _describe_directory(place)
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
-    files = open_storage(place.parent).finished
+    files = open_storage(place.parent).final
     is_manifest = place.suffix == ".json" and read_object(files, place.name, FORMAT)
     if place.suffix == ".bin" or is_manifest:
         file = open_tokens(place)
@@ -126,7 +126,7 @@ def format_lines(found: dict[str, Any]) -> list[str]:
 
 def find_manifests(directory: Path) -> list[Path]:
     """List the manifests in a directory, sorted by name; only their "format" is checked."""
-    files = open_storage(directory).finished
+    files = open_storage(directory).final
     names = [name for name in files.names() if name.endswith(".json")]
     return [directory / name for name in names if read_object(files, name, FORMAT)]
 
@@ -139,8 +139,8 @@ def _describe_directory(directory: Path) -> dict[str, Any]:
     files = {path.stem: open_tokens(path) for path in find_manifests(directory)}
     hashes = {name: quality.document_hashes(file) for name, file in files.items()}
     storage = open_storage(directory)
-    there = [name for name in storage.finished.names() if name.endswith("stats.json")]
-    runs = {name: read_object(storage.finished, name, STATS_FORMAT) or {} for name in there}
+    there = [name for name in storage.final.names() if name.endswith("stats.json")]
+    runs = {name: read_object(storage.final, name, STATS_FORMAT) or {} for name in there}
     found: dict[str, Any] = {
         "path": str(directory),
         "tokenizer": tokenizer,

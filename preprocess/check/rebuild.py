@@ -113,7 +113,7 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
     """
     found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
     unread = []
-    files = open_storage(bin_path.parent).finished
+    files = open_storage(bin_path.parent).final
     for file_name in files.names():
         if not file_name.endswith("stats.json"):
             continue
@@ -144,12 +144,12 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         runs = [run for run in runs if run[1].manifests.get(name) == digest]
     if not runs:
         both = " and ".join(found)
-        raise RebuildError(f"{both} both describe it, and neither has the digest of its manifest")
+        raise RebuildError(f"{both} both describe it, and neither has its manifest's digest")
     return runs[0]
 
 
 def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
-    """Encode the sources again, and replace the manifest if it has the digest in stats.json.
+    """Re-encode the sources, and write the manifest if its digest is the one in stats.json.
 
     Needs free disk space for a second copy of the token files.
     """
@@ -161,8 +161,9 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
             read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
-            what = "rebuilt from the sources and the tokenizer"
-            raise RebuildError(f"{what}, it lacks the digest in stats.json")
+            raise RebuildError(
+                "the manifest rebuilt from the sources does not match the digest in stats.json"
+            )
         storage.publish([], [name])
 
 
@@ -245,7 +246,7 @@ def repair_blocks(
     """
     n_mended = 0
     for file in origin.manifest.files(name):
-        size = storage.finished.size(file.name) or 0
+        size = storage.final.size(file.name) or 0
         blocks = damaged.get(file.name, ())
         n_before = n_mended
         # A file grows only by proven blocks: readers check sizes, and would accept a file padded

@@ -97,7 +97,7 @@ def _find_token_files(directory: Path) -> list[Path]:
     A manifest is missing if its .bin and .docs exist, or if a stats.json lists it and one of its
     files exists.
     """
-    files = open_storage(directory).finished
+    files = open_storage(directory).final
     there = files.names()
     of_bin, of_docs = (
         {manifest_name(name_of(directory / name)) for name in there if name.endswith(suffix)}

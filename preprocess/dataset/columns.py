@@ -1,7 +1,8 @@
 """Columns of a dataset: one for each kind of data file.
 
 Writer, reader, manifest, verification, repair and journal iterate over columns. To add one, append
-it to `COLUMNS`: its `make` computes the values of each encoded batch.
+it to `COLUMNS`: its `make` computes the values of each encoded batch, for every source. Outputs
+without the column are out of date then (`preprocess.run.record`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
         TokenFileError: `vocab_size` is out of range.
     """
     if not 1 <= vocab_size <= 2**32:
-        raise TokenFileError(f"a vocabulary has between 1 and 2**32 ids; got {vocab_size:,}")
+        raise TokenFileError(f"vocab_size is {vocab_size:,}, expected 1 to 2**32")
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
@@ -45,9 +46,10 @@ class Column(Struct, frozen=True):
     Attributes:
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
         per: "token" or "document": each has one value.
-        dtype: dtype of the file; None: that of token ids.
+        dtype: dtype of the file, of integers; None: that of token ids.
         make: Computes the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
-            token, or for each document that ends in it. None: the encoder returns them.
+            token, or for each document that ends in it; `batch.spans` is None for sources without
+            spans. None: the encoder returns the values.
         limit: Exclusive upper bound of values; None: the vocabulary size for ids, else unchecked.
         is_position: True if values are positions in the token stream, stored relative to the shard.
         noun: Name of a value, for messages.

@@ -14,15 +14,6 @@ import xxhash
 from msgspec import Meta, Struct
 
 from preprocess.dataset import columns as table
-from preprocess.dataset.columns import (
-    BLOCK_BYTES,
-    DOCUMENT_ENDS,
-    IDS,
-    Column,
-    TokenFileError,
-    shard_name,
-    token_dtype,
-)
 
 FORMAT = "tokenbin"
 FORMAT_VERSION = 1
@@ -48,7 +39,7 @@ class Shard(Struct, frozen=True):
     n_documents: Count
     digests: Digests = {}
 
-    def count(self, column: Column) -> int:
+    def count(self, column: table.Column) -> int:
         """Return the number of values of a column."""
         return self.n_tokens if column.per == "token" else self.n_documents
 
@@ -62,7 +53,7 @@ class DataFile(Struct, frozen=True):
     """One data file of a dataset: a column of one shard."""
 
     name: str
-    column: Column
+    column: table.Column
     dtype: np.dtype[Any]
     count: int  # number of values
     before: Shard  # total counts of all earlier shards
@@ -75,7 +66,7 @@ class DataFile(Struct, frozen=True):
 
     def block(self, number: int) -> range:
         """Return the range of values in a block."""
-        per_block = BLOCK_BYTES // self.dtype.itemsize
+        per_block = table.BLOCK_BYTES // self.dtype.itemsize
         return range(number * per_block, min((number + 1) * per_block, self.count))
 
 
@@ -125,16 +116,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
     shards: tuple[Shard, ...] = ()
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[table.Column, ...]:
         """All columns; values of columns not in `COLUMNS` are digested, but not checked."""
         known = {column.name: column for column in table.COLUMNS}
         extra = []
         for each in self.extra_columns:
-            stated = Column(each.name, each.per, np.dtype(each.dtype))
+            stated = table.Column(each.name, each.per, np.dtype(each.dtype))
             found = known.get(each.name, stated)
             same = (found.per, found.dtype) == (stated.per, stated.dtype)
             extra.append(found if same else stated)
-        return (IDS, DOCUMENT_ENDS, *extra)
+        return (table.IDS, table.DOCUMENT_ENDS, *extra)
 
     @property
     def parts(self) -> tuple[Shard, ...]:
@@ -143,7 +134,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     def stems(self, name: str) -> list[str]:
         """Return the names of the files of each part without suffix; `name` is NAME."""
-        return [shard_name(name, i) for i in range(len(self.shards))] or [name]
+        return [table.shard_name(name, i) for i in range(len(self.shards))] or [name]
 
     def files(self, name: str) -> list[DataFile]:
         """Return all data files, shard by shard; `name` is NAME."""
@@ -167,7 +158,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         else:
             del content["shards"]
             content |= self.parts[0].content()
-        content |= {"digest": DIGEST, "digest_block_bytes": BLOCK_BYTES}
+        content |= {"digest": DIGEST, "digest_block_bytes": table.BLOCK_BYTES}
         text = json.dumps(content, indent=2, ensure_ascii=False).removesuffix("\n}")
         return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
 
@@ -182,24 +173,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{path}: not a manifest, for it is not JSON ({error}); build the files again"
             ) from error
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f'{path}: not a manifest of tokenbin: a JSON object with "format": "{FORMAT}" is '
                 "expected; for a .bin that another tool made, pass np.memmap(path, dtype=...) "
                 "instead"
             )
         if data.get("format_version") != FORMAT_VERSION:
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{path}: format version {data.get('format_version')!r}; this tokenbin reads "
                 f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenbin) or build the "
                 "files again"
             )
-        if (data.get("digest"), data.get("digest_block_bytes")) != (DIGEST, BLOCK_BYTES):
-            raise TokenFileError(
-                f"{path}: digests are expected to be {DIGEST} of {BLOCK_BYTES} bytes, not "
+        if (data.get("digest"), data.get("digest_block_bytes")) != (DIGEST, table.BLOCK_BYTES):
+            raise table.TokenFileError(
+                f"{path}: digests are expected to be {DIGEST} of {table.BLOCK_BYTES} bytes, not "
                 f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
                 "again"
             )
@@ -210,15 +201,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
         try:
             manifest = msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{path}: not a manifest: {error}{_found_at(error, data)}; build the files again"
             ) from error
         return manifest._with_digests(data, path)
 
     def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
         """Return the manifest with the digests in `data`; check that its fields are consistent."""
-        if self.dtype != (dtype := token_dtype(self.vocab_size).name):
-            raise TokenFileError(
+        if self.dtype != (dtype := table.token_dtype(self.vocab_size).name):
+            raise table.TokenFileError(
                 f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
                 f"whose files are {dtype}; build the files again"
             )
@@ -233,14 +224,14 @@ class Manifest(Struct, frozen=True, kw_only=True):
                     found = msgspec.convert(content.get(key), tuple[str, ...])
                 except msgspec.ValidationError as error:
                     what = f"is {str(content[key])[:80]!r}" if key in content else "is missing"
-                    raise TokenFileError(
+                    raise table.TokenFileError(
                         f'{where}: "{key}" should be a list of digests and {what}; build the files'
                         " again"
                     ) from error
                 n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
-                n_blocks = -(-n_bytes // BLOCK_BYTES)
+                n_blocks = -(-n_bytes // table.BLOCK_BYTES)
                 if len(found) != n_blocks:
-                    raise TokenFileError(
+                    raise table.TokenFileError(
                         f'{where}: "{key}" should have {n_blocks:,} entries and has'
                         f" {len(found):,}; build the files again"
                     )
@@ -249,7 +240,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         for what in ("n_tokens", "n_documents"):
             wanted, total = getattr(self, what), sum(getattr(part, what) for part in parts)
             if wanted != total:
-                raise TokenFileError(
+                raise table.TokenFileError(
                     f'{path}: "{what}" is {wanted:,}, and the shards have {total:,}; build the'
                     " files again"
                 )

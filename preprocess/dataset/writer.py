@@ -14,15 +14,7 @@ import xxhash
 from msgspec import Struct
 
 from preprocess.dataset import columns as table
-from preprocess.dataset.columns import (
-    BLOCK_BYTES,
-    Column,
-    TokenFileError,
-    Values,
-    manifest_name,
-    shard_name,
-    token_dtype,
-)
+from preprocess.dataset.columns import Values
 from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard, manifest_is_as_written
 from preprocess.storage import DamagedStateError, Storage, Stream
 
@@ -50,7 +42,7 @@ class _ColumnFile:
     """The open file of a column, with a digest of each block."""
 
     def __init__(
-        self, storage: Storage, name: str, column: Column, vocab_size: int,
+        self, storage: Storage, name: str, column: table.Column, vocab_size: int,
         states: Sequence[StreamState],
     ) -> None:
         self.name, self.column, self.dtype = name, column, column.dtype_for(vocab_size)
@@ -60,7 +52,7 @@ class _ColumnFile:
         self._block = xxhash.xxh3_128()
         self._in_block = 0
         reached = states[-1] if states else StreamState()
-        full = len(self._finished) * BLOCK_BYTES
+        full = len(self._finished) * table.BLOCK_BYTES
         self.stream = storage.stream(name, reached.n_bytes)
         if reached.n_bytes:
             self._digest(memoryview(storage.read(name, full, reached.n_bytes)))
@@ -78,11 +70,11 @@ class _ColumnFile:
 
     def _digest(self, data: memoryview) -> None:
         while len(data):
-            piece = data[: BLOCK_BYTES - self._in_block]
+            piece = data[: table.BLOCK_BYTES - self._in_block]
             self._block.update(piece)
             self._in_block += len(piece)
             data = data[len(piece) :]
-            if self._in_block == BLOCK_BYTES:
+            if self._in_block == table.BLOCK_BYTES:
                 self._finished.append(self._block.hexdigest())
                 self._block.reset()
                 self._in_block = 0
@@ -106,8 +98,8 @@ class _ColumnFile:
         self.stream.sync()
         self.stream.close()
         n_bytes = count * self.dtype.itemsize
-        blocks = self._finished[: n_bytes // BLOCK_BYTES]
-        start = len(blocks) * BLOCK_BYTES
+        blocks = self._finished[: n_bytes // table.BLOCK_BYTES]
+        start = len(blocks) * table.BLOCK_BYTES
         if start < n_bytes == self.stream.n_bytes:
             blocks.append(self._block.hexdigest())
         elif start < n_bytes:
@@ -155,7 +147,7 @@ class TokenFileWriter:
         shard_tokens: int | None = None, split_documents: bool = False,
     ) -> None:
         if not name or name != os.path.basename(name):
-            raise TokenFileError(f"a name for files in a directory is expected; got {name!r}")
+            raise table.TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
         self._columns, self._name, self._storage = table.COLUMNS, name, storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
@@ -169,7 +161,7 @@ class TokenFileWriter:
         """Open the files of the next shard, or resume them."""
         self._files = []
         is_whole = self._shard_tokens is None
-        stem = self._name if is_whole else shard_name(self._name, len(self._shards))
+        stem = self._name if is_whole else table.shard_name(self._name, len(self._shards))
         try:
             for column in self._columns:
                 name = f"{stem}{column.suffix}"
@@ -235,34 +227,36 @@ class TokenFileWriter:
         place = f"{name}: token {self.n_tokens:,} and on"
         for what, array in (("token ids", ids), ("document ends", ends)):
             if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise TokenFileError(
+                raise table.TokenFileError(
                     f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
                     f"shape {array.shape}"
                 )
         if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
             position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{name}: token {self.n_tokens + position:,} would have the id "
                 f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
                 "encode with the tokenizer that the vocabulary size was taken from"
             )
-        rising = (ends[1:] > ends[:-1]).all()
-        if ends.size and not (ends[0] >= 1 and ends[-1] <= ids.size and rising):
-            raise TokenFileError(
+        before = np.concatenate([[0], ends[:-1]])
+        wrong = np.flatnonzero((ends <= before) | (ends > ids.size))
+        if wrong.size:
+            first = int(wrong[0])
+            raise table.TokenFileError(
                 f"{place}: document ends should ascend strictly from at least 1 to at most"
-                f" {ids.size:,}, the number of ids; got {ends.size:,} from {int(ends[0])} to"
-                f" {int(ends[-1])}"
+                f" {ids.size:,}, the number of ids; document_ends[{first}] is {int(ends[first])},"
+                f" after {int(before[first])}"
             )
         expected = [column.name for column in self._columns[2:]]
         if sorted(others) != sorted(expected):
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{place}: values for the columns {expected} are expected; got {sorted(others)}"
             )
         for column in self._columns[2:]:
             values = others[column.name]
             n = ids.size if column.per == "token" else ends.size
             if values.shape != (n,):
-                raise TokenFileError(
+                raise table.TokenFileError(
                     f"{place}: the column {column.name} should have {n:,} values, one for each"
                     f" {column.per}; got an array of shape {values.shape}"
                 )
@@ -270,7 +264,7 @@ class TokenFileWriter:
             most = info.max if column.limit is None else column.limit - 1
             low, high = (int(values.min()), int(values.max())) if n else (0, 0)
             if low < info.min or high > most:
-                raise TokenFileError(
+                raise table.TokenFileError(
                     f"{place}: values of the column {column.name} are {info.min:,} to {most:,};"
                     f" found {low if low < info.min else high:,}"
                 )
@@ -335,13 +329,13 @@ class TokenFileWriter:
         """
         name, n_here = self._files[0].name, self._files[0].count
         if self._last_end != n_here:
-            raise TokenFileError(
+            raise table.TokenFileError(
                 f"{name}: {n_here - self._last_end:,} ids follow the last document end; append the"
                 " end of every document before finishing"
             )
         for special_id in (end_of_text_id, begin_of_text_id):
             if special_id is not None and not 0 <= special_id < self.vocab_size:
-                raise TokenFileError(
+                raise table.TokenFileError(
                     f"{name}: the special id {special_id} is not in the vocabulary, whose"
                     f" ids are 0 to {self.vocab_size - 1}"
                 )
@@ -352,7 +346,7 @@ class TokenFileWriter:
             for each in self._columns[2:]
         ]
         manifest = Manifest(
-            dtype=token_dtype(self.vocab_size).name, vocab_size=self.vocab_size,
+            dtype=table.token_dtype(self.vocab_size).name, vocab_size=self.vocab_size,
             n_tokens=n_tokens, n_documents=n_documents, n_bytes=n_bytes,
             end_of_text_id=end_of_text_id, begin_of_text_id=begin_of_text_id,
             tokenizer_fingerprint=tokenizer_fingerprint,
@@ -366,7 +360,7 @@ class TokenFileWriter:
                 # Cut off the part moved to the next shard, which is durable now.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
                     stream.sync()
-        self._storage.put(manifest_name(self._name), manifest.to_json().encode())
+        self._storage.put(table.manifest_name(self._name), manifest.to_json().encode())
         return manifest
 
     def close(self) -> None:
@@ -387,12 +381,12 @@ def read_saved_manifest(storage: Storage, name: str) -> Manifest:
             f"{what}: damaged or missing since the interruption; start over (--overwrite)"
         )
 
-    text = storage.get(manifest_name(name)) or b""
+    text = storage.get(table.manifest_name(name)) or b""
     if not manifest_is_as_written(text):
-        raise damaged(manifest_name(name))
-    manifest = Manifest.from_json(text.decode(), manifest_name(name))
+        raise damaged(table.manifest_name(name))
+    manifest = Manifest.from_json(text.decode(), table.manifest_name(name))
     for file in manifest.files(name):
-        start = max(len(file.digests) - 1, 0) * BLOCK_BYTES
+        start = max(len(file.digests) - 1, 0) * table.BLOCK_BYTES
         # Read one byte more than expected.
         block = storage.read(file.name, start, file.n_bytes + 1)
         # A shard inside one document has an empty .docs without digests.

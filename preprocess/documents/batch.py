@@ -27,8 +27,8 @@ InvalidText = Literal["error", "replace", "skip"]
 class ReadOptions(Struct, frozen=True):
     """How the sources of a pass are read.
 
-    Long documents are cut where `safe_cut`, as `Pretokenizer.safe_cut`, allows it (None: as for
-    gpt2), but not inside the byte strings in `atomic`, the special tokens.
+    Documents longer than a unit may be cut where `safe_cut`, as `Pretokenizer.safe_cut`, allows it
+    (None: the rule of gpt2), but not inside the byte strings in `atomic`, the special tokens.
     """
 
     separator: bytes = b"<|endoftext|>"  # between documents; empty: each file is one document
@@ -69,7 +69,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     """Documents in one buffer; after `prepare` none is empty and all are UTF-8.
 
     Attributes:
-        buffer: uint8[n_bytes], read-only; its memory is reused once no view of it is left.
+        buffer: uint8[n_bytes], decoded text, read-only; reused once no view of it is left.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; gaps between them are ignored.
         fields: Name -> array[n_documents, ...], one value per document; repeated for each part of a
@@ -84,7 +84,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     n_empty: int = 0  # documents of zero bytes that were dropped
     n_skipped: int = 0  # documents that were skipped because of invalid UTF-8
     n_replaced: int = 0  # invalid sequences that became U+FFFD
-    content: Bytes | None = None  # bytes of the source; not pickled
+    content: Bytes | None = None  # raw bytes of the unit, to digest them; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # None: the source has none
 

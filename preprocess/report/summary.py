@@ -49,9 +49,9 @@ class LeftOut(Struct):
 
     def add(self, batch: DocumentBatch) -> None:
         """Add the counts of a batch."""
-        self.restore(LeftOut(batch.n_empty, batch.n_skipped, batch.n_replaced))
+        self.merge(LeftOut(batch.n_empty, batch.n_skipped, batch.n_replaced))
 
-    def restore(self, other: LeftOut) -> None:
+    def merge(self, other: LeftOut) -> None:
         """Add other counts."""
         self.empty_documents += other.empty_documents
         self.skipped_documents += other.skipped_documents

@@ -1,7 +1,7 @@
 """Count the pre-tokens of the train documents, and train a tokenizer on the counts.
 
 Workers count units; the calling thread consumes their results in order. After an interruption, the
-pass resumes from the last checkpoint in the journal (`Counted`).
+pass resumes from the last checkpoint in the journal (`CountCheckpoint`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run import spill
-from preprocess.run.fingerprint import end_of_text_token
 from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
+from preprocess.run.record import end_of_text_token
 from preprocess.run.units import (
     Executor,
     resume_point_after,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bpe.training.counts import Arrays, FrozenCounts
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
-_COUNTS, _RUN = "counts-", "run-"  # prefixes of file names
+_COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
 
 Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
 
@@ -60,7 +60,7 @@ def train_tokenizer(
 
     counting = CountPass(sources, settings, journal, progress, executor)
     counts = counting.run()
-    left_out.restore(counting.at.left_out)
+    left_out.merge(counting.at.left_out)
     check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
     n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
     with progress.stage("merging", n_merges, "merges") as stage:
@@ -81,7 +81,9 @@ def train_tokenizer(
     )
 
 
-class Counted(Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True):
+class CountCheckpoint(
+    Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True
+):
     """Checkpoint of counting: a position in the sources, and the totals before it."""
 
     source: int = 0  # index of the source
@@ -89,14 +91,15 @@ class Counted(Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unkn
     is_all: bool = False  # all units are counted and merged
     file: str = ""  # name of the file of counts; "": none
     digest: str = ""  # xxh3_128 of that file
-    n_words: int = 0  # number of pre-tokens in that file
+    n_pretokens: int = field(default=0, name="n_words")  # in that file
     documents: int = 0  # number of documents, validation included
     validation: int = 0  # number of validation documents
     divided: bool = False  # documents are divided into train and validation
     left_out: LeftOut = field(default_factory=LeftOut)
     bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
-    run: spill.Run | None = None  # written with this checkpoint; the counts are in all runs
+    # Written with this checkpoint; the counts are in all spill files so far.
+    spilled: spill.SpillFile | None = field(default=None, name="run")
 
 
 class CountUnits:
@@ -154,7 +157,7 @@ class CountPass:
     """The pass that counts the pre-tokens of all documents except validation.
 
     Each worker has its own table; tables are merged and saved at the end. Workers pause while a
-    checkpoint saves the counts. Tables that exceed their memory are saved as a run and emptied.
+    checkpoint saves the counts. Tables that exceed their memory are spilled to a file and emptied.
     Arguments and errors are those of `train_tokenizer`.
     """
 
@@ -170,10 +173,10 @@ class CountPass:
         self._tables: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
-        checkpoints = self.journal.of(Counted)
-        self._runs = [each.run for each in checkpoints if each.run is not None]
-        self.at = checkpoints[-1] if checkpoints else Counted()
-        self.at.run = None
+        checkpoints = self.journal.entries_of(CountCheckpoint)
+        self._spills = [each.spilled for each in checkpoints if each.spilled is not None]
+        self.at = checkpoints[-1] if checkpoints else CountCheckpoint()
+        self.at.spilled = None
 
     def run(self) -> FrozenCounts:
         """Count the remaining units, and return the counts of all."""
@@ -241,35 +244,36 @@ class CountPass:
         return sum(table.n_bytes for table in self._tables) > self._most
 
     def _checkpoint(self) -> None:
-        """Save counts, as a run if tables are full or, at the end, if other runs exist."""
+        """Save counts: in a spill file if tables are full or, at the end, if there are others."""
         at, tables = self.at, self._tables
-        if tables and (self._is_full() or (self._is_over and self._runs)):
-            at.run = spill.write_run(self.journal.storage, f"{_RUN}{len(self._runs)}", tables)
-            self._runs.append(at.run)
+        if tables and (self._is_full() or (self._is_over and self._spills)):
+            name = f"{_SPILL}{len(self._spills)}"
+            at.spilled = spill.write_spill(self.journal.storage, name, tables)
+            self._spills.append(at.spilled)
             tables.clear()
-        if at.run is not None or not self._is_over:
+        if at.spilled is not None or not self._is_over:
             self._save([table.arrays() for table in tables])
-            at.run = None
+            at.spilled = None
 
     def _merge_all(self) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
         from bpe.training.counts import sum_counts
 
-        if self._runs:
-            counts = spill.merge_runs(self.journal.storage, self._runs, self._like)
+        if self._spills:
+            counts = spill.merge_spills(self.journal.storage, self._spills, self._like)
         else:
             counts = sum_counts(self._tables)
         self.at.is_all = True
         self._save([counts.arrays()])
-        for run in self._runs:
-            self.journal.storage.remove(run.file)
+        for spilled in self._spills:
+            self.journal.storage.remove(spilled.file)
         return counts
 
     def _save(self, pieces: Sequence[Arrays]) -> None:
         """Write concatenated counts to a file, then the checkpoint; remove the previous file."""
         at, before = self.at, self.at.file
         at.file = at.digest = ""
-        at.n_words = sum(len(counts) for _, _, counts in pieces)
+        at.n_pretokens = sum(len(counts) for _, _, counts in pieces)
         if pieces:
             content = spill.encode_counts(pieces)
             name = "all" if at.is_all else f"{at.source}-{at.bytes}"
@@ -283,13 +287,13 @@ class CountPass:
         """Load the counts of the last checkpoint."""
         at = self.at
         content = self.journal.storage.get(at.file)
-        return spill.decode_counts(content, at.n_words, at.digest, at.file, self._like)
+        return spill.decode_counts(content, at.n_pretokens, at.digest, at.file, self._like)
 
     def _remove_leftovers(self) -> None:
         """Remove files that do not belong to the last checkpoint."""
         known = {self.at.file}
         if not self.at.is_all:
-            known.update(run.file for run in self._runs)
+            known.update(spilled.file for spilled in self._spills)
         for name in self.journal.storage.names():
-            if name.startswith((_COUNTS, _RUN)) and name not in known:
+            if name.startswith((_COUNTS, _SPILL)) and name not in known:
                 self.journal.storage.remove(name)

@@ -6,7 +6,7 @@ A `.bin` holds for each document in order: the begin-of-text id (optional), `enc
 document, the end-of-text id. Text that spells a special token is encoded as ordinary text and
 counted.
 
-After an interruption, the pass resumes from its last checkpoint in the journal (`Encoded`).
+After an interruption, the pass resumes from its last `EncodeCheckpoint` in the journal.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from preprocess.documents.token_offsets import token_lengths, tokens_at
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import Counts, LeftOut, Report, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
-from preprocess.run.fingerprint import end_of_text_token
 from preprocess.run.journal import Journal, JournalError, journal_errors
+from preprocess.run.record import end_of_text_token
 from preprocess.run.sinks import Sink, Sinks
 from preprocess.run.units import (
     Executor,
@@ -45,7 +45,7 @@ from preprocess.run.units import (
 )
 from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
-from preprocess.storage import Stream
+from preprocess.storage import JOURNAL_FILE, Stream
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
@@ -131,7 +131,7 @@ class Part(Struct, frozen=True, eq=False):
         return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
 
     def counts(self) -> tuple[int, int, int]:
-        """Return (documents that end, bytes, tokens)."""
+        """Return (documents that end, bytes of text, tokens)."""
         return len(self.document_ends), self.n_bytes, len(self.ids)
 
 
@@ -147,8 +147,14 @@ class SourceProgress(Struct, forbid_unknown_fields=True):
     outputs: list[Counts] = []  # counts by output
 
 
-class Encoded(Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True):
-    """Checkpoint of a pass; `sources` and `sinks` hold changes since the previous checkpoint."""
+class EncodeCheckpoint(
+    Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True
+):
+    """Checkpoint of a pass.
+
+    `sinks` has the states that are new since the previous checkpoint, and `sources` all progress of
+    the sources read since then. All other fields are totals.
+    """
 
     number: int  # index of the pass
     source: Count = 0  # index of the source
@@ -162,7 +168,7 @@ class Encoded(Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unkn
     seconds: float = 0.0
 
 
-class Finished(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
+class PassDone(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
     """Checkpoint: pass `number` is done, and its sinks are finished."""
 
     number: int
@@ -186,10 +192,10 @@ class EncodePass:
         separators = {source.separator for source in self.sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
-        self._at = Encoded(number=self.number)
+        self._at = EncodeCheckpoint(number=self.number)
         self._of_sources = [SourceProgress() for _ in self.sources]
         self._sink_states: dict[str, list[Any]] = {}
-        for entry in [] if self.journal is None else self.journal.of(Encoded):
+        for entry in [] if self.journal is None else self.journal.entries_of(EncodeCheckpoint):
             if entry.number == self.number:
                 self._at = entry
                 for name, state in entry.sinks.items():
@@ -216,10 +222,10 @@ class EncodePass:
             OutOfTimeError: The time limit of the run is reached.
         """
         assert self.journal is not None
-        if any(each.number == self.number for each in self.journal.of(Finished)):
+        if any(each.number == self.number for each in self.journal.entries_of(PassDone)):
             with self._stage(names):
                 self._restore_report(names)
-            return {name: sinks.finished(names[name]) for name in names}
+            return {name: sinks.result_of(names[name]) for name in names}
         opened: dict[str, Sink] = {}
         try:
             for name, file_name in names.items():
@@ -231,7 +237,7 @@ class EncodePass:
             self.journal.rest()
             for sink in opened.values():
                 sink.close()
-        self.journal.append(Finished(self.number))
+        self.journal.append(PassDone(self.number))
         return results
 
     def _finish(self, sinks: Mapping[str, Sink]) -> dict[str, Any]:
@@ -282,8 +288,8 @@ class EncodePass:
             each.outputs = each.outputs or [Counts() for _ in sinks]
             if len(each.outputs) != len(sinks):
                 raise JournalError(
-                    f"an entry counts {len(each.outputs):,} outputs of a source, and there are"
-                    f" {len(sinks):,}; start over (--overwrite)"
+                    f"{JOURNAL_FILE}: an entry counts {len(each.outputs):,} outputs of a source,"
+                    f" and there are {len(sinks):,}; start over (--overwrite)"
                 )
         digest = self._reread_digest()
         encoding = _Encoding(self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1))
@@ -297,7 +303,8 @@ class EncodePass:
             for index, unit, result in results:
                 # The last unit of a file is not followed by a read that would notice a change.
                 unit.check_unchanged()
-                if index != source or after is None:
+                begins_source = index != source or after is None  # the position before this unit
+                if begins_source:
                     digest = xxhash.xxh3_128()
                 content = result[0].content
                 digest.update((unit.content() if content is None else content).data)
@@ -311,7 +318,7 @@ class EncodePass:
                     continue
                 is_near = stage.total - stage.done < _NEAR_THE_END
                 if journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES):
-                    journal.commit(*self._checkpoint(source, after, stage, sinks))
+                    journal.submit(*self._checkpoint(source, after, stage, sinks))
                 if source < len(self.sources) and progress.out_of_time():
                     journal.append(*self._checkpoint(source, after, stage, sinks))
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
@@ -335,11 +342,11 @@ class EncodePass:
 
     def _checkpoint(
         self, source: int, after: ResumePoint | None, stage: Stage, sinks: Mapping[str, Sink]
-    ) -> tuple[Encoded, list[Stream]]:
+    ) -> tuple[EncodeCheckpoint, list[Stream]]:
         """Return (checkpoint at a position, streams to sync before it)."""
         report = self.report
         new = range(self._at.source, min(source + 1, len(self.sources)))
-        self._at = entry = Encoded(
+        self._at = entry = EncodeCheckpoint(
             number=self.number, source=source, after=after,
             sinks={name: sink.state() for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},

@@ -1,7 +1,7 @@
 """Journal of a run: checkpoints, from which the same command resumes after an interruption.
 
-An entry is written once everything it describes is durable. An incomplete last line is ignored; any
-other damage is an error. Entries are JSON, one per line:
+An entry is written once everything it describes is durable. A last line that is incomplete or
+damaged is ignored; damage before it is an error. Entries are JSON, one per line:
 
     {"check": "0f...", "entry": {"kind": "encoded", ...}}
 
@@ -11,9 +11,9 @@ changed, missing and moved lines. The modules that write entries define their ki
 
 About once a second a journal thread syncs the streams (fdatasync) and then writes an entry with
 their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and
-at ends of stages. So a killed process or a power cut loses about one second of work. While the disk
-is idle, checkpoints are more frequent: every 1/16 s in the first second, less often until the 16th,
-and every few megabytes near the end, to shorten the final wait.
+at ends of stages. So a killed process or a power cut loses about one second of encoding; counting
+saves less often, see `CountPass`. While the disk is idle, checkpoints are more frequent: every 1/16
+s in the first second, less often until the 16th, and every few megabytes near the end.
 """
 
 from __future__ import annotations
@@ -120,16 +120,20 @@ class Journal:
         self._under_way: Future[None] | None = None
         self._began = self._committed = time.monotonic()
 
-    def of(self, kind: type[Kind]) -> list[Kind]:
-        """Return entries of earlier runs by kind, a tagged struct, or raise JournalError."""
+    def entries_of(self, kind: type[Kind]) -> list[Kind]:
+        """Return the entries of earlier runs with the tag of `kind`, decoded to it.
+
+        Raises:
+            JournalError: An entry cannot be decoded.
+        """
         tag = kind.__struct_config__.tag
         with journal_errors():
             found = [entry for entry in self.entries if entry["kind"] == tag]
             return [msgspec.convert(entry, kind, str_keys=True) for entry in found]
 
     def last(self, kind: type[Kind]) -> Kind | None:
-        """Return the last entry of one kind of earlier runs, or None; raises as `of`."""
-        return next(reversed(self.of(kind)), None)
+        """Return the last entry of one kind of earlier runs, or None; raises as `entries_of`."""
+        return next(reversed(self.entries_of(kind)), None)
 
     def due(self, ends_soon: bool = False) -> bool:
         """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
@@ -139,27 +143,27 @@ class Journal:
             pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
         return now - self._committed >= pause
 
-    def commit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Start to sync streams, then to write their entry; raise if the last commit failed."""
+    def submit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
+        """Start to sync streams, then to write their entry; raise if the last write failed."""
         self.wait()
         self._committed = time.monotonic()
-        # Encoded here, for the caller changes the entry while the thread works.
+        # Formatted here, for the caller changes the entry while the thread works.
         self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
 
     def wait(self) -> None:
-        """Wait until the last commit is durable; raise OutputError if it failed."""
+        """Wait until the last entry is durable; raise OutputError if writing it failed."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             under_way.result()
 
     def rest(self) -> None:
-        """Wait until the last commit has ended; ignore its error."""
+        """Wait until the last write has ended; ignore its error."""
         if self._under_way is not None:
             self._under_way.exception()
 
     def append(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Commit, and wait until the entry is durable; raises as `wait`."""
-        self.commit(entry, streams)
+        """Submit an entry, and wait until it is durable; raises as `wait`."""
+        self.submit(entry, streams)
         self.wait()
 
     def _write(self, line: bytes, check: str, streams: Sequence[Stream]) -> None:

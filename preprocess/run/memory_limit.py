@@ -18,7 +18,7 @@ from preprocess.settings.schema import ReadSettings, TrainSettings
 
 # Measured, in bytes.
 _BASE = 220_000_000  # the interpreter with compiled kernels and a tokenizer of 32,000 ids
-_WORDS = 150_000_000  # the cache of pre-tokens
+_CACHE = 150_000_000  # the cache of pre-tokens
 _OF_WORKER = 30_000_000
 # Text, bounds and ids per byte of a unit, queued results included: 5 for English, 10 for one-byte
 # pre-tokens, 70 if every other byte is a document, 10 more for uint32 ids. The rest is for other
@@ -42,14 +42,14 @@ def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:
     return max(limit - _BASE - workers * _OF_UNIT_BYTE * unit_size, 0) / _TABLES_SHARE
 
 
-def check_merging(limit: int | None, n_bytes: int, n_words: int) -> None:
-    """Raise MemoryLimitError if merging `n_words` pre-tokens of `n_bytes` exceeds the limit."""
+def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
+    """Raise MemoryLimitError if merging `n_pretokens` pre-tokens of `n_bytes` exceeds the limit."""
     from bpe.training.trainer import memory_of_merging
 
-    needed = _BASE + memory_of_merging(n_bytes, n_words)
+    needed = _BASE + memory_of_merging(n_bytes, n_pretokens)
     if limit is not None and needed > limit:
         raise MemoryLimitError(
-            f"merging {n_words:,} different pre-tokens takes about {_mb(needed)}, and"
+            f"merging {n_pretokens:,} different pre-tokens takes about {_mb(needed)}, and"
             f" --memory-limit is {_mb(limit)}; counts are saved: rerun the same command with"
             f" --memory-limit {_mb(needed)} or without it to resume, or train on a sample"
         )
@@ -60,7 +60,7 @@ def fit_to_memory(settings: Settings) -> Settings:
     limit: int | None = getattr(settings, "memory_limit", None)
     if limit is None:
         return settings
-    base = _BASE + _WORDS
+    base = _BASE + _CACHE
     if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
         base += _OF_ID * settings.vocab_size
     for unit_size in (settings.unit_size, min(settings.unit_size, _SMALL_UNIT)):

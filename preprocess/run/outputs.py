@@ -27,8 +27,8 @@ from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.report.progress import logger
 from preprocess.report.summary import LeftOut
-from preprocess.run.fingerprint import Record, differences
 from preprocess.run.journal import FORMAT_VERSION, Journal, JournalError
+from preprocess.run.record import Record, differences
 from preprocess.settings.schema import BuildSettings
 from preprocess.storage import (
     JOURNAL_FILE,
@@ -73,7 +73,7 @@ class Trained(Struct, tag_field="kind", tag="trained", forbid_unknown_fields=Tru
     stages: list[dict[str, Any]]  # completed so far, as `Stage.facts`
 
 
-class Finishing(Struct, tag_field="kind", tag="finishing"):
+class Committing(Struct, tag_field="kind", tag="finishing"):
     """Checkpoint: all files are complete; the fields are arguments of `Storage.publish`."""
 
     names: list[str]
@@ -129,7 +129,7 @@ class Outputs:
             if begun is not None and self._resumes(begun):
                 self.resumed = True
                 return
-        except (JournalError, OutputError):
+        except OutputError:
             if not self.overwrite:
                 raise
         self.storage.clear()
@@ -198,22 +198,22 @@ class Outputs:
         names, last = [*self._small, *self._data], self._manifests
         replaced: set[str] = set()
         for name in last:
-            if (text := self.storage.finished.get(name)) is not None:
+            if (text := self.storage.final.get(name)) is not None:
                 # `check_outputs_absent` found a manifest before the run began.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
                 replaced |= {file.name for file in manifest.files(Path(name).stem)}
-        entry = Finishing(names, last, sorted(replaced - {*names, *last}))
+        entry = Committing(names, last, sorted(replaced - {*names, *last}))
         self.journal.append(entry)
         self._publish(entry)
 
     def commit_again(self) -> bool:
         """Resume an interrupted `commit`; return False if there is none."""
-        entry = self.journal.last(Finishing)
+        entry = self.journal.last(Committing)
         if entry is not None:
             self._publish(entry)
         return entry is not None
 
-    def _publish(self, entry: Finishing) -> None:
+    def _publish(self, entry: Committing) -> None:
         self.storage.publish(entry.names, entry.last, entry.gone)
         self.storage.clear()
 
@@ -265,7 +265,7 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     """
     import tempfile  # a millisecond that most runs save
 
-    where = Path(storage.finished.where(file_name))
+    where = Path(storage.final.where(file_name))
     with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         tokenizer.save(Path(directory, file_name))
         for path in sorted(Path(directory).iterdir()):
@@ -273,7 +273,7 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
 
 
 def list_tokenizer_files(file_name: str) -> list[str]:
-    """Return the file names of a tokenizer in writing order: configuration, tokenizer."""
+    """Return the file names of a tokenizer in publishing order: configuration, tokenizer."""
     return [f"{Path(file_name).stem}_config.json", file_name]
 
 

@@ -20,7 +20,6 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
-from preprocess.run.fingerprint import Record, differences, record_inputs, without_locations
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -29,16 +28,10 @@ from preprocess.run.outputs import (
     check_outputs_absent,
     read_finished_record,
 )
+from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.sinks import TokenFiles
+from preprocess.settings import schema
 from preprocess.settings.options import StrPath
-from preprocess.settings.schema import (
-    BuildSettings,
-    CountSettings,
-    EncodeSettings,
-    ReadSettings,
-    TrainFileSettings,
-    TrainSettings,
-)
 from preprocess.sources import Source, digest_of, find_sources
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import Files, OutputError, Storage
@@ -52,11 +45,11 @@ _MAX_SAMPLED_SOURCES = 4
 
 
 class Pass(Struct, frozen=True, dict=True):
-    """One reading of sources, and the outputs it fills: two if documents are divided.
+    """Sources that are read together and the outputs they fill; counted first to train on them.
 
     Attributes:
         number: Index of the pass in its run.
-        names: Name of an output -> NAME of its files; empty if only a tokenizer is trained.
+        names: Output, "train" or "val" -> stem of its files; {} if only a tokenizer is trained.
         paths: Files and directories to read, in order; (): the default corpus.
         reading: How sources are read.
     """
@@ -74,8 +67,8 @@ class Pass(Struct, frozen=True, dict=True):
         return [StandardLibrary(self.reading)]
 
     def fill(
-        self, settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, report: Report,
-        progress: Progress, journal: Journal,
+        self, settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer,
+        report: Report, progress: Progress, journal: Journal,
     ) -> dict[str, Manifest]:
         """Encode into token files, and return name of an output -> its manifest."""
         sinks = TokenFiles(
@@ -105,7 +98,7 @@ class Plan(Struct, frozen=True, dict=True):
     """
 
     command: str
-    settings: BuildSettings | EncodeSettings | TrainFileSettings
+    settings: schema.BuildSettings | schema.EncodeSettings | schema.TrainFileSettings
     tokenizer: AnyTokenizer | None
     directory: Path
     run: str
@@ -131,7 +124,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     @property
     def names(self) -> dict[str, str]:
-        """Name of an output -> NAME of its files."""
+        """Output, "train" or "val" -> stem of its files."""
         return {name: files for each in self.passes for name, files in each.names.items()}
 
     def describe_finished(self, outputs: Outputs) -> str:
@@ -142,7 +135,7 @@ class Plan(Struct, frozen=True, dict=True):
         """
         if outputs.commit_again():
             return "complete; files renamed to their final names"
-        why, files, names = "", outputs.storage.finished, list(self.names.values())
+        why, files, names = "", outputs.storage.final, list(self.names.values())
         alone = None if names else self.tokenizer_file
         if not outputs.resumed and not outputs.overwrite:
             before = read_finished_record(files, self.stats_file, names, alone)
@@ -184,7 +177,7 @@ class Plan(Struct, frozen=True, dict=True):
             OutputError: The token files do not fit.
         """
         size_of = self.settings if tokenizer is None else tokenizer
-        assert not isinstance(size_of, EncodeSettings)
+        assert not isinstance(size_of, schema.EncodeSettings)
         itemsize = token_dtype(size_of.vocab_size).itemsize
         n_bytes = sum(source.n_bytes for part in self.passes for source in part.sources)
         room, per_token = sum(storage.space()), _MOST_BYTES_PER_TOKEN
@@ -208,13 +201,14 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def make_passes(
-    settings: BuildSettings | EncodeSettings | TrainFileSettings, tokenizer: AnyTokenizer | None
+    settings: schema.BuildSettings | schema.EncodeSettings | schema.TrainFileSettings,
+    tokenizer: AnyTokenizer | None,
 ) -> list[Pass]:
     """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
-    if isinstance(settings, EncodeSettings):
+    if isinstance(settings, schema.EncodeSettings):
         return [Pass(0, {settings.name: settings.name}, settings.paths, reading)]
-    if isinstance(settings, TrainFileSettings):
+    if isinstance(settings, schema.TrainFileSettings):
         return [Pass(0, {}, settings.paths, reading)]
     names = ("train", "val") if settings.validation_fraction else ("train",)
     passes = [Pass(0, {name: settings.named(name) for name in names}, settings.train, reading)]
@@ -223,12 +217,12 @@ def make_passes(
     return passes
 
 
-def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
+def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
     """Make the options for reading sources, for training if `tokenizer` is None."""
     from bpe.pretokenize.pretokenizer import Pretokenizer
 
     if tokenizer is None:
-        assert isinstance(settings, TrainSettings)
+        assert isinstance(settings, schema.TrainSettings)
         safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
     else:
         safe_cut, atomic = tokenizer.safe_cut, tokenizer.atomic_texts
@@ -241,7 +235,7 @@ def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) ->
 
 
 def load_given_tokenizer(
-    settings: BuildSettings | CountSettings, pattern: str | None
+    settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
 ) -> AnyTokenizer:
     """Load the tokenizer in the settings; a .tiktoken file gets a pattern and special tokens."""
     from bpe import load_tokenizer
@@ -255,14 +249,16 @@ def load_given_tokenizer(
 
 
 def find_pass(
-    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+    settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer, file_name: str
 ) -> Pass:
     """Find the pass that fills a token file, perhaps among others."""
     passes = make_passes(settings, tokenizer)
     return next(each for each in passes if file_name in each.names.values())
 
 
-def reload_tokenizer(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
+def reload_tokenizer(
+    settings: schema.BuildSettings, storage: Storage, progress: Progress
+) -> AnyTokenizer:
     """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
     from preprocess.run.count_pass import train_tokenizer
 

@@ -50,7 +50,7 @@ class Sinks(Protocol):
             DamagedStateError: Its files do not match the states.
         """
 
-    def finished(self, name: str) -> Any:
+    def result_of(self, name: str) -> Any:
         """Return the result of `Sink.finish` of an earlier run."""
 
 
@@ -71,6 +71,6 @@ class TokenFiles(Struct, frozen=True):
             shard_tokens=self.shard_tokens, split_documents=self.split_documents,
         )
 
-    def finished(self, name: str) -> Manifest:
+    def result_of(self, name: str) -> Manifest:
         """Return the manifest of a token file that an earlier run finished."""
         return read_saved_manifest(self.storage, name)

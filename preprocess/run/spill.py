@@ -1,10 +1,10 @@
-"""Count pre-tokens in bounded memory: write runs to files, and merge them part by part.
+"""Count pre-tokens in bounded memory: spill tables to files, and merge these part by part.
 
-The merged counts equal those of one table in memory. When tables are full, they are written as a
-run, partitioned by a hash of the pre-token: equal pre-tokens are in the same part of every run.
-Merging holds one part of all runs in memory at a time.
+The merged counts equal those of one table in memory. When tables are full, they are written to a
+spill file, partitioned by a hash of the pre-token: equal pre-tokens are in the same part of every
+file. Merging holds one part of all files in memory at a time.
 
-    a run    for each part: int64[n] sizes, int64[n] counts, uint8[n_bytes] pre-tokens
+    a part    int64[n] sizes, int64[n] counts, uint8[n_bytes] pre-tokens
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 N_PARTS = 32
 
 
-class Run(Struct, frozen=True):
-    """Journal record of a run; `parts` are (number of pre-tokens, their bytes, xxh3_128)."""
+class SpillFile(Struct, frozen=True):
+    """Entry of a spill file in the journal; parts are (n_pretokens, their bytes, xxh3_128)."""
 
     file: str
     parts: tuple[tuple[int, int, str], ...]
 
 
-def write_run(storage: Storage, file: str, of_workers: Sequence[PretokenCounts]) -> Run:
-    """Write the counts of all workers as one run."""
+def write_spill(storage: Storage, file: str, of_workers: Sequence[PretokenCounts]) -> SpillFile:
+    """Write the counts of all workers to one file."""
     by_worker = [_by_part(*counts.arrays()) for counts in of_workers]
     stream = storage.stream(file)
     parts = []
@@ -42,13 +42,13 @@ def write_run(storage: Storage, file: str, of_workers: Sequence[PretokenCounts])
         for pieces in zip(*by_worker, strict=True):
             content = encode_counts(pieces)
             stream.append(memoryview(content))
-            n_words = sum(len(counts) for _, _, counts in pieces)
-            n_bytes = len(content) - 16 * n_words
-            parts.append((n_words, n_bytes, xxhash.xxh3_128_hexdigest(content)))
+            n_pretokens = sum(len(counts) for _, _, counts in pieces)
+            n_bytes = len(content) - 16 * n_pretokens
+            parts.append((n_pretokens, n_bytes, xxhash.xxh3_128_hexdigest(content)))
         stream.sync()
     finally:
         stream.close()
-    return Run(file, tuple(parts))
+    return SpillFile(file, tuple(parts))
 
 
 def encode_counts(pieces: Sequence[Arrays]) -> bytes:
@@ -59,7 +59,7 @@ def encode_counts(pieces: Sequence[Arrays]) -> bytes:
 
 
 def decode_counts(
-    content: bytes | None, n_words: int, digest: str, file: str, like: tuple[str, Sequence[str]]
+    content: bytes | None, n_pretokens: int, digest: str, file: str, like: tuple[str, Sequence[str]]
 ) -> FrozenCounts:
     """Decode the output of `encode_counts`, whose xxh3_128 is `digest`.
 
@@ -73,9 +73,9 @@ def decode_counts(
     if content is None or xxhash.xxh3_128_hexdigest(content) != digest:
         raise JournalError(f"{file}: saved counts are damaged or missing; start over (--overwrite)")
     try:
-        sizes = np.frombuffer(content, "<i8", n_words)
-        counts = np.frombuffer(content, "<i8", n_words, 8 * n_words).astype(np.int64)
-        buffer = np.frombuffer(content, np.uint8, offset=16 * n_words)
+        sizes = np.frombuffer(content, "<i8", n_pretokens)
+        counts = np.frombuffer(content, "<i8", n_pretokens, 8 * n_pretokens).astype(np.int64)
+        buffer = np.frombuffer(content, np.uint8, offset=16 * n_pretokens)
         return FrozenCounts(*like, buffer, _offsets(sizes), counts)
     except ValueError as error:
         raise JournalError(f"{file}: {error}; start over (--overwrite)") from error
@@ -105,22 +105,22 @@ def _by_part(
     return found
 
 
-def merge_runs(
-    storage: Storage, runs: Sequence[Run], like: tuple[str, Sequence[str]]
+def merge_spills(
+    storage: Storage, spills: Sequence[SpillFile], like: tuple[str, Sequence[str]]
 ) -> FrozenCounts:
-    """Merge the counts of all runs; `like` and errors as in `decode_counts`."""
+    """Merge the counts of all spill files; `like` and errors as in `decode_counts`."""
     from bpe.training.counts import FrozenCounts, PretokenCounts
 
-    start = {run.file: 0 for run in runs}
+    start = {spilled.file: 0 for spilled in spills}
     parts = []
     for number in range(N_PARTS):
         table = PretokenCounts(*like)
-        for run in runs:
-            n_words, n_bytes, digest = run.parts[number]
-            place = start[run.file]
-            start[run.file] += 16 * n_words + n_bytes
-            content = storage.read(run.file, place, start[run.file])
-            table.merge(decode_counts(content, n_words, digest, run.file, like))
+        for spilled in spills:
+            n_pretokens, n_bytes, digest = spilled.parts[number]
+            place = start[spilled.file]
+            start[spilled.file] += 16 * n_pretokens + n_bytes
+            content = storage.read(spilled.file, place, start[spilled.file])
+            table.merge(decode_counts(content, n_pretokens, digest, spilled.file, like))
         parts.append(table.arrays())
     buffers, offsets, counts = zip(*parts, strict=True)
     sizes = np.concatenate([np.diff(each) for each in offsets])

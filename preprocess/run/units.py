@@ -30,7 +30,12 @@ def resume_point_after(index: int, unit: WorkUnit) -> tuple[int, ResumePoint | N
 
 
 class Executor(Protocol):
-    """Signature of `bpe.parallel.run_in_order`; units, `make_work` and results can be pickled."""
+    """Signature of `bpe.parallel.run_in_order`, whose guarantees every executor gives.
+
+    Units, `make_work` and results can be pickled. The executor is called once by an encoding pass,
+    and by a count pass again after each checkpoint. `EncodePass` and `train_tokenizer` take it as
+    an argument. Raw bytes are not pickled: the caller reads them again to digest them.
+    """
 
     def __call__(
         self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int

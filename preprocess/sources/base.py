@@ -36,7 +36,8 @@ class WorkUnit(Protocol):
     Attributes:
         n_bytes: Bytes of the source in the unit.
         where: Description of the range, for messages.
-        after: Position after the unit, where a later run may resume; None for the last unit.
+        after: Position after the unit, where a later run may resume; None after the last unit, for
+            `resume_point_after`: `Source.units` would begin with the first unit again.
     """
 
     @property

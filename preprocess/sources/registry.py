@@ -70,8 +70,8 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) 
             files = list(_files_below(path, (path.resolve(),)))
             if not files:
                 raise CorpusError(
-                    f"{path}: no text file in this directory or below it (names that begin with a"
-                    " dot do not count); give text files or a directory that has some"
+                    f"{path}: no text files in this directory or below it (names that begin with a"
+                    " dot are skipped); give another directory"
                 )
             sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
         else:
@@ -80,7 +80,7 @@ def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) 
 
 
 def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
-    """Open one file as a source, `name` in manifests; suffix or magic decide on the format.
+    """Open a file as a source that manifests list as `name`; suffix or first bytes tell its format.
 
     Raises:
         CorpusError: The file is missing or cannot be read, or its format has no reader.

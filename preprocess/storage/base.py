@@ -72,10 +72,10 @@ class Storage(Files, Protocol):
     lock. All methods that write raise `OutputError` on failure.
 
     Attributes:
-        finished: Files under their final names.
+        final: Files under their final names.
     """
 
-    finished: Files
+    final: Files
 
     def __enter__(self) -> Self:
         """Take the lock."""

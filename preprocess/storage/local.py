@@ -41,7 +41,7 @@ def writing(path: Path, kept: str = _WORK_KEPT, position: int | None = None) -> 
     except OSError as error:
         place = "" if position is None else f" at byte {position:,}"
         is_full = error.errno in _NO_SPACE
-        advice = "free the space" if is_full else "see to the disk and its permissions"
+        advice = "free the space" if is_full else "check the disk and its permissions"
         another = ", or choose another directory" if kept is _WORK_KEPT else ""
         raise OutputError(
             f"{path}: could not be written{place}: {error.strerror or error}; {kept}: {advice} and"
@@ -115,13 +115,13 @@ class LocalFiles:
         path = self.directory / name
         try:
             if path.is_fifo():  # reading it would block
-                raise OutputError(f"{path}: expected a file, found a pipe; remove it")
+                raise OutputError(f"{path}: is a pipe, expected a file; remove it")
             return path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise OutputError(
-                f"{path}: could not be read: {error.strerror}; see to the disk and its permissions"
+                f"{path}: could not be read: {error.strerror}; check the disk and its permissions"
                 " and run the same command again"
             ) from error
 
@@ -146,7 +146,7 @@ class LocalStorage(LocalFiles):
     def __init__(self, location: str | os.PathLike[str], run: str) -> None:
         self._location = Path(location)
         super().__init__(self._location / f".{run}{_PARTIAL}")
-        self.finished: Files = LocalFiles(self._location)
+        self.final: Files = LocalFiles(self._location)
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -181,8 +181,8 @@ class LocalStorage(LocalFiles):
     def runs(self) -> list[str]:
         return [
             name[1 : -len(_PARTIAL)]
-            for name in self.finished.names()
-            if name[0] == "." and name.endswith(_PARTIAL) and self.finished.path(name).is_dir()
+            for name in self.final.names()
+            if name[0] == "." and name.endswith(_PARTIAL) and self.final.path(name).is_dir()
         ]
 
     def stream(self, name: str, n_bytes: int = 0) -> LocalStream:
@@ -216,7 +216,7 @@ class LocalStorage(LocalFiles):
                         os.replace(self.directory / name, self._location / name)
                     except FileNotFoundError:
                         if not (self._location / name).exists():
-                            raise OutputError(
+                            raise DamagedStateError(
                                 f"{self._location / name}: was complete, and is missing now, also"
                                 f" in {self.directory}; start over (--overwrite)"
                             ) from None
@@ -267,7 +267,7 @@ def _acquire_lock(path: Path) -> int:
             except BlockingIOError:
                 raise OutputError(
                     f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
-                    " it is done, end it, or choose another directory"
+                    " it is finished, stop it, or choose another directory"
                 ) from None
             # Retry if the previous holder removed the file after it was opened here.
             with suppress(FileNotFoundError):

@@ -378,7 +378,8 @@ def test_unknown_special_tokens_are_refused() -> None:
         VocabularyError, match=r"allowed_special is '<\|end': expected 'all' or a coll"
     ):
         TOKENIZER.encode("a", allowed_special="<|end")
-    with pytest.raises(VocabularyError, match=r"eos_token '<pad>' is not a special token"):
+    message = r"eos_token '<pad>' is not a special token of this tokenizer: expected one of"
+    with pytest.raises(VocabularyError, match=message):
         Tokenizer.from_vocabulary(TOKENIZER.vocabulary, eos_token="<pad>")
     with pytest.raises(VocabularyError, match=r"unknown tie_break 'dice': expected None or one of"):
         Tokenizer.from_vocabulary(TOKENIZER.vocabulary, tie_break="dice")

@@ -66,7 +66,7 @@ def test_gaps_and_special_tokens_in_the_middle(tmp_path: Path) -> None:
         assert ours.encode_ordinary(text) == theirs.encode_ordinary(text)
     assert len(ours.fingerprint) == 64
     # tokenizer.json has no two entries with one text.
-    with pytest.raises(VocabularyError, match="'the' is spelled like the ordinary token b'the'"):
+    with pytest.raises(VocabularyError, match="'the' and the ordinary token b'the' have the same"):
         ours.save(tmp_path / "tokenizer.json")
 
 
@@ -106,7 +106,7 @@ def test_ranks_that_contradict_one_another(
 
 def test_what_ranks_cannot_say() -> None:
     for tokenizer in (with_added(special=False), with_added(lstrip=True)):
-        with pytest.raises(VocabularyError, match="what happens to text before it is split"):
+        with pytest.raises(VocabularyError, match="tiktoken cannot represent changes of text"):
             tokenizer.to_tiktoken()
     other = Tokenizer.from_vocabulary(BASE, pattern=r"\s+|\S+")
     with pytest.raises(PatternError, match="was written for Hugging Face"):
@@ -127,14 +127,14 @@ def test_gpt2_files_are_written_and_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        (Tokenizer.from_vocabulary(BASE, pattern="llama3"), "'llama3' is not gpt2"),
-        (with_added(single_word=True), "what happens to text before it is split"),
-        (with_added(normalized=True), "what happens to text before it is split"),
+        (Tokenizer.from_vocabulary(BASE, pattern="llama3"), "'llama3' is not gpt2, which is"),
+        (with_added(single_word=True), "merges.txt cannot represent changes of text before"),
+        (with_added(normalized=True), "merges.txt cannot represent changes of text before"),
         (
             Tokenizer.from_vocabulary(
                 Vocabulary({**BASE.tokens, 3000: b"abcxyz"}, BASE.merges, {}, ignore_merges=True)
             ),
-            "cannot say that a whole pre-token comes first",
+            "cannot represent ignore_merges, and some tokens are made by no",
         ),
         (
             Tokenizer.from_vocabulary(
@@ -231,7 +231,7 @@ def test_a_hub_that_gives_nothing(
     hub.missing = _EntryNotFoundError
     assert Tokenizer.from_huggingface("somebody/model").eos_token == TOKENIZER.eos_token
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(TokenizerFileError, match=r"huggingface_hub is missing: pip install"):
+    with pytest.raises(TokenizerFileError, match="hub, install huggingface_hub: pip"):
         Tokenizer.from_huggingface("somebody/model")
 
 

@@ -360,7 +360,7 @@ def test_no_text(tmp_path: Path) -> None:
         ),
         ({"vocab_size": 300, "special_tokens": [END, END]}, r"special token .* is given twice"),
         ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
-        ({"vocab_size": 300, "tie_break": "coin"}, "expected one of 'greatest-bytes', 'huggingf"),
+        ({"vocab_size": 300, "tie_break": "coin"}, "'coin'; expected one of 'greatest-bytes', 'h"),
         ({"vocab_size": 300, "min_frequency": -1}, "min_frequency is -1"),
         ({"vocab_size": 300, "max_token_length": 0}, "max_token_length is 0"),
         ({"vocab_size": 300, "workers": 0}, "workers is 0; expected at least 1"),

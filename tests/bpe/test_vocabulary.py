@@ -211,7 +211,7 @@ def test_a_vocabulary_that_is_not_ranks_says_so(
         ({}, [], {"<x>": -5}, r"special token '<x>' has the id -5"),
         ({}, [], {"<x>": 98}, r"special token '<x>' has the id 98, which b'b' has already"),
         ({}, [], {"<x>": 256, "<y>": 256}, r"'<y>' has the id 256, which '<x>' has already"),
-        ({}, [], [AddedToken("<x>", 256), AddedToken("<x>", 257)], r"'<x>' has two ids"),
+        ({}, [], [AddedToken("<x>", 256), AddedToken("<x>", 257)], r"has two ids: expected one"),
         (
             {},
             [],

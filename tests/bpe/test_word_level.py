@@ -239,14 +239,14 @@ def test_the_configuration_names_every_special_token(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"type": "BPE"}}, "model.type is 'BPE': expected 'WordLevel'"),
-        ({"model": []}, "model.type is None: expected 'WordLevel'"),
+        ({"model": {"type": "BPE"}}, "model.type is 'BPE', expected 'WordLevel'"),
+        ({"model": []}, "model.type is None, expected 'WordLevel'"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is not what"),
         ({"normalizer": {"type": "Lowercase"}}, "normalizer is not what"),
         ({"added_tokens": []}, "added_tokens is not what"),
         ({"truncation": {"max_length": 3}}, "truncation is not what"),
         ({"decoder": {"type": "WordPiece"}}, "decoder is not what"),
-        ({"unk_token": "[UNK]"}, "model.unk_token is not what WordLevelTokenizer.save writes"),
+        ({"unk_token": "[UNK]"}, "unk_token is not what WordLevelTokenizer.save writes: '[UN"),
         ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
         ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
         ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),

@@ -71,7 +71,7 @@ def test_directory_without_text(capsys: Any, tmp_path: Path, out: Path) -> None:
     (tmp_path / "empty" / ".git").mkdir(parents=True)
     (tmp_path / "empty" / ".git" / "x.txt").write_text("x")
     message = refused(capsys, "--train", tmp_path / "empty", "--out", out)
-    assert "no text file in this directory or below it" in message
+    assert "no text files in this directory or below it" in message
 
 
 def test_empty_file(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:

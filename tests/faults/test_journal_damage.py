@@ -155,6 +155,30 @@ def test_damage_to_what_a_pass_has_finished_is_found(
     build(**options, val=options["train"], overwrite=True)
 
 
+def test_a_work_file_that_was_cut_is_refused(options: dict[str, Any]) -> None:
+    cut_off(options)
+    (options["out"] / ".build.partial" / "train.docs").write_bytes(b"")
+    with pytest.raises(DamagedStateError, match=r"bytes, as in the journal, found 0;"):
+        build(**options)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_complete_file_that_is_missing_is_built_again(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.LocalStorage, "publish", lambda *_: os.kill(os.getpid(), 2))
+        with pytest.raises(KeyboardInterrupt):
+            build(**options, overwrite=overwrite)
+    (options["out"] / ".build.partial" / "train.bin").unlink()
+    with pytest.raises(DamagedStateError, match=r"train\.bin: was complete, and is missing now"):
+        build(**options, overwrite=overwrite)
+    build(**options, overwrite=True)
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)
+
+
 def test_a_journal_of_another_version_is_refused(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,19 +206,23 @@ def test_inspect_says_how_far_an_unfinished_run_is(
 
 
 @pytest.mark.parametrize(
-    "entries",
+    ("entries", "message"),
     [
-        [{"kind": "nonsense"}],
-        [{"kind": "begun", "format_version": 1}],
-        [{"kind": "begun", "format_version": 1, "made_from": {"command": "build"}}],
-        [None, {"kind": "counted", "nonsense": 1}],
-        [None, {"kind": "finished"}],
-        [None, {"kind": "encoded", "number": 0, "streams": {"train.bin": 3}}],
-        [None, {"kind": "trained", "stages": [{"nonsense": 1}]}],
+        ([{"kind": "nonsense"}], "has no entry with the inputs of its run"),
+        ([{"kind": "begun", "format_version": 1}], "is not in the format"),
+        ([{"kind": "begun", "format_version": 1, "made_from": {"command": "build"}}], "is not in"),
+        ([None, {"kind": "counted", "nonsense": 1}], "is not in the format"),
+        ([None, {"kind": "finished"}], "is not in the format"),
+        ([None, {"kind": "encoded", "number": 0, "streams": {"train.bin": 3}}], "is not in the f"),
+        (
+            [None, {"kind": "encoded", "number": 0, "sources": {"0": {"outputs": [{}]}}}],
+            "an entry counts 1 outputs of a source, and there are 2",
+        ),
+        ([None, {"kind": "trained", "stages": [{"nonsense": 1}]}], "is not in the format"),
     ],
 )
 def test_entries_that_nobody_writes_are_refused(
-    options: dict[str, Any], tmp_path: Path, entries: list[dict[str, Any] | None]
+    options: dict[str, Any], tmp_path: Path, entries: list[dict[str, Any] | None], message: str
 ) -> None:
     pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
     if "finished" in str(entries) or "encoded" in str(entries):
@@ -209,7 +237,7 @@ def test_entries_that_nobody_writes_are_refused(
             wrong.append(entry or first)
     (line,) = format_lines(facts(options["out"]))
     assert "not finished: " in line
-    with pytest.raises(JournalError, match=r"--overwrite"):
+    with pytest.raises(JournalError, match=rf"{message}.*--overwrite"):
         build(**options)
     build(**options, overwrite=True)
 

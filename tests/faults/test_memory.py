@@ -55,13 +55,15 @@ def test_counts_in_runs_give_the_same_bytes(
 ) -> None:
     build(out=tmp_path / "whole", **options)
     written: list[str] = []
-    write = spill.write_run
+    write = spill.write_spill
 
-    def noted(storage: LocalStorage, file: str, of_workers: list[PretokenCounts]) -> spill.Run:
+    def noted(
+        storage: LocalStorage, file: str, of_workers: list[PretokenCounts]
+    ) -> spill.SpillFile:
         written.append(file)
         return write(storage, file, of_workers)
 
-    monkeypatch.setattr(spill, "write_run", noted)
+    monkeypatch.setattr(spill, "write_spill", noted)
     full_after(monkeypatch, 0)
     build(out=tmp_path / "runs", workers=workers, **options)
     # Six units more may be under way with two workers when tables are full.
@@ -75,7 +77,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 ) -> None:
     """Cut off when so many runs are written, or when they are being merged."""
     build(out=tmp_path / "whole", **options)
-    write, written = spill.write_run, []
+    write, written = spill.write_spill, []
 
     def cut_off(*arguments: Any) -> Any:
         if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
@@ -85,8 +87,8 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 
     with monkeypatch.context() as patch:
         full_after(patch, 0)
-        patch.setattr(spill, "write_run", cut_off)
-        patch.setattr(spill, "merge_runs", cut_off)
+        patch.setattr(spill, "write_spill", cut_off)
+        patch.setattr(spill, "merge_spills", cut_off)
         with pytest.raises(faults.CutOff):
             build(out=tmp_path / "out", workers=1, **options)
     assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
@@ -97,7 +99,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 def test_a_damaged_run_is_refused(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged = spill.merge_runs
+    merged = spill.merge_spills
 
     def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
         path = next(storage.directory.glob("run-*"))
@@ -107,7 +109,7 @@ def test_a_damaged_run_is_refused(
         return merged(storage, *arguments)
 
     full_after(monkeypatch, 0)
-    monkeypatch.setattr(spill, "merge_runs", damaged)
+    monkeypatch.setattr(spill, "merge_spills", damaged)
     with pytest.raises(
         JournalError, match=r"run-.*saved counts are damaged or missing"
     ):
@@ -128,8 +130,8 @@ def test_runs_hold_what_one_table_would_hold(
             counts = PretokenCounts()
             counts.add(buffer, offsets)
             whole.add(buffer, offsets)
-            runs.append(spill.write_run(storage, f"run-{number}", [counts, counts]))
-        found = spill.merge_runs(storage, runs, ("gpt2", ()))
+            runs.append(spill.write_spill(storage, f"run-{number}", [counts, counts]))
+        found = spill.merge_spills(storage, runs, ("gpt2", ()))
         buffer, places, of_words = found.arrays()
         words = [bytes(buffer[i:j]) for i, j in pairwise(places)]
         assert sorted(zip(words, (of_words // 2).tolist(), strict=True)) == list(whole.items())
@@ -180,7 +182,7 @@ def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(
     build(out=tmp_path / "whole", **options)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "_BASE", 0)
-        patch.setattr(memory, "_WORDS", 0)
+        patch.setattr(memory, "_CACHE", 0)
         patch.setattr(memory, "_OF_WORKER", 0)
         with pytest.raises(MemoryLimitError, match=r"merging \d+ different .* --memory-limit 51MB"):
             build(out=tmp_path / "out", memory_limit="40MB", **options)

@@ -190,11 +190,11 @@ class Noting(Progress):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("stat", "cannot be opened any more: Too many; see to that and run the same command"),
-        ("open", "cannot be opened any more: Too many; see to that and run the same command"),
+        ("stat", "cannot be opened any more: Too many; remove the cause and rerun the"),
+        ("open", "cannot be opened any more: Too many; remove the cause and rerun the"),
         (
             "readinto",
-            r"byte [\d,]+ and on cannot be read: Too many; see to the disk and run the sa",
+            r"byte [\d,]+ and on cannot be read: Too many; check the disk and r",
         ),
         ("write", "was changed, replaced or removed while it was being read; run the command"),
     ],

@@ -107,15 +107,15 @@ def test_near_the_end_an_entry_comes_after_every_few_bytes(
     monkeypatch.setattr(encode_pass, "_NEAR_THE_END", 100_000)
     monkeypatch.setattr(encode_pass, "_FEW_BYTES", 20_000)
     encoded: list[int] = []
-    commit = journal.Journal.commit
+    submit = journal.Journal.submit
 
     def noted(self: journal.Journal, entry: Any, streams: Any = ()) -> None:
-        if isinstance(entry, encode_pass.Encoded):
+        if isinstance(entry, encode_pass.EncodeCheckpoint):
             encoded.append(entry.bytes)
-        commit(self, entry, streams)
+        submit(self, entry, streams)
         self.rest()  # the disk is ready at once
 
-    monkeypatch.setattr(journal.Journal, "commit", noted)
+    monkeypatch.setattr(journal.Journal, "submit", noted)
     pipeline.encode(
         paths=tmp_path / "text",
         tokenizer=tmp_path / "tokenizer.json",

@@ -39,7 +39,7 @@ class Part:
 class Objects:
     def __init__(self, objects: dict[str, bytes], prefix: str, cache: Path) -> None:
         self.objects, self.prefix, self.cache = objects, prefix, cache / prefix
-        self.finished = self if prefix == "final" else Objects(objects, "final", cache)
+        self.final = self if prefix == "final" else Objects(objects, "final", cache)
 
     def keys(self, start: str = "") -> list[str]:
         return sorted(key for key in self.objects if key.startswith(f"{self.prefix}:{start}"))
@@ -149,8 +149,8 @@ def test_a_build_on_objects_is_interrupted_resumed_and_verified(
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "stats.json")
-    with pytest.raises(OutputError, match=r"stats\.json: expected a file, found a pipe; remove it"):
-        open_storage(tmp_path).finished.get("stats.json")
+    with pytest.raises(OutputError, match=r"stats\.json: is a pipe, expected a file; remove it"):
+        open_storage(tmp_path).final.get("stats.json")
 
 
 def test_a_url_is_refused() -> None:

@@ -115,14 +115,17 @@ def words_of_places(rows: list[int]) -> list[int]:
     return words
 
 
-def test_an_interrupted_table_of_tokens_is_filled_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["_fill_tokens", "SharedPretokenCache.make_room"])
+def test_an_interrupted_table_of_tokens_is_filled_later(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
     before = tables.tables.tokens.copy()
     with monkeypatch.context() as patch:
-        patch.setattr(encode, "_fill_tokens", interrupted)
+        patch.setattr(f"{encode.__name__}.{where}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tables.fill_tokens()
     tables.fill_tokens()

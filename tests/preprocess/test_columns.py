@@ -103,6 +103,19 @@ def test_values_that_do_not_fit(
         writer.append(np.array([1, 2, 299]), np.array([3]), **values)
 
 
+def test_outputs_without_a_new_column_are_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("some text")
+    options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 260, "val_fraction": 0}
+    build(**options, out=tmp_path / "out")
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    with pytest.raises(Exception, match="the added columns were none and are mask"):
+        build(**options, out=tmp_path / "out")
+    build(**options, out=tmp_path / "out", overwrite=True)
+    assert open_tokens(tmp_path / "out" / "train.bin").column("mask").size
+
+
 @pytest.mark.parametrize(
     ("stated", "message"),
     [

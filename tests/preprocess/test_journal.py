@@ -59,7 +59,7 @@ def test_an_entry_that_is_not_what_its_kind_says(tmp_path: Path) -> None:
     write(tmp_path, [{"kind": "encoded", "text": 3}])
     journal = Journal(LocalStorage(tmp_path, "run"))
     with pytest.raises(JournalError, match=r"Expected `str`, got `int` - at `\$.text`.*start over"):
-        journal.of(Encoded)
+        journal.entries_of(Encoded)
 
 
 def test_golden_line(content: bytes) -> None:
@@ -128,7 +128,7 @@ class Slow:
 def test_work_goes_on_while_the_disk_is_slow_and_streams_come_first(tmp_path: Path) -> None:
     storage, stream = LocalStorage(tmp_path, "run"), Slow()
     with Journal(storage) as journal:
-        journal.commit({"kind": "x"}, [stream])
+        journal.submit({"kind": "x"}, [stream])
         assert stream.began.wait(60)
         # `commit` came back though nothing is on the disk; the entry waits for the stream.
         assert storage.get(JOURNAL_FILE) is None
@@ -143,10 +143,10 @@ def test_a_failure_on_the_disk_comes_out_at_the_next_call(tmp_path: Path) -> Non
             raise OutputError("full")
 
     with Journal(LocalStorage(tmp_path, "run")) as journal:
-        journal.commit({"kind": "x"}, [Failing()])
+        journal.submit({"kind": "x"}, [Failing()])
         journal.rest()
         with pytest.raises(OutputError, match="full"):
-            journal.commit({"kind": "y"})
+            journal.submit({"kind": "y"})
 
 
 def test_it_is_due_after_its_seconds(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_it_is_due_sooner_at_first_if_the_disk_is_ready(
             return passed
 
         assert pause() == 1 / 16
-        journal.commit({"kind": "x"}, [slow])
+        journal.submit({"kind": "x"}, [slow])
         assert pause() == 1.0  # the disk is at work
         assert not journal.due(ends_soon=True)
         slow.may.set()

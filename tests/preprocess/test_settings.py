@@ -16,7 +16,7 @@ import pytest
 
 import preprocess
 from preprocess.cli import COMMANDS, run
-from preprocess.run.fingerprint import record_inputs
+from preprocess.run.record import record_inputs
 from preprocess.settings import schema
 from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings

@@ -64,7 +64,7 @@ class ListsOfLengths:
     def open(self, name: str, states: Sequence[Any]) -> Lengths:
         return Lengths(self.storage, name, states)
 
-    def finished(self, name: str) -> Any:
+    def result_of(self, name: str) -> Any:
         return json.loads(self.storage.get(f"{name}.json") or b"")
 
 

@@ -70,7 +70,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(
     monkeypatch.setattr("builtins.open", opened)
     for fraction in (0.0, 0.5):  # while places to cut at are looked for
         reading = replace(ReadOptions(unit_size=100), validation_fraction=fraction)
-        wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; see to the disk"
+        wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; check the disk"
         with pytest.raises(UnavailableError, match=wanted) as caught:
             list(TextSource(path, "text", reading).units())
         assert isinstance(caught.value.__cause__, OSError)
@@ -79,7 +79,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(
             assert unit.read().n_bytes == unit.n_bytes
         else:
             place = max(unit.start, 300)
-            wanted = rf"text\.txt: byte {place:,} and on cannot be read: Input/output error; see to"
+            wanted = rf"text\.txt: byte {place:,} and on cannot be read: Input/output error; check"
             with pytest.raises(CorpusError, match=wanted):
                 unit.read()
 
@@ -181,7 +181,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_a_directory_without_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("text")
     (tmp_path / "below").mkdir()
-    with pytest.raises(CorpusError, match="no text file in this directory"):
+    with pytest.raises(CorpusError, match="no text files in this directory"):
         find_sources([tmp_path], ReadOptions())
 
 

@@ -230,7 +230,7 @@ def test_a_manifest_that_cannot_be_proven_is_not_made_up(
     before = (data / "train.json").read_bytes()
     if why == "another text":
         options["train"].write_text(options["train"].read_text().replace(" low ", " l o "))
-        message = "rebuilt from the sources and the tokenizer, it lacks the digest in stats.json"
+        message = "the manifest rebuilt from the sources does not match the digest in stats.json"
     else:
         (data / "stats.json").unlink()
         message = "no stats.json in its directory describes it"
@@ -403,8 +403,8 @@ def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_pa
     assert contents(data) == before
     (data / "train.json").unlink()
     found = damages(verify(data, repair=True))
-    both = "stats.json and train_stats.json both describe it, and neither has the digest of its"
-    assert f"train.json: cannot be repaired: {both} manifest; restore a copy of it" in found[0]
+    both = "stats.json and train_stats.json both describe it, and neither has its manifest's digest"
+    assert f"train.json: cannot be repaired: {both}; restore a copy of it" in found[0]
     assert contents(data) == {name: before[name] for name in before if name != "train.json"}
 
 

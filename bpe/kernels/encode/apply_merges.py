@@ -15,15 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpe.kernels.encode.merge_short import (
-    MAX_SHORT,
-    begins_beyond_ascii,
-    byte_rank,
-    lay_out_characters,
-    merge_short,
-    merge_symbols,
-    pack,
-)
+from bpe.kernels.encode import merge_short as short
 from bpe.kernels.encode.merge_tables import NO_RANK, NONE, merged_id, pair_rank, whole_token
 from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import always_inline, minimum_of_16, noinline_cold, prefetch
@@ -49,7 +41,7 @@ def lay_out(tables, rows, buffer, start, n):
         row = 4 * i
         byte, rank = np.int64(buffer[start + i]), NO_RANK
         if i + 1 < n:
-            rank = byte_rank(tables.byte_pairs[byte << 8 | np.int64(buffer[start + i + 1])])
+            rank = short.byte_rank(tables.byte_pairs[byte << 8 | np.int64(buffer[start + i + 1])])
         rows[row + _SYMBOL] = np.uint32(tables.byte_ids[byte])
         rows[row + _RANK] = rank
         rows[row + _FOLLOWING] = np.uint32(i + 1)
@@ -130,7 +122,7 @@ def merge_blocks(tables, scratch, buffer, start, stop):
     packed[: 16 * n_blocks] = NO_RANK
     least[:] = NO_RANK
     for i in range(n - 1):
-        packed[i] = pack(rows[4 * i + _RANK], i, BLOCKED)
+        packed[i] = short.pack(rows[4 * i + _RANK], i, BLOCKED)
     for block in range(n_blocks):
         least[block] = minimum_of_16(packed, 16 * block)
     while True:
@@ -143,9 +135,9 @@ def merge_blocks(tables, scratch, buffer, start, stop):
         right = np.int64(rows[4 * at + _FOLLOWING])
         before, rank_before, rank = merge_at(tables, rows, n, at)
         packed[right] = NO_RANK
-        packed[at] = pack(rank, at, BLOCKED)
+        packed[at] = short.pack(rank, at, BLOCKED)
         if at > 0:
-            packed[before] = pack(rank_before, before, BLOCKED)
+            packed[before] = short.pack(rank_before, before, BLOCKED)
             least[before >> 4] = minimum_of_16(packed, before & ~15)
         least[at >> 4] = minimum_of_16(packed, at & ~15)
         least[right >> 4] = minimum_of_16(packed, right & ~15)
@@ -153,11 +145,11 @@ def merge_blocks(tables, scratch, buffer, start, stop):
 
 @kernel
 def merge_bucketed(tables, scratch, buffer, start, stop):
-    """Merge at most MAX_BUCKETED bytes as `merge_heap` does, in the order of ranks.
+    """Merge at most MAX_BUCKETED bytes as `merge_heap` does, with one bucket of places per rank.
 
-    Example: ranks 7, 3, 7 -> bucket 3 has place 1, bucket 7 has 0 and 2. A bucket out of order is
-    sorted by the heap when reached. New pairs of ranks reached before, as with some vocabularies of
-    tiktoken, go to the heap, too.
+    Example: ranks 7, 3, 7 -> bucket 3 has place 1, bucket 7 has 0 and 2. Entries of an unsorted
+    bucket move to the heap when its rank is reached. So do new pairs whose rank has passed already,
+    which some vocabularies of tiktoken have.
     """
     n = stop - start
     rows, heap, buckets, entries = scratch.rows, scratch.heap, scratch.buckets, scratch.entries
@@ -331,8 +323,8 @@ def merge_pretoken(tables, scratch, buffer, start, stop, ids, n_ids):
     if known >= 0:
         ids[n_ids] = known
         return n_ids + 1
-    if stop - start <= MAX_SHORT:
-        return merge_short(tables, scratch, buffer, start, stop, ids, n_ids)
+    if stop - start <= short.MAX_SHORT:
+        return short.merge_short(tables, scratch, buffer, start, stop, ids, n_ids)
     return merge_long(tables, scratch, buffer, start, stop, ids, n_ids)
 
 
@@ -341,11 +333,11 @@ def merge_long(tables, scratch, buffer, start, stop, ids, n_ids):
     """Merge more than MAX_SHORT bytes as `merge_pretoken` does: 50 x ab, merge (a, b) -> 50 ids."""
     noinline_cold()
     n = stop - start
-    if n <= 3 * MAX_SHORT and begins_beyond_ascii(buffer, start, stop):
-        n_symbols = lay_out_characters(tables, scratch, buffer, start, stop)
+    if n <= 3 * short.MAX_SHORT and short.begins_beyond_ascii(buffer, start, stop):
+        n_symbols = short.lay_out_characters(tables, scratch, buffer, start, stop)
         if n_symbols > 0:
             left = NONE >> np.uint64(64 - n_symbols)
-            return merge_symbols(tables, scratch, n_symbols, left, ids, n_ids)
+            return short.merge_symbols(tables, scratch, n_symbols, left, ids, n_ids)
     if n <= BLOCKED:
         merge_blocks(tables, scratch, buffer, start, stop)
     else:

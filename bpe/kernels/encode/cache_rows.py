@@ -243,7 +243,7 @@ def add_long_row(cache, found, hashed, entry):
 
 @kernel
 def move_rows(rows, larger, is_long):
-    """Copy all rows, or long rows, to those of `larger`, used by no other thread: 3 keys -> 3."""
+    """Copy all rows, or long rows, to the empty `larger`: keys ab, cd -> found in it, too."""
     for at in range(0, rows.size, 2 if is_long else 4):
         second = machine.load_acquire(rows, at + 1)
         if second > _CLAIMED and is_long:
@@ -254,7 +254,7 @@ def move_rows(rows, larger, is_long):
 
 @kernel
 def remember(cache, ids, n, buffer, start, length):
-    """Copy `ids[:n]`, then `length` bytes, to the arena; return where, or -1: 3, 3 -> 3 words."""
+    """Copy `ids[:n]`, then `length` bytes, to the arena; return where, or -1: free at 40 -> 40."""
     arena, own = cache.arena, cache.own
     n_words = (n + 1) // 2
     needed = n_words + (length + 7) // 8

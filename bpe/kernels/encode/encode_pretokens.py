@@ -42,7 +42,11 @@ The last entry replaces all bytes, for longer tokens."""
 
 
 class Documents(NamedTuple):
-    """Bytes and ids of each document; every second can be a gap between two, which has no ids."""
+    """Bytes and ids of each document.
+
+    With gaps, range d of `offsets` is a document if d is even, and without ids if it is odd: then
+    `d & gaps` is 1.
+    """
 
     offsets: NDArray[np.int64]  # int64[n_documents + 1], of bytes
     token_offsets: NDArray[np.int64]  # int64[n_documents + 1], of ids; replaced
@@ -56,7 +60,7 @@ def token_hash(word):
     """Return an invertible hash of the 8 bytes of a short pre-token: no two have the same; 0 -> 0.
 
     The lowest TOKEN_BITS, the upper bits of the product, are its place in `Tables.tokens`. The row
-    there has the other bits, which identify it, above the exclusive or of its place and its id.
+    there is `hash ^ id`: `row ^ hash` is the id, and larger than any id for another hash.
     """
     return machine.rotate(machine.multiply(word, FACTOR), np.uint64(TOKEN_BITS))
 
@@ -183,10 +187,11 @@ def copy_ids(source, first, stop, ids, n_ids):
 
 @kernel
 def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
-    """Append the ids of pre-tokens from `copied` on, up to a miss that is not in the thread cache.
+    """Append ids from pre-token `copied` through the last miss before one not in the thread cache.
 
-    `first` is the first miss from there. Returns (number of that miss, or of all; first pre-token
-    without ids; number of ids): token 5, cached miss 7 8, miss; 0 ids -> 5 7 8; (1, 2, 3).
+    `first` is the index of the next miss. Returns (index of the miss that is not cached, n_misses
+    for none; first pre-token whose ids are not written; n_ids). Example: token 5, cached miss 7 8,
+    token 6, miss, n_ids 0 -> ids 5 7 8; (1, 2, 3).
     """
     machine.noinline()
     number, n = np.uint64(first), np.uint64(n_misses)

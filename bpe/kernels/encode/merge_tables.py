@@ -38,7 +38,7 @@ N_BEFORE, KINDS = 4, 7
 
 
 class Tables(NamedTuple):
-    """One vocabulary as the kernels read it; shared by all threads, never changed."""
+    """Lookup tables of one vocabulary, read-only and shared by all threads."""
 
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
     # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, UNRANKED for none: their

@@ -8,21 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bpe.kernels.encode import cache_rows as rows
 from bpe.kernels.encode import group as layout
 from bpe.kernels.encode.apply_merges import merge_pretoken
-from bpe.kernels.encode.cache_rows import (
-    MOST_LONG,
-    add_long_row,
-    add_row,
-    find_long_row,
-    find_row,
-    hash_bytes,
-    long_bucket,
-    recall,
-    remember,
-    row_bucket,
-    still_free,
-)
 from bpe.kernels.encode.group import span_of
 from bpe.kernels.runtime import machine
 from bpe.kernels.runtime import vectors as simd
@@ -94,7 +82,7 @@ def keys_of_misses(group, positions, keys, source, source_start, first, stop, th
 
 @kernel
 def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
-    """Copy ids of cached misses to `found`, count others in `unseen`: cached, not -> [1], 1."""
+    """Copy ids of cached misses to `found`, list others in `unseen`: cached, not -> [1], 1."""
     machine.noinline()
     n, two = np.uint64(0), np.uint64(2)
     number = 0
@@ -145,7 +133,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
     for number in range(n_unseen):
         row = np.uint64(unseen[np.uint64(number)])
         if keys[layout.HIGH + row] != layout.LONG:
-            bucket = row_bucket(keys[row], keys[layout.HIGH + row], cache.rows)
+            bucket = rows.row_bucket(keys[row], keys[layout.HIGH + row], cache.rows)
             machine.prefetch(cache.rows, bucket)
             machine.prefetch(cache.rows, bucket + np.uint64(8))
         else:
@@ -155,8 +143,8 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
             start, stop = span_of(scratch, row)
             if stop - start > layout.LONGEST_CACHED:
                 continue
-            keys[row] = hash_bytes(buffer, start, stop)
-            machine.prefetch(cache.long_rows, long_bucket(keys[row], cache.long_rows))
+            keys[row] = rows.hash_bytes(buffer, start, stop)
+            machine.prefetch(cache.long_rows, rows.long_bucket(keys[row], cache.long_rows))
         unseen[n_looked_up] = np.uint32(row)
         n_looked_up += np.uint64(1)
     n_new = np.uint64(0)
@@ -177,8 +165,8 @@ def find_in_cache(cache, scratch, buffer, row):
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     if high == layout.LONG:
         start, stop = span_of(scratch, row)
-        return find_long_row(cache, low, buffer, start, stop - start)
-    return find_row(cache.rows, np.int64(row_bucket(low, high, cache.rows)), low, high)
+        return rows.find_long_row(cache, low, buffer, start, stop - start)
+    return rows.find_row(cache.rows, np.int64(rows.row_bucket(low, high, cache.rows)), low, high)
 
 
 @kernel
@@ -194,24 +182,25 @@ def merge_new(tables, cache, scratch, buffer, n_new):
         low, high, at = keys[row], keys[layout.HIGH + row], np.int64(keys[layout.PLACE + row])
         is_long = high == layout.LONG
         # The same pre-token may be in this group twice.
-        if not still_free(cache.long_rows if is_long else cache.rows, at):
+        if not rows.still_free(cache.long_rows if is_long else cache.rows, at):
             at = find_in_cache(cache, scratch, buffer, row)
         if at < 0:
             start, stop = span_of(scratch, row)
             n = merge_pretoken(tables, scratch, buffer, start, stop, ids, 0)
             if is_long or n > tables.packing[2]:
                 length = stop - start if is_long else np.int64(0)
-                place = remember(cache, ids, n, buffer, start, length)
+                place = rows.remember(cache, ids, n, buffer, start, length)
                 if place < 0:
                     at = np.int64(-1)
                 elif is_long:
                     entry = np.uint64(place << 22 | n << 11 | length)
-                    at = add_long_row(cache, at, low, entry)
+                    at = rows.add_long_row(cache, at, low, entry)
                 else:
-                    at = add_row(cache, at, low, high, np.uint64(place << 16 | n), np.uint64(0))
+                    entry = np.uint64(place << 16 | n)
+                    at = rows.add_row(cache, at, low, high, entry, np.uint64(0))
             else:
                 first_ids, second_ids = pack_ids(tables, ids, n)
-                at = add_row(cache, at, low, high, first_ids, second_ids)
+                at = rows.add_row(cache, at, low, high, first_ids, second_ids)
         keys[layout.PLACE + row] = np.uint64(np.int64(at))
 
 
@@ -229,7 +218,7 @@ def pack_ids(tables, ids, n):
 
 @kernel
 def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
-    """Append a miss's ids, put them into the thread cache; return the number: 7 8 after 5 -> 7."""
+    """Append a miss's ids, put them into the thread cache; return n_ids: ids 7 8, n_ids 5 -> 7."""
     machine.always_inline()
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     found = scratch.keys[layout.PLACE + row]
@@ -238,8 +227,8 @@ def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
     at = np.int64(found)
     if high == layout.LONG:
         entry = cache.long_rows[at + 1]
-        place, n = np.int64(entry >> np.uint64(22)), np.int64((entry >> np.uint64(11)) & MOST_LONG)
-        return recall(cache.arena, place, n, ids, n_ids)
+        place, n = entry >> np.uint64(22), (entry >> np.uint64(11)) & rows.MOST_LONG
+        return rows.recall(cache.arena, np.int64(place), np.int64(n), ids, n_ids)
     first_ids, second_ids = cache.rows[at + 2], cache.rows[at + 3]
     if second_ids != 0:
         bits, n_first = tables.packing[0], tables.packing[1]
@@ -248,7 +237,7 @@ def emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids):
         after = n_ids + np.int64(second_ids >> np.uint64(61))
     else:
         place, n = np.int64(first_ids >> np.uint64(16)), np.int64(first_ids & np.uint64(0xFFFF))
-        after = recall(cache.arena, place, n, ids, n_ids)
+        after = rows.recall(cache.arena, place, n, ids, n_ids)
     n = after - n_ids
     if n <= 4:
         to = np.int64(scratch.keys[layout.AT + row])

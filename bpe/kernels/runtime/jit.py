@@ -1,7 +1,8 @@
-"""Kernels: functions that are compiled for the arguments they are called with.
+"""Kernels: functions that are compiled just in time, once for each signature.
 
-Machine code is chosen by the kinds of the arguments. It is looked up in the process, then in the
-cache (`bpe.kernels.runtime.machine_code`), else it is compiled, which is reported.
+The signature is the kinds of the arguments, such as `("array", "uint8", 1, True)`. Machine code is
+looked up in memory, then in the cache on disk (`bpe.kernels.runtime.machine_code`); otherwise it is
+compiled, with a warning.
 """
 
 from __future__ import annotations
@@ -19,14 +20,6 @@ import numpy as np
 
 from bpe.files.user_cache import warn_once
 from bpe.kernels.runtime import machine_code
-from bpe.kernels.runtime.machine_code import (
-    Entry,
-    KernelError,
-    MachineCode,
-    Packed,
-    append,
-    spelled,
-)
 
 # True if Python runs kernels as they are written.
 DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -64,31 +57,31 @@ class Kernel:
         self.py_func = function
         # Digest of the source as of now: after an edit, this process runs what was imported.
         self.source = _source_of(function)
-        self._entries: dict[tuple[Any, ...], Entry] = {}
+        self._entries: dict[tuple[Any, ...], machine_code.Entry] = {}
         self._by_numba: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it; raise KernelError if no kernel takes such arguments."""
         words: list[int] = []
-        keep: list[Packed] = []
+        keep: list[machine_code.Packed] = []
         entry = self._entry(arguments, words, keep)
         if entry is None:
             return self._run_by_numba(*arguments)
         return entry.run(entry.block(words))
 
-    def bind(self, first: Packed, *others: Any) -> Callable[[Any], Any]:
-        """Return a function of first arguments of one kind, for one thread at a time."""
+    def bind(self, first: machine_code.Packed, *others: Any) -> Callable[[Any], Any]:
+        """Return a function of `first`, or others of its kind; `others` are fixed. One thread."""
         words: list[int] = []
-        keep: list[Packed] = []
+        keep: list[machine_code.Packed] = []
         entry = self._entry((first, *others), words, keep)
         if entry is None:
             return lambda first: self._run_by_numba(first, *others)
         block, run, kind = entry.block(words), entry.run, first.kind
         block.keep = others, keep
 
-        def call(first: Packed) -> Any:
+        def call(first: machine_code.Packed) -> Any:
             if first.kind is not kind:
-                raise KernelError(f"{self.name} is bound to first arguments of another kind")
+                raise machine_code.KernelError(f"{self.name} is bound to arguments of another kind")
             block[0] = first.address
             return run(block)
 
@@ -100,10 +93,10 @@ class Kernel:
         return bool(self._entries) or self._by_numba is not None
 
     def _entry(
-        self, arguments: tuple[Any, ...], words: list[int], keep: list[Packed]
-    ) -> Entry | None:
+        self, arguments: tuple[Any, ...], words: list[int], keep: list[machine_code.Packed]
+    ) -> machine_code.Entry | None:
         """Return the machine code for arguments; None if numba runs it. See `append`."""
-        kinds = tuple([append(each, words, keep) for each in arguments])
+        kinds = tuple([machine_code.append(each, words, keep) for each in arguments])
         entry = self._entries.get(kinds)
         if entry is not None or self._by_numba is not None:
             return entry
@@ -112,18 +105,18 @@ class Kernel:
                 code = self._machine_code(kinds)
                 if code is None:
                     return None
-                self._entries[kinds] = Entry(code, len(words))
+                self._entries[kinds] = machine_code.Entry(code, len(words))
             return self._entries[kinds]
 
     def _run_by_numba(self, *arguments: Any) -> Any:
         assert self._by_numba is not None
-        plain = [each.values if isinstance(each, Packed) else each for each in arguments]
-        return self._by_numba(*plain)
+        packed = machine_code.Packed
+        return self._by_numba(*(x.values if isinstance(x, packed) else x for x in arguments))
 
-    def _machine_code(self, kinds: tuple[Any, ...]) -> MachineCode | None:
+    def _machine_code(self, kinds: tuple[Any, ...]) -> machine_code.MachineCode | None:
         """Load it, or compile it; None if that must be left to `numba.njit`, which is reported."""
         about = [machine_code.processor(), machine_code.numba_settings(), self.source]
-        what = f"{self.name}({', '.join(map(spelled, kinds))}) {about}"
+        what = f"{self.name}({', '.join(map(machine_code.spelled, kinds))}) {about}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
         name = f"{self.name}-{digest}.o"
         if self.source and (found := machine_code.load(name, what)) is not None:
@@ -132,8 +125,9 @@ class Kernel:
             warn_once("compiling kernels for this machine; this happens once and takes seconds")
         try:
             compiler = _checked_compiler()
-            code: MachineCode = compiler.compiled(self, kinds, what, f"tokenbin_{digest}")
-        except KernelError:
+            name_of_code = f"tokenbin_{digest}"
+            code: machine_code.MachineCode = compiler.compiled(self, kinds, what, name_of_code)
+        except machine_code.KernelError:
             raise
         except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
             import numba
@@ -154,7 +148,7 @@ class Kernel:
 
 def pack(values: Any) -> Any:
     """Return a tuple of arrays, packed for many calls of kernels."""
-    return values if DISABLE_JIT else Packed(values)
+    return values if DISABLE_JIT else machine_code.Packed(values)
 
 
 def bind(function: Any, first: Any, *others: Any) -> Any:
@@ -241,13 +235,13 @@ def _checked_compiler() -> Any:
     from bpe.kernels.runtime import compiler
 
     words: list[int] = []
-    arguments = Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
-    kinds = tuple([append(each, words, []) for each in arguments])
+    arguments = machine_code.Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
+    kinds = tuple([machine_code.append(each, words, []) for each in arguments])
     try:
         code = compiler.compiled(_check, kinds, "", "tokenbin_check")
-    except KernelError as error:  # the small kernel is sound: the compiler is not
+    except machine_code.KernelError as error:  # the small kernel is sound: the compiler is not
         raise RuntimeError(str(error)) from error
-    entry = Entry(code, len(words))
+    entry = machine_code.Entry(code, len(words))
     found = entry.run(entry.block(words))
     if found != (7, 6):
         raise RuntimeError(f"a kernel for a check returned {found}: expected (7, 6)")

@@ -235,8 +235,8 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
     if isinstance(value, np.ndarray):
         found = f"a {cls.__name__} of {value.dtype} with the strides {value.strides}"
     raise KernelError(
-        "kernels take integers of 64 bits, truth values, contiguous arrays of numbers, and tuples"
-        f" of these; found {found}"
+        "kernels take 64-bit integers, bools, aligned C-contiguous numeric arrays, and tuples of"
+        f" these; found {found}"
     )
 
 

@@ -100,7 +100,7 @@ def _listed(call: Call, number: int) -> list[Any]:
 
 
 def _numbers(call: Call, number: int) -> list[Any]:
-    """Return eight numbers of a list, without their highest bits, as words."""
+    """Return `array[i : i + 8]`, int32, without their sign bits and as 64-bit integers."""
     builder = call.builder
     listed = _listed(call, number)
     return [builder.zext(builder.and_(each, I32(2**31 - 1)), I64) for each in listed]

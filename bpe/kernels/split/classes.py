@@ -137,7 +137,7 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
 
     Args:
         source, base: The block is `source[base : base + 64]`; three more bytes are read.
-        classes, pages: See `split.Characters`.
+        classes, pages: See `documents.Characters`.
         cased: Whether marks and case are needed.
         spill_class, spill: Class flags of a character that began in the last block, and its bytes
             in this one.

@@ -1,4 +1,4 @@
-"""Rare boundaries, or such that depend on distant text, for the family of cl100k.
+"""Boundaries of cl100k-style patterns that are rare or depend on distant text.
 
 They are corrected in the blocks that have them, after `cl100k._combine` has found all others.
 """

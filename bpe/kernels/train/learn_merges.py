@@ -45,13 +45,13 @@ FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 N_PAIRS, N_QUEUED, N_MERGES, N_PLACES = 0, 1, 2, 3  # indices of `MergeState.used`
 
 
-class Words(NamedTuple):
+class Pretokens(NamedTuple):
     """The unique pre-tokens, after the 256 bytes 0, 1, ... 255; never changed."""
 
     text: NDArray[np.uint8]  # uint8[n_positions]
-    offsets: NDArray[np.int64]  # int64[n_words + 1], positions in `text`
-    counts: NDArray[np.int64]  # int64[n_words]
-    # Words whose counts do not fit into a row, in order: int64[n], positions in `text`, and counts.
+    offsets: NDArray[np.int64]  # int64[n_pretokens + 1], positions in `text`
+    counts: NDArray[np.int64]  # int64[n_pretokens]
+    # Those whose counts do not fit into a row, in order: int64[n], positions in `text`, and counts.
     frequent_places: NDArray[np.int64]
     frequent_counts: NDArray[np.int64]
 
@@ -60,7 +60,7 @@ class Symbols(NamedTuple):
     """Properties of each symbol: bytes are 0..255, merge i makes 256 + i."""
 
     lengths: NDArray[np.int32]  # int32[n], bytes
-    places: NDArray[np.int64]  # int64[n], a position of the symbol's bytes in `Words.text`
+    places: NDArray[np.int64]  # int64[n], a position of the symbol's bytes in `Pretokens.text`
     # uint64[n], the key of ties, larger first: the first eight bytes, big-endian (symbols with
     # equal keys are compared byte by byte), or a number of its own.
     order: NDArray[np.uint64]
@@ -93,7 +93,7 @@ class MergeState(NamedTuple):
 
 
 @kernel
-def tie_precedes(words, symbols, pairs, p, q):
+def tie_precedes(pretokens, symbols, pairs, p, q):
     """Return True if p precedes q of the same count, greater parts first: (b, a), (a, z) -> True.
 
     Parts are compared by `symbols.order`, then by their bytes: (b, a) precedes (a, z).
@@ -108,22 +108,24 @@ def tie_precedes(words, symbols, pairs, p, q):
         n_a, n_b = np.int64(symbols.lengths[a]), np.int64(symbols.lengths[b])
         i, j = symbols.places[a], symbols.places[b]
         for k in range(min(n_a, n_b)):
-            if words.text[i + k] != words.text[j + k]:
-                return words.text[i + k] > words.text[j + k]
+            if pretokens.text[i + k] != pretokens.text[j + k]:
+                return pretokens.text[i + k] > pretokens.text[j + k]
         if n_a != n_b:
             return n_a > n_b
     return False
 
 
 @kernel
-def precedes(words, symbols, pairs, p, p_count, q, q_count):
+def precedes(pretokens, symbols, pairs, p, p_count, q, q_count):
     """Return True if p is queued before q: a higher count, or the tie: counts 5 and 3 -> True."""
     always_inline()
-    return p_count > q_count or (p_count == q_count and tie_precedes(words, symbols, pairs, p, q))
+    if p_count != q_count:
+        return p_count > q_count
+    return tie_precedes(pretokens, symbols, pairs, p, q)
 
 
 @kernel
-def sift_down(words, symbols, pairs, size):
+def sift_down(pretokens, symbols, pairs, size):
     """Restore the heap of `size` entries, not empty, after its top was lowered: 1 5 3 -> 5 1 3."""
     queue, counts = pairs.queue, pairs.queue_counts
     at, pair, count = 0, queue[0], counts[0]
@@ -133,10 +135,10 @@ def sift_down(words, symbols, pairs, size):
             break
         other = child + 1
         if other < size and precedes(
-            words, symbols, pairs, queue[other], counts[other], queue[child], counts[child]
+            pretokens, symbols, pairs, queue[other], counts[other], queue[child], counts[child]
         ):
             child = other
-        if precedes(words, symbols, pairs, pair, count, queue[child], counts[child]):
+        if precedes(pretokens, symbols, pairs, pair, count, queue[child], counts[child]):
             break
         queue[at], counts[at] = queue[child], counts[child]
         at = child
@@ -144,23 +146,23 @@ def sift_down(words, symbols, pairs, size):
 
 
 @kernel
-def drop_top(words, symbols, pairs, state):
+def drop_top(pretokens, symbols, pairs, state):
     """Remove the top of the heap: counts 5 3 1 -> 3 1."""
     size = state.used[N_QUEUED] - 1
     pairs.queue[0], pairs.queue_counts[0] = pairs.queue[size], pairs.queue_counts[size]
     state.used[N_QUEUED] = size
     if size > 0:
-        sift_down(words, symbols, pairs, size)
+        sift_down(pretokens, symbols, pairs, size)
 
 
 @kernel
-def sift_up(words, symbols, pairs, at):
+def sift_up(pretokens, symbols, pairs, at):
     """Restore the heap after an entry was appended at `at`: counts 5 3 9 -> 9 3 5."""
     queue, counts = pairs.queue, pairs.queue_counts
     pair, count = queue[at], counts[at]
     while at > 0:
         parent = (at - 1) >> 1
-        if not precedes(words, symbols, pairs, pair, count, queue[parent], counts[parent]):
+        if not precedes(pretokens, symbols, pairs, pair, count, queue[parent], counts[parent]):
             break
         queue[at], counts[at] = queue[parent], counts[parent]
         at = parent
@@ -168,27 +170,27 @@ def sift_up(words, symbols, pairs, at):
 
 
 @kernel
-def count_byte_pairs(words, first, stop, counts, occurrences):
-    """Count every pair of bytes (a, b) of the words [first, stop).
+def count_byte_pairs(pretokens, first, stop, counts, occurrences):
+    """Count every pair of bytes (a, b) of the pre-tokens [first, stop).
 
     `counts` and `occurrences` are int64[65536], zeros, modified in place: at a << 8 | b the count
     of the pair and its number of places.
-    >>> words = Words(np.frombuffer(b"aaa", np.uint8), [0, 3], [5], None, None)
+    >>> pretokens = Pretokens(np.frombuffer(b"aaa", np.uint8), [0, 3], [5], None, None)
     >>> counts, occurrences = np.zeros((2, 65536), np.int64)
-    >>> count_byte_pairs(words, 0, 1, counts, occurrences)
+    >>> count_byte_pairs(pretokens, 0, 1, counts, occurrences)
     >>> int(counts[0x6161]), int(occurrences[0x6161])
     (10, 2)
     """
     for w in range(first, stop):
-        for at in range(words.offsets[w], words.offsets[w + 1] - 1):
-            code = np.int64(words.text[at]) << 8 | np.int64(words.text[at + 1])
-            counts[code] += words.counts[w]
+        for at in range(pretokens.offsets[w], pretokens.offsets[w + 1] - 1):
+            code = np.int64(pretokens.text[at]) << 8 | np.int64(pretokens.text[at + 1])
+            counts[code] += pretokens.counts[w]
             occurrences[code] += 1
 
 
 @kernel
-def fill_rows(words, first, stop, state, pair_of_code, next_places):
-    """Lay out the rows of the words [first, stop), and the places of pairs of bytes in them.
+def fill_rows(pretokens, first, stop, state, pair_of_code, next_places):
+    """Lay out the rows of the pre-tokens [first, stop), and the places of pairs of bytes in them.
 
     Example: ab, count 3, 8 symbol bits -> BEGINS | 3 << 8 | 97, pair (a, b); 3 << 8 | 98, ENDS.
 
@@ -199,31 +201,32 @@ def fill_rows(words, first, stop, state, pair_of_code, next_places):
     """
     rows, symbol_bits = state.rows, state.symbol_bits[0]
     for w in range(first, stop):
-        begin, end = words.offsets[w], words.offsets[w + 1]
-        count = words.counts[w]
+        begin, end = pretokens.offsets[w], pretokens.offsets[w + 1]
+        count = pretokens.counts[w]
         if count >= BEGINS >> symbol_bits:
             count = np.int64(0)
         head = count << symbol_bits
         for at in range(begin, end):
             pair = np.int32(ENDS)
             if at + 1 < end:
-                pair = pair_of_code[np.int64(words.text[at]) << 8 | np.int64(words.text[at + 1])]
+                second = np.int64(pretokens.text[at + 1])
+                pair = pair_of_code[np.int64(pretokens.text[at]) << 8 | second]
                 if pair >= 0:
                     state.places[next_places[pair]] = at
                     next_places[pair] += 1
-            rows[2 * at + HEAD] = head | np.int64(words.text[at])
+            rows[2 * at + HEAD] = head | np.int64(pretokens.text[at])
             rows[2 * at + PAIR] = pair
         rows[2 * begin + HEAD] |= BEGINS
 
 
 @kernel
-def queue_pairs(words, symbols, pairs, state, first):
+def queue_pairs(pretokens, symbols, pairs, state, first):
     """Add the pairs from `first` on to the heap: counts 3, 7 -> 7 is the top."""
     for pair in range(first, state.used[N_PAIRS]):
         at = state.used[N_QUEUED]
         pairs.queue[at], pairs.queue_counts[at] = pair, pairs.counts[pair]
         state.used[N_QUEUED] = at + 1
-        sift_up(words, symbols, pairs, at)
+        sift_up(pretokens, symbols, pairs, at)
 
 
 @kernel
@@ -237,20 +240,20 @@ def new_pair(pairs, state, left, right):
 
 
 @kernel
-def count_of_frequent(words, at):
+def count_of_frequent(pretokens, at):
     """Return the count of the frequent word at a position: places 0 5, counts 8 9, 7 -> 9."""
-    first, stop = 0, words.frequent_places.size
+    first, stop = 0, pretokens.frequent_places.size
     while stop - first > 1:
         middle = (first + stop) >> 1
-        if words.frequent_places[middle] <= at:
+        if pretokens.frequent_places[middle] <= at:
             first = middle
         else:
             stop = middle
-    return words.frequent_counts[first]
+    return pretokens.frequent_counts[first]
 
 
 @kernel
-def merge_pair(words, symbols, pairs, state, pair, symbol):
+def merge_pair(pretokens, symbols, pairs, state, pair, symbol):
     """Merge a pair at all places, left to right; return how many are new: a a a -> aa a, 1."""
     rows, symbol_bits = state.rows, state.symbol_bits[0]
     symbol_of = np.int64((1 << symbol_bits) - 1)
@@ -285,7 +288,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
         head = np.int64(rows[2 * at + HEAD])
         count = (head & (BEGINS - 1)) >> symbol_bits
         if count == 0:
-            count = count_of_frequent(words, at)
+            count = count_of_frequent(pretokens, at)
         if head < BEGINS:
             link = np.int64(rows[2 * (at - 1) + HEAD])
             before = at - 1 + min(link, 0)
@@ -325,7 +328,7 @@ def merge_pair(words, symbols, pairs, state, pair, symbol):
 
 
 @kernel
-def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, least, longest):
+def commit_new_pairs(pretokens, symbols, pairs, state, merged, n_new, first_pair, least, longest):
     """Lay out the places of the pairs from `first_pair` on, queue them; drop the never merged.
 
     Example: new pairs (x, ab) 5, (ab, y) 1 with least 2 -> the first is queued, the second dropped.
@@ -375,11 +378,11 @@ def commit_new_pairs(words, symbols, pairs, state, merged, n_new, first_pair, le
             state.places[pairs.first_place[pair] + pairs.n_places[pair]] = state.new_places[i]
             pairs.n_places[pair] += 1
     state.used[N_PAIRS] = kept
-    queue_pairs(words, symbols, pairs, state, first_pair)
+    queue_pairs(pretokens, symbols, pairs, state, first_pair)
 
 
 @kernel
-def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
+def merge_steps(pretokens, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
     """Merge until `n_wanted` merges are made, no pair is left, or it is time to pause.
 
     Example: ab 3, abc 2; 2 merges -> (a, b) of count 5, (ab, c) of count 2.
@@ -400,11 +403,11 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
         count = pairs.counts[pair]
         if count < least:
             # It can only fall further.
-            drop_top(words, symbols, pairs, state)
+            drop_top(pretokens, symbols, pairs, state)
             continue
         if count < pairs.queue_counts[0]:
             pairs.queue_counts[0] = count
-            sift_down(words, symbols, pairs, state.used[N_QUEUED])
+            sift_down(pretokens, symbols, pairs, state.used[N_QUEUED])
             continue
         n_merges = state.used[N_MERGES]
         n_places = np.int64(pairs.n_places[pair])
@@ -415,20 +418,20 @@ def merge_steps(words, symbols, pairs, state, by_bytes, least, longest, n_wanted
         if most_places <= 0:
             return PAUSED
         most_places -= n_places + 100
-        drop_top(words, symbols, pairs, state)
+        drop_top(pretokens, symbols, pairs, state)
         symbol = 256 + n_merges
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
         symbols.merges[2 * n_merges], symbols.merges[2 * n_merges + 1] = left, right
         symbols.lengths[symbol] = symbols.lengths[left] + symbols.lengths[right]
         first_pair = state.used[N_PAIRS]
-        n_new = merge_pair(words, symbols, pairs, state, pair, symbol)
+        n_new = merge_pair(pretokens, symbols, pairs, state, pair, symbol)
         if by_bytes:
             order = np.uint64(0)
             for i in range(8):
                 order <<= np.uint64(8)
                 if i < symbols.lengths[symbol]:
-                    order |= np.uint64(words.text[symbols.places[symbol] + i])
+                    order |= np.uint64(pretokens.text[symbols.places[symbol] + i])
             symbols.order[symbol] = order
         state.used[N_MERGES] = n_merges + 1
-        commit_new_pairs(words, symbols, pairs, state, pair, n_new, first_pair, least, longest)
+        commit_new_pairs(pretokens, symbols, pairs, state, pair, n_new, first_pair, least, longest)
     return FINISHED

@@ -4,7 +4,7 @@ Runs with equal records write equal bytes. A source is recorded by name, size, s
 the stamp of a file is its modification time in nanoseconds, the stamp of the default corpus the
 digest of its text; the location is the absolute path with symbolic links resolved. Settings are
 recorded with defaults filled in, without locations and options that never change a result
-(`Option.changes_result`); a tokenizer is recorded by its fingerprint.
+(`Option.changes_result`); a tokenizer is recorded by its fingerprint, a column by name and dtype.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from preprocess.dataset import columns as table
+from preprocess.settings import schema
 from preprocess.settings.options import options_of
-from preprocess.settings.schema import (
-    END_OF_TEXT,
-    BuildSettings,
-    EncodeSettings,
-    TrainFileSettings,
-    TrainSettings,
-    VocabularySettings,
-)
 from preprocess.sources import Source
 
 if TYPE_CHECKING:
@@ -46,36 +40,39 @@ class Record(Struct, frozen=True):
     settings: dict[str, Any]  # options that change the result, defaults filled in
     sources: dict[str, list[SourceRecord]]  # name of a pass -> its sources, in order
     tokenizer: str | None  # fingerprint of the given tokenizer; None: one is trained
+    columns: dict[str, str] = {}  # name -> dtype, of columns beside ids and document ends
 
 
 def record_inputs(
-    command: str, settings: BuildSettings | TrainFileSettings | EncodeSettings,
+    command: str, settings: schema.BuildSettings | schema.TrainFileSettings | schema.EncodeSettings,
     sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
 ) -> Record:
     """Record the settings, the sources of each pass and the given tokenizer (None: trained)."""
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
-        leave_out |= options_of(VocabularySettings).keys()
+        leave_out |= options_of(schema.VocabularySettings).keys()
     effective = settings.as_json(leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
     if tokenizer is None:
         effective["special_tokens"] = list(settings.all_special_tokens)
-    if isinstance(settings, BuildSettings):
+    if isinstance(settings, schema.BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
     read = {
         name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
         for name, of in sources.items()
     }
-    return Record(command, effective, read, None if tokenizer is None else tokenizer.fingerprint)
+    fingerprint = None if tokenizer is None else tokenizer.fingerprint
+    columns = {column.name: str(column.dtype) for column in table.COLUMNS[2:]}
+    return Record(command, effective, read, fingerprint, columns)
 
 
 def end_of_text_token(
-    settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
+    settings: schema.TrainSettings | schema.EncodeSettings, tokenizer: AnyTokenizer | None
 ) -> str:
     """Return the special token after each document: the option, else the tokenizer's own."""
     own = None if tokenizer is None else tokenizer.eos_token
-    return settings.end_of_text or own or END_OF_TEXT
+    return settings.end_of_text or own or schema.END_OF_TEXT
 
 
 def differences(before: Record, now: Record) -> list[str]:
@@ -96,6 +93,9 @@ def differences(before: Record, now: Record) -> list[str]:
             for name in sorted({*old, *new})
             if old.get(name) != new.get(name)
         ]
+    if before.columns != now.columns:
+        names = [" and ".join(each.columns) or "none" for each in (before, now)]
+        found.append(f"the added columns were {names[0]} and are {names[1]}")
     for name in dict.fromkeys((*before.sources, *now.sources)):
         texts = _source_differences(before.sources.get(name, []), now.sources.get(name, []))
         more = [f"and {len(texts) - 3:,} more files"] * (len(texts) > 3)
