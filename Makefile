@@ -21,6 +21,7 @@ run := $(READY_PYTHON)
 else
 run := $(VENV)/bin/python
 core := $(VENV)/.core
+formats := $(VENV)/.formats
 dev := $(VENV)/.dev
 torch := $(VENV)/.torch
 all := $(VENV)/.all
@@ -59,7 +60,7 @@ build_options = --out '$(OUT)' \
   $(if $(WORKERS),--workers '$(WORKERS)') \
   $(if $(NAME),--name '$(NAME)')
 
-preprocess: $(core)
+preprocess: $(formats)
 	$(run) -m preprocess build $(strip $(build_options) $(ARGS))
 
 # ARGS are the training loop's here: the corpus is built with its defaults, if it is not there.
@@ -109,6 +110,10 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	@$(install) --editable .
 	@touch '$@'
 
+$(VENV)/.formats: $(VENV)/.core
+	@$(install) --editable '.[formats]'
+	@touch '$@'
+
 $(VENV)/.dev: $(VENV)/.core
 	@$(install) --editable '.[dev]'
 	@touch '$@'
@@ -120,7 +125,7 @@ $(VENV)/.torch: $(VENV)/.core
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	@$(install) --editable '.[dev,torch,hf]'
+	@$(install) --editable '.[dev,torch,hf,formats]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core

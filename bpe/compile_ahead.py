@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from bpe.encoding.encoder import EncoderTables
-from bpe.kernels import search, utf8
+from bpe.json_strings import decode_strings
+from bpe.kernels import json_strings, search, utf8
 from bpe.kernels.encode import cache_rows, merge_tables
 from bpe.kernels.encode import encode_pretokens as encode
 from bpe.kernels.runtime import jit
@@ -26,7 +27,7 @@ Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 def reading_kernels(pattern: str) -> Kernels:
     """Return the kernels of both training and encoding."""
-    kernels = {search.find_all: 0.5, utf8.is_utf8: 0.2}
+    kernels = {search.find_all: 0.5, utf8.is_utf8: 0.2, json_strings.decode_strings: 0.5}
     for step in steps(pattern):
         if isinstance(step, str):
             kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
@@ -71,6 +72,7 @@ def compile_reading(pattern: str) -> None:
     text = np.frombuffer(b"ab\nab\n", np.uint8)
     find_all(text, b"\n")
     is_utf8(text)
+    decode_strings([b'"a"'], 1)
     Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
 
 

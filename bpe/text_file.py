@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,31 @@ _CHARACTER_BYTES = 4  # maximum length of a character in UTF-8
 def new_array(n_bytes: int) -> Bytes:
     """Return uint8[n_bytes], uninitialized."""
     return np.empty(n_bytes, np.uint8)
+
+
+class InputFile(Protocol):
+    """Bytes that are read in ranges: a file, or what a compressed file decompresses to."""
+
+    @property
+    def path(self) -> Path:
+        """Path, for messages."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Number of bytes; of a stream whose end is not known yet, more than any file has."""
+
+    @property
+    def modified(self) -> int:
+        """Time of the last modification, in ns."""
+
+    def clip(self, position: int) -> int:
+        """Return `position`, or the number of bytes if it is less."""
+
+    def read(self, start: int, stop: int, array: Callable[[int], Bytes]) -> Bytes:
+        """Read bytes [start, stop): uint8, read-only; into `array(stop - start)`, or a view."""
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedError if the file has changed since it was opened."""
 
 
 class TextFile:
@@ -58,6 +85,10 @@ class TextFile:
             state = os.stat(self.path)
         if _identity(state) != self._state:
             raise self._changed(f"{state.st_size:,} bytes of another time or file")
+
+    def clip(self, position: int) -> int:
+        """Return `position`, or the size of the file if it is less."""
+        return min(position, self.n_bytes)
 
     def _changed(self, found: str) -> ChangedError:
         return ChangedError(
@@ -132,7 +163,7 @@ class Cutter:
     """
 
     def __init__(
-        self, file: TextFile, separator: bytes, atomic: Sequence[bytes], safe_cut: SafeCut | None
+        self, file: InputFile, separator: bytes, atomic: Sequence[bytes], safe_cut: SafeCut | None
     ) -> None:
         from bpe.pretokenize.pretokenizer import Pretokenizer
 
@@ -146,9 +177,8 @@ class Cutter:
 
     def cut(self, position: int) -> tuple[int, Ends]:
         """Return the first cut from `position` on, in a document or after a separator."""
-        n = self._file.n_bytes
-        while position < n:
-            stop = min(position + _WINDOW_BYTES, n)
+        clip = self._file.clip
+        while (stop := clip(position + _WINDOW_BYTES)) > position:
             place = self._safe_place(position, stop)
             if place < stop:
                 touching = self._separator_at(place)
@@ -161,9 +191,9 @@ class Cutter:
                 position = stop
             for candidate in candidates:
                 after = candidate + len(self._separator)
-                if after < n and self._overlaps_none_before(candidate):
+                if clip(after + 1) > after and self._overlaps_none_before(candidate):
                     return after, Ends.BETWEEN
-        return n, Ends.FILE
+        return clip(position), Ends.FILE
 
     def cut_inside(self, position: int, stop: int) -> int:
         """Return the first cut from `position` on in a document that ends at `stop`, or `stop`."""
@@ -191,23 +221,24 @@ class Cutter:
                     return candidate + len(self._separator)
             size *= 8
         # A scan from the start of a document finds the separators that count.
-        starts, _ = find_pieces(self._file.read(start, stop), self._separator)
+        starts, _ = find_pieces(self._file.read(start, stop, new_array), self._separator)
         return start + int(starts[-1])
 
     def end_of_document(self, start: int) -> tuple[int, int]:
         """Return the end of the document that starts at `start`, and the start of the next."""
         from bpe.separated import find_pieces
 
-        n, size = self._file.n_bytes, len(self._separator)
-        position = start
-        while position < n and size:
-            stride = self._bytes(position, position + _STRIDE_BYTES + size - 1)
+        size, position = len(self._separator), start
+        if not size:
+            position = self._file.clip(sys.maxsize)
+        while (stop := self._file.clip(position + _STRIDE_BYTES)) > position:
+            stride = self._bytes(position, stop + size - 1)
             _, ends = find_pieces(stride, self._separator)
             if len(ends) > 1:
                 end = position + int(ends[0])
                 return end, end + size
-            position += _STRIDE_BYTES
-        return n, n
+            position = stop
+        return position, position
 
     def _safe_place(self, position: int, stop: int) -> int:
         """Return the first safe cut in [position, stop), or `stop`."""
@@ -216,12 +247,12 @@ class Cutter:
 
     def _bytes(self, start: int, stop: int) -> Bytes:
         """Return bytes [start, stop) of the file, clipped to its size."""
-        start, stop = max(start, 0), min(stop, self._file.n_bytes)
+        start, stop = max(start, 0), self._file.clip(stop)
         if not self._window_start <= start <= stop <= self._window_start + len(self._window):
             first = max(start - self._around, 0)
             # One window more: the cut after a rejected one is often near.
-            end = min(stop + self._around + _WINDOW_BYTES, self._file.n_bytes)
-            self._window = self._file.read(first, end)
+            end = self._file.clip(stop + self._around + _WINDOW_BYTES)
+            self._window = self._file.read(first, end, new_array)
             self._window_start = first
         return self._window[start - self._window_start : stop - self._window_start]
 

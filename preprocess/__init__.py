@@ -21,20 +21,31 @@ if TYPE_CHECKING:
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling import get_batch
+    from preprocess.settings.corpus import (
+        DatasetConfig,
+        PipelineConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+    )
     from preprocess.settings.options import SettingsError
 
 __all__ = [
-    "BuildResult", "CorpusError", "SettingsError", "TokenFile", "TokenFileError", "build",
-    "get_batch", "open_tokens",
+    "BuildResult", "CorpusError", "DatasetConfig", "PipelineConfig", "SettingsError", "TokenFile",
+    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
+    "open_tokens",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
 _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",
+    "DatasetConfig": "preprocess.settings.corpus",
+    "PipelineConfig": "preprocess.settings.corpus",
     "SettingsError": "preprocess.settings.options",
     "TokenFile": "preprocess.dataset.reader",
     "TokenFileError": "preprocess.dataset.columns",
+    "TokenizeStageConfig": "preprocess.settings.corpus",
+    "TokenizerConfig": "preprocess.settings.corpus",
     "build": "preprocess.pipeline",
     "get_batch": "preprocess.sampling",
     "open_tokens": "preprocess.dataset.reader",

@@ -10,8 +10,9 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -24,7 +25,7 @@ from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.journal import journal_errors
 from preprocess.run.memory_limit import fit_to_memory
 from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
-from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options
+from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options, read_options
 from preprocess.settings.options import StrPath, convert, options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
@@ -37,7 +38,7 @@ from preprocess.settings.schema import (
     VocabularySettings,
 )
 from preprocess.sources import find_sources
-from preprocess.storage import Files
+from preprocess.storage import Files, writing
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -56,6 +57,8 @@ class BuildResult:
         manifests: Name of an output ("train", "val") -> its manifest.
         stats: Content of stats.json.
         lines: Closing lines, for people.
+        datasets: Name of a dataset of a configuration -> its result. The other attributes are of
+            all then: outputs are "NAME/train" and so on, `stats` has the stats of each dataset.
     """
 
     directory: Path
@@ -63,16 +66,23 @@ class BuildResult:
     manifests: dict[str, Manifest]
     stats: dict[str, Any]
     lines: list[str]
+    datasets: Mapping[str, BuildResult] = field(default_factory=dict)
 
 
 def build(
-    *, train: StrPath | Iterable[StrPath] = (), val: StrPath | Iterable[StrPath] = (),
+    config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
+    val: StrPath | Iterable[StrPath] = (),
     val_fraction: float | None = None, out: StrPath = "data", name: str = "",
     tokenizer: StrPath | None = None,
     vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
     min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
+    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
+    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
+    max_length_chars: int | None = None,
+    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
@@ -89,7 +99,16 @@ def build(
         TokenbinError: Any other expected error.
     """
     options = {**locals()}
+    if config is not None:
+        return _build_corpus(options)
     settings, progress = _begin(options, BuildSettings)
+    return _build(settings, options, progress)
+
+
+def _build(
+    settings: BuildSettings, options: Mapping[str, Any], progress: Progress
+) -> BuildResult:
+    """Build one dataset; `options` are those that were given, for warnings."""
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
@@ -98,6 +117,52 @@ def build(
         run, stats_file = settings.named("build"), settings.named("stats.json")
         plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
         return _run_plan(plan, compiler)
+
+
+def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
+    """Build the datasets of a configuration, one after another; each is a run of its own.
+
+    The same call resumes: datasets that are finished are up to date.
+    """
+    from bpe.files.atomic_write import write_atomically
+    from preprocess.settings.corpus import PipelineConfig
+    from preprocess.settings.yaml_file import load_config
+
+    config = options["config"]
+    if not isinstance(config, PipelineConfig):
+        config = load_config(Path(os.fspath(config)))
+    defaults = options_of(BuildSettings)
+    config.override({
+        name: value
+        for name, value in options.items()
+        if name not in ("config", "progress") and value != defaults[name].default
+    })
+    progress: Progress = options["progress"] or Progress()
+    progress.begin(config.max_minutes)
+    for each in config.builds.values():  # before hours of work
+        find_sources((*each.train, *each.val), read_options(each, None, ()))
+    tokenizer, results = None, dict[str, BuildResult]()
+    if config.training is not None:
+        training = fit_to_memory(config.training)
+        tokenizer, lines = _train_file(training, progress.part(), config.untrained)
+        logger.info("%s", lines[0])
+    for number, (name, settings) in enumerate(config.builds.items(), start=1):
+        logger.info("dataset %s, %d of %d", name, number, len(config.builds))
+        if settings.tokenizer is None:
+            settings = replace(settings, tokenizer=str(config.tokenizer_file))
+        settings = fit_to_memory(settings)
+        results[name] = _build(settings, settings.as_json(), progress.part())
+    path = Path(config.output_path, "config.json")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
+        write_atomically(path, content.encode())
+    return BuildResult(
+        Path(config.output_path), tokenizer or results[name].tokenizer,
+        {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
+        {x: each.stats for x, each in results.items()},
+        [f"{x}: {line}" for x, each in results.items() for line in each.lines], results,
+    )
 
 
 def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
@@ -118,11 +183,19 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         elif saves:
             outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
         report, manifests = _encode_passes(plan, tokenizer, outputs, compiler)
-        stats = {"settings": settings.as_json(), **report.stats(progress, progress.seconds())}
+        binary_files = [file for each in plan.passes for file in each.binary_files]
+        stats = {
+            "settings": settings.as_json(), "binary_files": len(binary_files),
+            **report.stats(progress, progress.seconds()),
+        }
+        skips = settings.on_bad_record == "skip"
+        outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
         outputs.add_stats(plan.stats_file, stats)
         outputs.commit()
     if isinstance(settings, BuildSettings):
         lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
+    if binary_files:
+        lines.append(f"skipped: {len(binary_files):,} binary files, such as {binary_files[0]}")
     lines += report.lines(progress, stats)
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
@@ -189,8 +262,7 @@ def _train(
         left_out.merge(entry.left_out)
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
     compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
-    sources = plan.passes[0].sources
-    tokenizer = train_tokenizer(sources, settings, journal, progress, left_out)
+    tokenizer = train_tokenizer(plan.training_sources, settings, journal, progress, left_out)
     outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
     stages = [stage.facts() for stage in progress.stages]
     journal.append(Trained(tokenizer.fingerprint, left_out, stages))
@@ -235,7 +307,12 @@ def train(
     vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
     min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
+    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
+    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
+    max_length_chars: int | None = None,
+    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     overwrite: bool = False, progress: Progress | None = None,
@@ -250,12 +327,21 @@ def train(
     Raises:
         TokenbinError: As `build`.
     """
-    settings, progress = _begin(locals(), TrainFileSettings)
+    return _train_file(*_begin(locals(), TrainFileSettings))
+
+
+def _train_file(
+    settings: TrainFileSettings, progress: Progress,
+    datasets: Mapping[str, BuildSettings] | None = None,
+) -> tuple[Tokenizer, list[str]]:
+    """Train a tokenizer and save it, as `train`; on `datasets`, if there are any."""
     from bpe import Tokenizer
 
     path, left_out = Path(settings.out), summary.LeftOut()
     stats_file = f"{path.stem}_stats.json"
-    plan = Plan("train", settings, None, path.parent, path.stem, stats_file, path.name)
+    plan = Plan(
+        "train", settings, None, path.parent, path.stem, stats_file, path.name, datasets or {}
+    )
     with Outputs(str(path.parent), path.stem, plan.record, settings.overwrite) as outputs:
         if what := plan.describe_finished(outputs):
             tokenizer = Tokenizer.from_file(outputs.storage.final.path(path.name))
@@ -273,7 +359,12 @@ def train(
 def encode(
     *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
     out: StrPath = "train.bin", end_of_text: str | None = None, begin_of_text: str | None = None,
-    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
+    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
+    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
+    max_length_chars: int | None = None,
+    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
@@ -297,7 +388,12 @@ def encode(
 
 def count(
     *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
-    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
+    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
+    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
+    max_length_chars: int | None = None,
+    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     progress: Progress | None = None,
 ) -> summary.Report:
@@ -315,5 +411,8 @@ def count(
     given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
     sources = find_sources(settings.paths, make_read_options(settings, given))
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
-    EncodePass(0, sources, given, nothing_around, settings.workers, report, progress).run({})
+    EncodePass(
+        0, sources, given, nothing_around, settings.workers, report, progress,
+        max_bad_records=settings.max_bad_records,
+    ).run({})
     return report

@@ -30,7 +30,9 @@ NOT_RUN = {
 
 
 # Python that imports one of these runs in a test of its own, where they are installed.
-_OPTIONAL = re.compile(r"^(?:import|from) (?:torch|tokenizers|transformers)\b", re.MULTILINE)
+_OPTIONAL = re.compile(
+    r"^(?:import|from) (?:torch|tokenizers|transformers|pyarrow)\b", re.MULTILINE
+)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -111,6 +113,7 @@ def test_python_with_optional_libraries_runs(checkout: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("tokenizers")
     pytest.importorskip("transformers")
+    pytest.importorskip("pyarrow")
     texts = [text for page in PAGES for _, text in blocks(page) if _OPTIONAL.search(text)]
     assert texts
     run("tokenbin build --train train.txt --out corpus --vocab-size 500", checkout)

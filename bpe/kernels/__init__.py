@@ -6,6 +6,7 @@ no GIL, and give the same arrays without compilation (`NUMBA_DISABLE_JIT=1`).
     runtime   how kernels are compiled, kept on disk, loaded and called; single instructions
     search    where a byte string occurs
     utf8      whether bytes are well-formed
+    json_strings   JSON strings -> text
     split     bytes -> boundaries of pre-tokens
     train     pre-tokens -> counts -> merges
     encode    pre-tokens -> token ids

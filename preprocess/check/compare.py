@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.documents.batch import Bytes, DocumentBatch
 from preprocess.report.progress import Progress
-from preprocess.report.summary import table
+from preprocess.report.summary import LeftOut, check_bad_records, table
+from preprocess.run.plan import read_options
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import END_OF_TEXT, CompareSettings
 from preprocess.sources import find_sources
@@ -74,7 +75,12 @@ class _Side:
 def compare(
     *, first: StrPath, second: StrPath, paths: StrPath | Iterable[StrPath] = (),
     pattern: str | None = None, max_bytes: int | str = 64 * 1024 * 1024,
-    separator: str = END_OF_TEXT, on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
+    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
+    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
+    max_length_chars: int | None = None,
+    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
+    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
@@ -96,21 +102,20 @@ def compare(
     settings = convert(options, CompareSettings)
     sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
     ours, theirs = (side.tokenizer for side in sides)
-    reading = ReadOptions(
-        separator=settings.separator.encode(), unit_size=settings.unit_size,
-        on_invalid_utf8=settings.on_invalid_utf8, safe_cut=_common_safe_cut(ours, theirs),
-        atomic=tuple(token.encode() for side in (ours, theirs) for token in side.atomic_texts),
-    )
+    atomic = (token for side in (ours, theirs) for token in side.atomic_texts)
+    reading = read_options(settings, _common_safe_cut(ours, theirs), atomic)
     paths = settings.paths
     sources = find_sources(paths, reading) if paths else [StandardLibrary(reading)]
     same_vocabulary = ours.vocab == theirs.vocab
     n_documents = n_same = n_read = 0
     sizes: list[int] = []
-    is_same_so_far = True
+    is_same_so_far, left_out = True, LeftOut()
     n_all = sum(source.n_bytes for source in sources)
     with _one_thread(), progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
         for unit in (unit for source in sources for unit in source.units()):
             batch = unit.read()
+            left_out.add(batch)
+            check_bad_records(left_out, batch, settings.max_bad_records)
             n_read += unit.n_bytes
             stage.advance(unit.n_bytes)
             if len(batch):

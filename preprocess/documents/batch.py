@@ -37,6 +37,27 @@ class ReadOptions(Struct, frozen=True):
     validation_fraction: float = 0.0  # of the documents, in [0, 1)
     safe_cut: Callable[[Bytes, int, int], int] | None = None
     atomic: tuple[bytes, ...] = ()
+    format: str = ""  # of all files, a name in `registry.FORMATS`; empty: by suffix and content
+    content_field: tuple[str, ...] = ()  # fields of records with the text; empty: a usual one
+    text_preset: str = ""  # how text is made of fields, a name in `sources.fields.PRESETS`
+    strip: bool = False  # remove white space at both ends of documents
+    min_length: int = 0  # characters; shorter documents are left out
+    max_length: int | None = None  # characters; longer documents are left out
+    skip_bad_records: bool = False  # leave bad records out; False: they are errors
+
+    @property
+    def filters(self) -> bool:
+        """True if documents are changed or left out as a whole, so that none may be divided."""
+        return self.strip or self.min_length > 0 or self.max_length is not None
+
+
+class Rejected(Struct, frozen=True):
+    """A bad record that was left out."""
+
+    file: str
+    record: int  # number of its line or element, from 1, or of its row, from 0
+    byte: int | None  # its position in the file; None: a row
+    reason: str
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -83,7 +104,11 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     in_validation: NDArray[np.bool_] | None = None  # bool[n_documents]; None: not divided
     n_empty: int = 0  # documents of zero bytes that were dropped
     n_skipped: int = 0  # documents that were skipped because of invalid UTF-8
+    n_short: int = 0  # documents that were left out because of `ReadOptions.min_length`
+    n_long: int = 0  # documents that were left out because of `ReadOptions.max_length`
     n_replaced: int = 0  # invalid sequences that became U+FFFD
+    n_records: int = 0  # records of the unit that `Rejected.record` numbers; 0: those of the source
+    rejected: tuple[Rejected, ...] = ()
     content: Bytes | None = None  # raw bytes of the unit, to digest them; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # None: the source has none
@@ -180,19 +205,18 @@ def prepare(
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
     """
-    from bpe.pretokenize.pretokenizer import invalid_utf8, is_utf8
+    from bpe.pretokenize.pretokenizer import is_utf8
 
     prepared = batch.select(batch.bounds[1::2] > batch.bounds[::2])
     n_empty, n_skipped, n_replaced = len(batch) - len(prepared), 0, 0
     if not is_utf8(batch.buffer):
         if reading.on_invalid_utf8 == "error":
-            place, what = invalid_utf8(batch.buffer)
-            raise CorpusError(
-                f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
-                " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
-            )
+            raise invalid_text_error(batch.buffer, where)
         skip = reading.on_invalid_utf8 == "skip"
         prepared, n_skipped, n_replaced = _without_invalid(prepared, skip)
+    n_blank = n_short = n_long = 0
+    if reading.filters:
+        prepared, n_blank, n_short, n_long = _filter(prepared, reading)
     decided = None
     if fraction := reading.validation_fraction:
         decided = np.full(len(prepared), bool(in_validation))
@@ -200,7 +224,35 @@ def prepare(
             decided = validation_mask(prepared.buffer, prepared.bounds, fraction)
     return replace(
         prepared, in_validation=decided, content=batch.content,
-        n_empty=n_empty, n_skipped=n_skipped, n_replaced=n_replaced,
+        n_empty=n_empty + n_blank, n_skipped=n_skipped, n_replaced=n_replaced,
+        n_short=n_short, n_long=n_long,
+    )
+
+
+def _filter(batch: DocumentBatch, reading: ReadOptions) -> tuple[DocumentBatch, int, int, int]:
+    """Return (stripped documents of an allowed length, n_blank, n_short, n_long)."""
+    from preprocess.documents.filters import count_characters, strip_bounds
+
+    n_blank = 0
+    if reading.strip:
+        stripped = replace(batch, bounds=strip_bounds(batch.buffer, batch.bounds))
+        batch = stripped.select(stripped.sizes > 0)
+        n_blank = len(stripped) - len(batch)
+    lengths = count_characters(batch.buffer, batch.bounds)
+    is_short = lengths < reading.min_length
+    is_long = lengths > (np.inf if reading.max_length is None else reading.max_length)
+    kept = batch.select(~(is_short | is_long))
+    return kept, n_blank, int(is_short.sum()), int(is_long.sum())
+
+
+def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusError:
+    """Return the error for text that is not UTF-8; `where` as in `prepare`."""
+    from bpe.pretokenize.pretokenizer import invalid_utf8
+
+    place, what = invalid_utf8(buffer)
+    return CorpusError(
+        f"{where(place)}: not valid UTF-8 ({what}); convert the text to UTF-8, or choose"
+        " --on-invalid-utf8 replace (puts U+FFFD there) or skip (leaves the document out)"
     )
 
 

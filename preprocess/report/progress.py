@@ -86,6 +86,12 @@ class Progress:
         self._started = self._clock()
         self._deadline = self._started + 60 * (math.inf if max_minutes is None else max_minutes)
 
+    def part(self) -> Progress:
+        """Return the progress of one of several runs that share the time limit."""
+        part = Progress(self._show, self._stream, self._clock, self._verbose)
+        part._started, part._deadline = self._clock(), self._deadline
+        return part
+
     def out_of_time(self) -> bool:
         """Return True if the time limit is reached."""
         return self._clock() >= self._deadline

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from bpe.errors import CorpusError
-from preprocess.documents.batch import DocumentBatch
+from preprocess.documents.batch import DocumentBatch, Rejected
 from preprocess.report.progress import Progress, duration, used_resources
 from preprocess.sources import Source
 
@@ -46,16 +46,19 @@ class LeftOut(Struct):
     empty_documents: int = 0
     skipped_documents: int = 0
     replaced_sequences: int = 0
+    short_documents: int = 0
+    long_documents: int = 0
+    bad_records: int = 0
 
     def add(self, batch: DocumentBatch) -> None:
         """Add the counts of a batch."""
-        self.merge(LeftOut(batch.n_empty, batch.n_skipped, batch.n_replaced))
+        counts = batch.n_empty, batch.n_skipped, batch.n_replaced, batch.n_short, batch.n_long
+        self.merge(LeftOut(*counts, len(batch.rejected)))
 
     def merge(self, other: LeftOut) -> None:
         """Add other counts."""
-        self.empty_documents += other.empty_documents
-        self.skipped_documents += other.skipped_documents
-        self.replaced_sequences += other.replaced_sequences
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Report(Struct):
@@ -64,6 +67,7 @@ class Report(Struct):
     outputs: dict[str, Counts] = {}  # by name of the output
     sources: list[tuple[Source, Counts]] = []  # in reading order
     left_out: LeftOut = msgspec.field(default_factory=LeftOut)
+    rejected: list[Rejected] = []
     # special token -> occurrences of its text
     look_alikes: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -136,6 +140,9 @@ def format_left_out(left_out: LeftOut) -> list[str]:
         ("dropped", left_out.empty_documents, "empty document"),
         ("left out, for not being UTF-8", left_out.skipped_documents, "document"),
         ("replaced by U+FFFD, for not being UTF-8", left_out.replaced_sequences, "sequence"),
+        ("left out, for fewer characters than --min-length", left_out.short_documents, "document"),
+        ("left out, for more than --max-length-chars", left_out.long_documents, "document"),
+        ("left out", left_out.bad_records, "bad record"),
     ]
     return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
@@ -201,6 +208,17 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
         )
 
 
+def check_bad_records(left_out: LeftOut, batch: DocumentBatch, most: int) -> None:
+    """Raise CorpusError if more than `most` records were left out, with the last of a batch."""
+    if left_out.bad_records > most:
+        last = batch.rejected[-1]
+        place = f"row {last.record:,}" if last.byte is None else f"byte {last.byte:,}"
+        raise CorpusError(
+            f"{last.file}: {place}: {last.reason}. This is bad record {left_out.bad_records:,}, and"
+            f" {most:,} are allowed (--max-bad-records)"
+        )
+
+
 def check_has_documents(
     name: str, sources: Sequence[Source], n_documents: int, n_everywhere: int, left_out: LeftOut
 ) -> None:
@@ -213,9 +231,19 @@ def check_has_documents(
             " belongs to it; give validation text (--val), choose another --val-fraction (0: no"
             " validation file), or check that --separator is the text between documents"
         )
+    filtered = [
+        f", {n:,} {what}"
+        for n, what in (
+            (left_out.short_documents, "are shorter than --min-length"),
+            (left_out.long_documents, "are longer than --max-length-chars"),
+            (left_out.bad_records, "are bad records"),
+        )
+        if n
+    ]
     raise CorpusError(
         f"{_names(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
-        f" {left_out.skipped_documents:,} are not UTF-8; give files that have text"
+        f" {left_out.skipped_documents:,} are not UTF-8{''.join(filtered)}; give files that have"
+        " text"
     )
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from preprocess.documents.batch import DocumentBatch
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
-from preprocess.report.summary import LeftOut, check_has_documents, out_of_time
+from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run import spill
 from preprocess.run.journal import Journal
@@ -226,6 +226,7 @@ class CountPass:
                     at.divided = True
                     at.validation += int(batch.in_validation[: batch.n_ended].sum())
                 at.left_out.add(batch)
+                check_bad_records(at.left_out, batch, self.settings.max_bad_records)
                 at.source, at.after = resume_point_after(index, unit)
                 stage.advance(unit.n_bytes)
                 is_due = time.monotonic() >= pause or self.progress.out_of_time()

@@ -28,10 +28,17 @@ from bpe.parallel import run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
 from preprocess.dataset.manifest import Count
-from preprocess.documents.batch import DocumentBatch, SpecialTokenText
+from preprocess.documents.batch import DocumentBatch, Rejected, SpecialTokenText
 from preprocess.documents.token_offsets import token_lengths, tokens_at
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
-from preprocess.report.summary import Counts, LeftOut, Report, check_has_documents, out_of_time
+from preprocess.report.summary import (
+    Counts,
+    LeftOut,
+    Report,
+    check_bad_records,
+    check_has_documents,
+    out_of_time,
+)
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.record import end_of_text_token
@@ -143,6 +150,7 @@ class SourceProgress(Struct, forbid_unknown_fields=True):
     """Progress in one source."""
 
     counts: Counts = msgspec.field(default_factory=Counts)
+    records: int = 0  # as `DocumentBatch.n_records`
     digest: str = xxhash.xxh3_128_hexdigest(b"")
     outputs: list[Counts] = []  # counts by output
 
@@ -153,7 +161,7 @@ class EncodeCheckpoint(
     """Checkpoint of a pass.
 
     `sinks` has the states that are new since the previous checkpoint, and `sources` all progress of
-    the sources read since then. All other fields are totals.
+    the sources read since then. Other fields are totals, if nothing else is said.
     """
 
     number: int  # index of the pass
@@ -163,6 +171,7 @@ class EncodeCheckpoint(
     outputs: dict[str, Counts] = {}  # name of an output -> its counts
     sources: dict[int, SourceProgress] = {}  # by index
     left_out: LeftOut | None = None  # of all passes so far
+    rejected: list[Rejected] = []  # new since the previous checkpoint
     look_alikes: dict[str, int] = {}  # special token -> occurrences of its text in all passes
     bytes: Count = 0  # bytes of the sources before the position
     seconds: float = 0.0
@@ -187,6 +196,7 @@ class EncodePass:
     progress: Progress
     journal: Journal | None = None  # None: no checkpoints
     executor: Executor = run_on_threads
+    max_bad_records: int = 0
 
     def __post_init__(self) -> None:
         separators = {source.separator for source in self.sources}
@@ -195,9 +205,12 @@ class EncodePass:
         self._at = EncodeCheckpoint(number=self.number)
         self._of_sources = [SourceProgress() for _ in self.sources]
         self._sink_states: dict[str, list[Any]] = {}
+        self._rejected: list[Rejected] = []
+        self._n_reported = 0  # of `report.rejected`, in checkpoints
         for entry in [] if self.journal is None else self.journal.entries_of(EncodeCheckpoint):
             if entry.number == self.number:
                 self._at = entry
+                self._rejected += entry.rejected
                 for name, state in entry.sinks.items():
                     self._sink_states.setdefault(name, []).append(state)
                 with journal_errors():
@@ -275,6 +288,8 @@ class EncodePass:
         counts = [each.counts for each in self._of_sources]
         report.sources += zip(self.sources, counts, strict=True)
         report.left_out = at.left_out or report.left_out
+        report.rejected += self._rejected
+        self._n_reported = len(report.rejected)
 
     def _stage(self, outputs: Iterable[str]) -> AbstractContextManager[Stage]:
         title = "encoding " + " and ".join(outputs)
@@ -330,6 +345,12 @@ class EncodePass:
         report, source = self.report, self._of_sources[index]
         batch, parts, look_alikes = result
         report.left_out.add(batch)
+        report.rejected += [
+            msgspec.structs.replace(each, record=each.record + source.records)
+            for each in batch.rejected
+        ]
+        source.records += batch.n_records
+        check_bad_records(report.left_out, batch, self.max_bad_records)
         tokens = self._look_alikes.tokens
         report.look_alikes.update(dict(zip(tokens, look_alikes.tolist(), strict=True)))
         for part in parts:
@@ -346,11 +367,13 @@ class EncodePass:
         """Return (checkpoint at a position, streams to sync before it)."""
         report = self.report
         new = range(self._at.source, min(source + 1, len(self.sources)))
+        rejected, self._n_reported = report.rejected[self._n_reported :], len(report.rejected)
         self._at = entry = EncodeCheckpoint(
             number=self.number, source=source, after=after,
             sinks={name: sink.state() for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},
             sources={index: self._of_sources[index] for index in new}, left_out=report.left_out,
+            rejected=rejected,
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
             bytes=stage.done, seconds=stage.seconds,
         )

@@ -25,6 +25,7 @@ from bpe.errors import CorpusError, TokenizerFileError, TrainingError, Unavailab
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.documents.batch import Rejected
 from preprocess.report.progress import logger
 from preprocess.report.summary import LeftOut
 from preprocess.run.journal import FORMAT_VERSION, Journal, JournalError
@@ -53,6 +54,7 @@ class Stats(Struct, kw_only=True):
 
     made_from: Record | None = None
     manifests: dict[str, str | None] = {}  # name of a manifest -> its xxh3_128
+    rejects: dict[str, str | None] = {}  # name of a list of bad records -> its xxh3_128
     settings: dict[str, Any] | None = None
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
 
@@ -109,6 +111,7 @@ class Outputs:
         self.storage.check_writable()
         self.overwrite, self.resumed, self._made_from = overwrite, False, made_from
         self._small, self._data, self._manifests = list[str](), list[str](), list[str]()
+        self._gone, self._rejects = list[str](), list[str]()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -188,10 +191,21 @@ class Outputs:
             "format": STATS_FORMAT,
             "made_from": msgspec.to_builtins(self._made_from),
             "manifests": {each: _digest(self.storage.get(each)) for each in self._manifests},
+            "rejects": {each: _digest(self.storage.get(each)) for each in self._rejects},
             **stats,
         }
         self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
         self._small.append(name)
+
+    def add_rejects(self, name: str, rejected: Sequence[Rejected] | None) -> None:
+        """Write the records that were left out, a line each; None: remove an earlier list."""
+        if rejected is None:
+            self._gone += [name] if self.storage.final.size(name) is not None else []
+            return
+        lines = (json.dumps(msgspec.to_builtins(each)) for each in rejected)
+        self.storage.put(name, "".join(f"{line}\n" for line in lines).encode())
+        self._small.append(name)
+        self._rejects.append(name)
 
     def commit(self) -> None:
         """Give all registered files, which are complete, their final names."""
@@ -202,7 +216,7 @@ class Outputs:
                 # `check_outputs_absent` found a manifest before the run began.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
                 replaced |= {file.name for file in manifest.files(Path(name).stem)}
-        entry = Committing(names, last, sorted(replaced - {*names, *last}))
+        entry = Committing(names, last, sorted({*replaced, *self._gone} - {*names, *last}))
         self.journal.append(entry)
         self._publish(entry)
 
@@ -275,6 +289,17 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
 def list_tokenizer_files(file_name: str) -> list[str]:
     """Return the file names of a tokenizer in publishing order: configuration, tokenizer."""
     return [f"{Path(file_name).stem}_config.json", file_name]
+
+
+def check_rejects_absent(files: Files, name: str, stats_file: str) -> None:
+    """Raise OutputError if a list of bad records was not written by the run of a stats.json."""
+    content = files.get(name)
+    stats = read_stats(files, stats_file)
+    if content is not None and (stats is None or stats.rejects.get(name) != _digest(content)):
+        raise OutputError(
+            f"{files.where(name)}: exists and was not written by tokenbin, so it is left alone;"
+            " move it away or choose another directory or name"
+        )
 
 
 def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:

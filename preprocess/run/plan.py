@@ -5,7 +5,7 @@ A repair reads the same passes (`find_pass`, `reload_tokenizer`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from preprocess.run.outputs import (
     Outputs,
     check_configuration_absent,
     check_outputs_absent,
+    check_rejects_absent,
     read_finished_record,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
@@ -37,11 +38,13 @@ from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import Files, OutputError, Storage
 
 if TYPE_CHECKING:
+    from bpe.text_file import SafeCut
     from bpe.text_tokenizer import AnyTokenizer
 
 # Upper bound on mean bytes per token, for any text and vocabulary.
 _MOST_BYTES_PER_TOKEN = 6.0
 _MAX_SAMPLED_SOURCES = 4
+_SAMPLED_BYTES = 1024 * 1024  # of a compressed source; its first unit counts what is read ahead
 
 
 class Pass(Struct, frozen=True, dict=True):
@@ -60,10 +63,15 @@ class Pass(Struct, frozen=True, dict=True):
     reading: ReadOptions
 
     @cached_property
+    def binary_files(self) -> list[Path]:
+        """The files that were skipped when `sources` were found."""
+        return []
+
+    @cached_property
     def sources(self) -> Sequence[Source]:
         """The sources in `paths`, in order."""
         if self.paths:
-            return find_sources(self.paths, self.reading)
+            return find_sources(self.paths, self.reading, self.binary_files)
         return [StandardLibrary(self.reading)]
 
     def fill(
@@ -76,7 +84,8 @@ class Pass(Struct, frozen=True, dict=True):
         )
         ids, workers = SpecialIds.of(tokenizer, settings), settings.workers
         return EncodePass(
-            self.number, self.sources, tokenizer, ids, workers, report, progress, journal
+            self.number, self.sources, tokenizer, ids, workers, report, progress, journal,
+            max_bad_records=settings.max_bad_records,
         ).fill(self.names, sinks)
 
 
@@ -91,6 +100,7 @@ class Plan(Struct, frozen=True, dict=True):
         run: Name of the work directory inside it.
         stats_file: Name of the stats.json.
         tokenizer_file: Name of a trained tokenizer.
+        datasets: Datasets to train on, by name, which are read with options of their own.
 
     Raises:
         CorpusError: There is no text.
@@ -104,6 +114,12 @@ class Plan(Struct, frozen=True, dict=True):
     run: str
     stats_file: str
     tokenizer_file: str = TOKENIZER_FILE
+    datasets: Mapping[str, schema.BuildSettings] = {}
+
+    @property
+    def rejects_file(self) -> str:
+        """Name of the list of bad records."""
+        return f"{self.stats_file.removesuffix('stats.json')}rejects.jsonl"
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
@@ -114,13 +130,26 @@ class Plan(Struct, frozen=True, dict=True):
     @cached_property
     def passes(self) -> list[Pass]:
         """The passes over the text, in order."""
+        if self.datasets:
+            assert isinstance(self.settings, schema.TrainFileSettings)
+            return [
+                Pass(number, {}, each.train, training_options(each, self.settings))
+                for number, each in enumerate(self.datasets.values())
+            ]
         return make_passes(self.settings, self.tokenizer)
+
+    @property
+    def training_sources(self) -> list[Source]:
+        """The sources to train on: those of the first pass, or of all datasets."""
+        passes = self.passes if self.datasets else self.passes[:1]
+        return [source for each in passes for source in each.sources]
 
     @cached_property
     def record(self) -> Record:
         """The inputs of the run."""
-        sources = {" and ".join(each.names) or "train": each.sources for each in self.passes}
-        return record_inputs(self.command, self.settings, sources, self.tokenizer)
+        names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
+        sources = {name: each.sources for name, each in zip(names, self.passes, strict=True)}
+        return record_inputs(self.command, self.settings, sources, self.tokenizer, self.datasets)
 
     @property
     def names(self) -> dict[str, str]:
@@ -146,6 +175,8 @@ class Plan(Struct, frozen=True, dict=True):
                 why = f"its inputs were different ({'; '.join(changed)}): "
         shards = getattr(self.settings, "shard_tokens", None) is not None
         check_outputs_absent(files, names, self.stats_file, outputs.overwrite, why, shards)
+        if not outputs.resumed:
+            check_rejects_absent(files, self.rejects_file, self.stats_file)
         if alone is not None:
             check_configuration_absent(files, alone, outputs.overwrite)
             if files.size(alone) is not None and not outputs.overwrite:
@@ -171,7 +202,8 @@ class Plan(Struct, frozen=True, dict=True):
 
         Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
         to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
-        that no feasible run is refused.
+        that no feasible run is refused. The bytes of text in compressed sources are estimated from
+        their first units.
 
         Raises:
             OutputError: The token files do not fit.
@@ -179,7 +211,7 @@ class Plan(Struct, frozen=True, dict=True):
         size_of = self.settings if tokenizer is None else tokenizer
         assert not isinstance(size_of, schema.EncodeSettings)
         itemsize = token_dtype(size_of.vocab_size).itemsize
-        n_bytes = sum(source.n_bytes for part in self.passes for source in part.sources)
+        n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
         room, per_token = sum(storage.space()), _MOST_BYTES_PER_TOKEN
         if n_bytes * itemsize <= room:
             return
@@ -198,6 +230,21 @@ class Plan(Struct, frozen=True, dict=True):
                 f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
                 " free the space or choose another directory (--out)"
             )
+
+
+def _estimate_text(sources: Sequence[Source]) -> int:
+    """Estimate the bytes of text in sources; an upper bound unless some are compressed."""
+    compressed = [source for source in sources if source.is_compressed]
+    n_compressed = sum(source.n_bytes for source in compressed)
+    read = text = 0
+    for source in compressed[:_MAX_SAMPLED_SOURCES]:
+        limit = read + _SAMPLED_BYTES
+        for unit in source.units():
+            read, text = read + unit.n_bytes, text + unit.read().n_bytes
+            if read >= limit:
+                break
+    n_text = round(n_compressed * text / read) if read else n_compressed
+    return sum(source.n_bytes for source in sources) - n_compressed + n_text
 
 
 def make_passes(
@@ -226,11 +273,31 @@ def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | N
         safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
     else:
         safe_cut, atomic = tokenizer.safe_cut, tokenizer.atomic_texts
+    return read_options(settings, safe_cut, atomic)
+
+
+def training_options(
+    dataset: schema.BuildSettings, training: schema.TrainSettings
+) -> ReadOptions:
+    """Make the options for reading a dataset to train on it together with others."""
+    from bpe.pretokenize.pretokenizer import Pretokenizer
+
+    safe_cut = Pretokenizer(training.pattern).safe_cut
+    return read_options(dataset, safe_cut, training.all_special_tokens)
+
+
+def read_options(
+    settings: schema.TextSettings, safe_cut: SafeCut | None, atomic: Iterable[str]
+) -> ReadOptions:
+    """Make the options for reading sources; the arguments are attributes of `ReadOptions`."""
     return ReadOptions(
-        separator=settings.separator.encode(), unit_size=settings.unit_size,
+        separator=settings.separator_bytes, unit_size=settings.unit_size,
         on_invalid_utf8=settings.on_invalid_utf8,
         validation_fraction=getattr(settings, "validation_fraction", 0.0), safe_cut=safe_cut,
-        atomic=tuple(token.encode() for token in atomic),
+        atomic=tuple(token.encode() for token in atomic), format=settings.format or "",
+        content_field=settings.content_field, text_preset=settings.text_preset or "",
+        strip=settings.strip, min_length=settings.min_length, max_length=settings.max_length_chars,
+        skip_bad_records=settings.on_bad_record == "skip",
     )
 
 

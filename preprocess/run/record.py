@@ -46,8 +46,12 @@ class Record(Struct, frozen=True):
 def record_inputs(
     command: str, settings: schema.BuildSettings | schema.TrainFileSettings | schema.EncodeSettings,
     sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
+    datasets: Mapping[str, schema.BuildSettings] | None = None,
 ) -> Record:
-    """Record the settings, the sources of each pass and the given tokenizer (None: trained)."""
+    """Record the settings, the sources of each pass and the given tokenizer (None: trained).
+
+    Of `datasets`, that a tokenizer is trained on together, the options for reading are recorded.
+    """
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
@@ -58,6 +62,12 @@ def record_inputs(
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, schema.BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
+    if datasets:
+        reading = options_of(schema.TextSettings)
+        effective["datasets"] = {
+            name: each.as_json({x for x in options_of(type(each)) if x not in reading})
+            for name, each in datasets.items()
+        }
     read = {
         name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
         for name, of in sources.items()
@@ -88,6 +98,8 @@ def differences(before: Record, now: Record) -> list[str]:
         found.append(f"{' and '.join(texts)} now")
     else:
         old, new = before.settings, now.settings
+        # A record of an earlier version lacks newer options, which had no effect then.
+        old = {name: _default(name) for name in new} | old
         found += [
             f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
             for name in sorted({*old, *new})
@@ -101,6 +113,13 @@ def differences(before: Record, now: Record) -> list[str]:
         more = [f"and {len(texts) - 3:,} more files"] * (len(texts) > 3)
         found += [f"{name}: {text}" for text in [*texts[:3], *more]]
     return found
+
+
+def _default(name: str) -> Any:
+    """Return the default of an option as a record has it; None if it is computed."""
+    option = options_of(schema.BuildSettings).get(name)
+    default = None if option is None else option.default
+    return list(default) if isinstance(default, tuple) else default
 
 
 def without_locations(record: Record) -> Record:

@@ -101,6 +101,10 @@ def _read_tokens(value: Any) -> Any:
     return tokens
 
 
+def _read_fields(value: Any) -> Any:
+    return _read_tokens((value,) if isinstance(value, str) else value)
+
+
 def _read_pattern(value: Any) -> Any:
     """Convert the name or the published text of a split pattern to its name."""
     from bpe.pretokenize.patterns import pattern_name
@@ -162,11 +166,15 @@ Count = Annotated[int, Meta(ge=1)]
 Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, int | str, "SIZE")]
 Token = Annotated[str, Kind(_read_token, "text", str, "TEXT")]
 Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", Iterable[str], "TEXT")]
+Fields = Annotated[
+    tuple[str, ...], Kind(_read_fields, "a name or a list of names", str | Iterable[str], "NAME")
+]
 Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
 Locations = Annotated[tuple[str, ...], _PATHS]
+Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", Any, "CONFIG")]
 
 
 # --- options ---
@@ -286,21 +294,29 @@ def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
         SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
             contradictory.
     """
+    read, wrong = read_values(values, settings)
+    if wrong:
+        raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+    return settings(**read)
+
+
+def read_values(
+    values: Mapping[str, Any], settings: type
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return (values as settings store them, (name, what is wrong) of each wrong value)."""
     options, read = options_of(settings), {}
     needed = (each.name for each in options.values() if each.is_required)
-    wrong = [f"{name}: is required" for name in needed if name not in values]
+    wrong = [(name, "is required") for name in needed if name not in values]
     for name, value in values.items():
         try:
             if name not in options:
-                wrong.append(f"{name}: there is no such setting{nearest(name, options)}")
+                wrong.append((name, f"there is no such setting{nearest(name, options)}"))
             elif value is not None or options[name].default is not None:
                 read[name] = options[name].read(value)
         except ValueError as error:
             found = os.fspath(value) if isinstance(value, os.PathLike) else value
-            wrong.append(f"{name}: {error}; got {found!r}")
-    if wrong:
-        raise SettingsError("; ".join(wrong))
-    return settings(**read)
+            wrong.append((name, f"{error}; got {found!r}"))
+    return read, wrong
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -16,7 +16,9 @@ from bpe.parallel import available_workers
 from preprocess.settings.options import (
     REQUIRED,
     BinFile,
+    Config,
     Count,
+    Fields,
     Index,
     Location,
     Locations,
@@ -35,6 +37,7 @@ END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
 _TOKENIZER = ("--tokenizer", "--tokenizer-path")
+_SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 
 
 class Settings:
@@ -58,16 +61,63 @@ class Settings:
 class TextSettings(Settings):
     """Options for reading text."""
 
-    separator: str = option(
-        END_OF_TEXT, "Text between documents in text files; empty: every file is one document."
+    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = option(
+        None, "Format of all files.", default_text="by name and content"
     )
+    separator: str = option(
+        END_OF_TEXT, "Text between documents in text files, or blank-line, line or file (every file"
+        " is one document).",
+    )
+    content_field: Fields = option(
+        (), "Field or column of records that has the text, such as data.text; on the command line"
+        " one at a time, several are joined by a newline.", default_text="text, content or code",
+    )
+    text_preset: Literal["title-text"] | None = option(
+        None, "How fields become text: title-text strips title and text, leaves out blank ones,"
+        " [deleted] and [removed], and joins the rest by a newline.",
+    )
+    strip: bool = option(False, "Remove white space at both ends of documents.")
+    min_length: Index = option(0, "Leave out documents of fewer characters.")
+    max_length_chars: Count | None = option(None, "Leave out documents of more characters.")
     on_invalid_utf8: Literal["error", "replace", "skip"] = option(
         "error", "Documents that are not valid UTF-8: stop, replace invalid bytes by U+FFFD, or"
         " skip the document.",
     )
+    on_bad_record: Literal["error", "skip"] = option(
+        "error", "Records that are invalid or lack the text: stop, or leave them out; `build` and"
+        " `encode` list them in rejects.jsonl.",
+    )
+    max_bad_records: Index = run_option(1000, "Stop if more bad records than this are left out.")
     unit_size: Size = run_option(
         4 << 20, "Bytes of text in a unit of work, such as 64KiB; never changes the outputs."
     )
+
+    @property
+    def separator_bytes(self) -> bytes:
+        """The text between documents; b"": none."""
+        return _SEPARATORS.get(self.separator, self.separator).encode()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length_chars is not None and self.min_length > self.max_length_chars:
+            raise SettingsError(
+                f"min_length {self.min_length:,} is above max_length_chars"
+                f" {self.max_length_chars:,}, so no document is left; lower it"
+            )
+        if self.text_preset is not None and self.content_field:
+            raise SettingsError(
+                f"text_preset {self.text_preset!r} has fields of its own; leave out content_field"
+            )
+        for field in self.content_field:
+            if "" in field.split("."):
+                raise SettingsError(
+                    f"content_field {field!r} has an empty part; name fields as in data.text"
+                )
+            if inside := [x for x in self.content_field if x.startswith(f"{field}.")]:
+                raise SettingsError(
+                    f"content_field {field!r} is text or an object with {inside[0]!r}, not both;"
+                    " leave one out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -199,6 +249,10 @@ class BuiltWithSettings(Settings):
 class BuildSettings(TrainSettings, ShardSettings):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
+    config: Config | None = run_option(
+        None, "A corpus.yaml of several datasets; of the other options only workers, max_minutes,"
+        " memory_limit and overwrite may be given with it.", positional=True,
+    )
     train: Locations = option(
         (), "Text files and directories, read in the order given; a directory in sorted order.",
         default_text=DEFAULT_CORPUS, flags=("--train", "--train-file"),

@@ -6,7 +6,9 @@ by another process; state of this process, such as reused memory, is passed to i
 
 from __future__ import annotations
 
+import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,10 @@ import xxhash
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.text_file import TextFile, new_array
+from bpe.text_file import InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+
+DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
 # Bytes of a file read at a time for its digest.
 _STRIDE_BYTES = 1024 * 1024
@@ -71,6 +75,7 @@ class Source(Protocol):
     separator: bytes  # between documents, never inside one; b"": none
     stamp: str  # changes with the content, as far as is known without reading it
     location: str  # distinguishes sources with equal attributes; "": not needed
+    is_compressed: bool  # the text may be longer than the source
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Yield the work units after a position (None: the start).
@@ -91,11 +96,34 @@ def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_
     return digest
 
 
+def open_file(path: Path) -> TextFile:
+    """Open a file; raise CorpusError if it is missing or cannot be read."""
+    try:
+        return TextFile(path)
+    except FileNotFoundError:
+        raise CorpusError(f"{path}: no such file or directory; check the path") from None
+    except OSError as error:
+        raise CorpusError(
+            f"{path}: cannot be read: {error.strerror}; make it readable or leave it out"
+        ) from error
+
+
+def import_library(module: str, what: str) -> Any:
+    """Import a library of the extra `formats`; raise CorpusError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise CorpusError(
+            f"{what} files are read with {module.split('.')[0]}, which is not installed; install"
+            " it: pip install 'tokenbin[formats]'"
+        ) from error
+
+
 @dataclass(frozen=True)
-class FileUnit:
+class FileUnit(ABC):
     """Bytes [start, stop) of a file; subclasses for formats define `read`."""
 
-    file: TextFile
+    file: InputFile
     reading: ReadOptions
     start: int
     stop: int
@@ -112,6 +140,9 @@ class FileUnit:
     def after(self) -> ResumePoint | None:
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
 
+    @abstractmethod
+    def read(self, array: Array = new_array) -> DocumentBatch: ...
+
     def content(self, array: Array = new_array) -> Bytes:
         return self.file.read(self.start, self.stop, array)
 
@@ -123,39 +154,33 @@ class FileUnit:
         return f"{self.file.path}: byte {self.start + position:,}"
 
 
-class FileSource:
+class FileSource(ABC):
     """One file as a source, `name` in manifests; subclasses for formats define `units`.
 
     The first element of a `ResumePoint` is a byte offset.
-
-    Raises:
-        CorpusError: The file is missing or cannot be read.
     """
 
     separator = b""
+    is_compressed = False
 
-    def __init__(self, path: Path, name: str, reading: ReadOptions) -> None:
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        self.file = file
         self.name = name
         self.reading = reading
         # Units are cut already, so they need no options for cutting.
         self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
-        try:
-            self.file = TextFile(path)
-        except FileNotFoundError:
-            raise CorpusError(f"{path}: no such file or directory; check the path") from None
-        except OSError as error:
-            raise CorpusError(
-                f"{path}: cannot be read: {error.strerror}; make it readable or leave it out"
-            ) from error
-        self.n_bytes = self.file.n_bytes
-        self.stamp = f"modified {self.file.modified}"
-        self.location = os.path.realpath(path)
+        self.n_bytes = file.n_bytes
+        self.stamp = f"modified {file.modified}"
+        self.location = os.path.realpath(file.path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
+
+    @abstractmethod
+    def units(self, after: ResumePoint | None = None) -> Iterator[FileUnit]: ...
 
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         stop = self.n_bytes if before is None else before[0]
         # Small pieces, so that memory is bounded when a digest is computed.
         for start in range(0, stop, _STRIDE_BYTES):
-            yield self.file.read(start, min(start + _STRIDE_BYTES, stop))
+            yield self.file.read(start, min(start + _STRIDE_BYTES, stop), new_array)

@@ -1,11 +1,13 @@
 """File formats, and the sources in given paths.
 
 A format is one module in this package and one line in `FORMATS`. A file of a known format without a
-reader is an error; it is never read as text.
+reader is an error; it is never read as text. Compressed files have the format of their content.
 """
 
 from __future__ import annotations
 
+import glob
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,70 +15,123 @@ from typing import NamedTuple
 
 from bpe.errors import CorpusError
 from bpe.files.locations import local_path
+from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources.base import Source
+from preprocess.sources.base import FileSource, Source, open_file
+from preprocess.sources.compressed import (
+    CODECS,
+    CompressedSource,
+    DecompressedFile,
+    codec_of,
+    codec_of_content,
+)
+from preprocess.sources.folders import files_below, is_binary
 from preprocess.sources.text import TextSource
+
+OpenSource = Callable[[InputFile, str, ReadOptions], FileSource]
+
+_BEGIN_BYTES = 16  # of a file, read to recognise its format
 
 
 class Format(NamedTuple):
     """A file format.
 
-    `open` makes a source from (path, name in the manifest, options); None: there is no reader.
-    A file with an unknown suffix has this format if it begins with `magic`, which no text does.
+    Attributes:
+        name: Value of --format, and name in messages.
+        open: Makes a source from (file, name in the manifest, options); None: there is no reader.
+        magic: A file of another or no suffix has this format if it begins with one of these, with
+            which no text begins.
+        is_stream: The file is read forwards, so it may be compressed.
+        instead: What to do with a file if there is no reader.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    open: Callable[[Path, str, ReadOptions], Source] | None = None
-    magic: bytes = b""
+    open: OpenSource | None = None
+    magic: tuple[bytes, ...] = ()
+    is_stream: bool = True
+    instead: str = ""
 
 
-TEXT = Format("plain text", (".txt",), TextSource)
-FORMATS = [  # files of no other format are plain text
+def _lazy(name: str) -> OpenSource:
+    """Return the function or class `module.name` of this package, imported when it is called."""
+    module, attribute = name.split(".")
+
+    def call(file: InputFile, name: str, reading: ReadOptions) -> FileSource:
+        found: OpenSource = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
+        return found(file, name, reading)
+
+    return call
+
+
+_AS_PARQUET = (
+    "convert it: python -c \"from pyarrow import csv, parquet; parquet.write_table(csv.read_csv("
+    "'{path}', parse_options=csv.ParseOptions(delimiter='%s', newlines_in_values=True)),"
+    " '{path}.parquet')\""
+)
+_UNPACK = "unpack it and give the directory: mkdir '{path}.d' && tar -xf '{path}' -C '{path}.d'"
+_OUTPUT = "it is an output of tokenbin; give the text it was made from"
+TEXT = Format("text", (".txt",), TextSource)
+FORMATS = [  # files of no other format are text
     TEXT,
-    Format("JSON Lines", (".jsonl", ".ndjson")),
-    Format("JSON", (".json",)),
-    Format("Parquet", (".parquet",)),
-    Format("Arrow", (".arrow", ".feather")),
-    Format("CSV", (".csv",)),
-    Format("TSV", (".tsv",)),
-    Format("gzip-compressed", (".gz",), magic=b"\x1f\x8b"),
-    Format("Zstandard-compressed", (".zst",), magic=b"\x28\xb5\x2f\xfd"),
-    Format("bzip2-compressed", (".bz2",)),
-    Format("xz-compressed", (".xz",), magic=b"\xfd7zXZ\0"),
-    Format("zip", (".zip",)),
-    Format("token", (".bin",)),
-    Format("document-end", (".docs",)),
+    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_lines.JsonLinesSource")),
+    Format("json", (".json",), _lazy("json_array.open_json")),
+    Format("parquet", (".parquet",), _lazy("parquet.ParquetSource"), (b"PAR1",), False),
+    Format(
+        "arrow", (".arrow", ".feather"), _lazy("arrow.open_arrow"),
+        (b"ARROW1", b"\xff\xff\xff\xff"), False,
+    ),
+    Format("csv", (".csv",), instead=_AS_PARQUET % ","),
+    Format("tsv", (".tsv",), instead=_AS_PARQUET % r"\t"),
+    Format("tar", (".tar", ".tgz"), instead=_UNPACK),
+    Format("zip", (".zip",), None, (b"PK\x03\x04",), instead=(
+        "unpack it and give the directory: unzip '{path}' -d '{path}.d'"
+    )),
+    Format("bin", (".bin",), instead=_OUTPUT),
+    Format("docs", (".docs",), instead=_OUTPUT),
 ]
-_MAGIC_BYTES = max(len(form.magic) for form in FORMATS)
 
+def find_sources(
+    paths: Iterable[str | os.PathLike[str]], reading: ReadOptions,
+    binary_files: list[Path] | None = None,
+) -> list[Source]:
+    """Find the sources in files, directories, patterns and lists, in order.
 
-def find_sources(paths: Iterable[str | os.PathLike[str]], reading: ReadOptions) -> list[Source]:
-    """Find the sources in files and directories, in order.
-
-    A file is one source. A directory is searched recursively: entries are sorted by name (files and
-    directories together, on any file system), names that begin with a dot are skipped, and links
-    are followed.
+    A file is one source. A directory is searched as `folders.files_below` says; its binary files
+    are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
+    does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
+    matches are sorted. `@name` is a file with a path in each line.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
-            directory has no files.
+            directory has no files; nothing matches a pattern.
         LocationError: A path is a URL.
     """
     sources: list[Source] = []
-    for given in paths:
-        path = Path(local_path(given))
-        if path.is_dir():
-            files = list(_files_below(path, (path.resolve(),)))
-            if not files:
-                raise CorpusError(
-                    f"{path}: no text files in this directory or below it (names that begin with a"
-                    " dot are skipped); give another directory"
-                )
-            sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
-        else:
+    for path in _expand(paths):
+        if not path.is_dir():
             sources.append(open_source(path, path.name, reading))
+            continue
+        found = [(x, _is_skipped(x, reading)) for x in files_below(path)]
+        if binary_files is not None:
+            binary_files += [file for file, skipped in found if skipped]
+        files = [file for file, skipped in found if not skipped]
+        if not files:
+            raise CorpusError(
+                f"{path}: no text files in this directory or below it (names that begin with a"
+                " dot, binary files and what .gitignore excludes are skipped); give another"
+                " directory"
+            )
+        sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
     return sources
+
+
+def _is_skipped(path: Path, reading: ReadOptions) -> bool:
+    """Return True if a file in a directory is binary and of no known format."""
+    begins = _begin_of(open_file(path))
+    if codec_of(path.name, begins) or _format_of(path.name, begins, reading) is not TEXT:
+        return False
+    return is_binary(path)
 
 
 def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
@@ -91,37 +146,83 @@ def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
         # The manifest is UTF-8 and names its sources.
         shown = repr(os.fsencode(path))
         raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
-    suffix = path.suffix.lower()
-    form = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
-    if form is TEXT or not path.exists():
-        text = TextSource(path, name, reading)  # raises if there is no such file
-        begins = text.file.read(0, min(_MAGIC_BYTES, text.n_bytes)).tobytes()
-        by_content = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
-        form = next(by_content, TEXT)
-        if form is TEXT:
-            return text
+    file = open_file(path)
+    begins = _begin_of(file)
+    codec = codec_of(path.name, begins)
+    if codec is None:
+        return _reader(_format_of(path.name, begins, reading), path)(file, name, reading)
+    is_known = any(path.suffix.lower() in each.suffixes for each in CODECS)
+    begins = _begin_of(DecompressedFile(file, codec))
+    if (second := codec_of_content(begins)) is not None:
+        raise CorpusError(
+            f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
+            f" {codec.command} -d '{path}'"
+        )
+    form = _format_of(path.stem if is_known else path.name, begins, reading)
+    if form.open is not None and not form.is_stream:
+        raise CorpusError(
+            f"{path}: {form.name} files are compressed inside, and are not read while they are"
+            f" decompressed; decompress it: {codec.command} -d '{path}'"
+        )
+    return CompressedSource(file, name, reading, codec, _reader(form, path))
+
+
+def _begin_of(file: InputFile) -> bytes:
+    return file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
+
+
+def _format_of(name: str, begins: bytes, reading: ReadOptions) -> Format:
+    """Return the format of a file by --format, its suffix or its first bytes."""
+    if reading.format:
+        return next(form for form in FORMATS if form.name == reading.format)
+    suffix = os.path.splitext(name)[1].lower()
+    by_suffix = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
+    if by_suffix is not TEXT:
+        return by_suffix
+    return next((form for form in FORMATS if form.magic and begins.startswith(form.magic)), TEXT)
+
+
+def _reader(form: Format, path: Path) -> OpenSource:
+    """Return the reader of a format; raise CorpusError if there is none."""
     if form.open is not None:
-        return form.open(path, name, reading)
-    how = suffix if suffix in form.suffixes else "by their content"
-    readable = " and ".join(form.name for form in FORMATS if form.open)
+        return form.open
+    *names, last = (form.name for form in FORMATS if form.open)
     raise CorpusError(
-        f"{path}: {form.name} files ({how}) cannot be read, only {readable}; convert it to a text"
-        " file with the separator (--separator) between documents"
+        f"{path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
+        f" {form.instead.format(path=path)}"
     )
 
 
-def _files_below(directory: Path, seen: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the files below a directory; `seen` are its ancestors, to detect loops of links."""
+def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
+    """Yield the files and directories that paths, patterns and lists name."""
+    for given in paths:
+        name = local_path(given)
+        is_list = name.startswith("@") and not os.path.lexists(name)
+        for each in map(local_path, _listed_paths(Path(name[1:])) if is_list else [name]):
+            if not glob.has_magic(each) or os.path.lexists(each):
+                yield Path(each)
+            elif found := glob.glob(each, recursive=True):
+                yield from _outermost(sorted(map(Path, found), key=os.fsencode))
+            else:
+                raise CorpusError(f"{each}: no file or directory matches this pattern; correct it")
+
+
+def _outermost(paths: list[Path]) -> Iterator[Path]:
+    """Yield paths that are not below a directory among them, which is searched itself."""
+    directories = {path for path in paths if path.is_dir()}
+    yield from (path for path in paths if directories.isdisjoint(path.parents))
+
+
+def _listed_paths(path: Path) -> list[str]:
+    """Return the lines of a list of paths, without blank ones."""
+    data = open_file(path)
     try:
-        entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
-    except OSError as error:
+        text = data.read(0, data.n_bytes).tobytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
-        ) from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
-            yield entry
-        elif (resolved := entry.resolve()) not in seen:
-            yield from _files_below(entry, (*seen, resolved))
+            f"{path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
+        ) from None
+    found = [line.strip() for line in text.split("\n") if line.strip()]
+    if not found:
+        raise CorpusError(f"{path}: the list has no path; write one in each line")
+    return found

@@ -9,7 +9,8 @@ A unit ends
 
 Text without such a position is one unit, of any length. If a decision depends on a whole document
 (validation, skipping invalid UTF-8), units hold whole documents; a document longer than a unit is
-read in parts for the decision before its units are yielded.
+read in parts for the decision before its units are yielded. If documents are filtered, none is
+divided.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import xxhash
 from msgspec import structs
 
-from bpe.text_file import Cutter, Ends, new_array
+from bpe.text_file import Cutter, Ends, InputFile, new_array
 from preprocess.documents.batch import (
     DocumentBatch,
     ReadOptions,
@@ -77,15 +77,16 @@ class TextUnit(FileUnit):
 class TextSource(FileSource):
     """One text file."""
 
-    def __init__(self, path: Path, name: str, reading: ReadOptions) -> None:
-        super().__init__(path, name, reading)
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        super().__init__(file, name, reading)
         self.separator = reading.separator
 
     def units(self, after: ResumePoint | None = None) -> Iterator[TextUnit]:
         # A file of zero bytes is one unit of zero bytes.
         start, begins_inside, *decided = after or [0, False]
         cutter = Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
-        if self.reading.validation_fraction or self.reading.on_invalid_utf8 == "skip":
+        reading = self.reading
+        if reading.validation_fraction or reading.on_invalid_utf8 == "skip" or reading.filters:
             inside = (decided[0], decided[1]) if begins_inside else None
             yield from self._units_of_whole_documents(cutter, start, inside)
             return
@@ -102,17 +103,23 @@ class TextSource(FileSource):
         self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
     ) -> Iterator[TextUnit]:
         """Yield units of whole documents, and parts of documents longer than a unit."""
-        unit_size, n = self.reading.unit_size, self.n_bytes
-        while decided or start + unit_size < n:
+        unit_size, clip = self.reading.unit_size, self.file.clip
+        while decided or clip(start + unit_size + 1) > start + unit_size:
             stop = start if decided else cutter.last_separator_end(start, start + unit_size)
             if stop > start:
                 yield self._unit(start, stop, False, Ends.BETWEEN)
+            elif self.reading.filters:
+                _, stop = cutter.end_of_document(start)
+                is_last = clip(stop + 1) == stop
+                yield self._unit(start, stop, False, Ends.FILE if is_last else Ends.BETWEEN)
+                if is_last:
+                    return
             else:
                 stop = yield from self._parts(cutter, start, decided)
-                if stop == n:
+                if clip(stop + 1) == stop:
                     return
             start, decided = stop, None
-        yield self._unit(start, n, False, Ends.FILE)
+        yield self._unit(start, clip(start + unit_size), False, Ends.FILE)
 
     def _parts(
         self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
@@ -126,7 +133,7 @@ class TextSource(FileSource):
         while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
             cuts.append(cut)
         of_document = decided or self._decide([*cuts, end])
-        last = Ends.FILE if stop == self.n_bytes else Ends.BETWEEN
+        last = Ends.FILE if self.file.clip(stop + 1) == stop else Ends.BETWEEN
         for part_start, part_stop in pairwise([*cuts, stop]):
             begins_inside = part_start > start or decided is not None
             ends = Ends.INSIDE if part_stop < end else last
@@ -141,7 +148,7 @@ class TextSource(FileSource):
         reading = self.reading
         digest = xxhash.xxh3_64()
         for start, stop in pairwise(cuts):
-            part = self.file.read(start, stop)
+            part = self.file.read(start, stop, new_array)
             if reading.on_invalid_utf8 != "error" and not is_utf8(part):
                 if reading.on_invalid_utf8 == "skip":
                     return None, True

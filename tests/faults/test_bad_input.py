@@ -256,7 +256,7 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
             "two",
             "argument --workers: invalid int value: 'two'; see tokenbin build --help",
         ),
-        ("--nonsense", "1", "unrecognized arguments: --nonsense 1; see tokenbin build --help"),
+        ("--nonsense", "1", "unrecognized arguments: --nonsense; see tokenbin build --help"),
         ("--val-fraction", "x", "argument --val-fraction: invalid float value: 'x'; see"),
         ("--val-fraction", "-1e3", "val_fraction: should be a number of at least 0 and less than"),
         ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),

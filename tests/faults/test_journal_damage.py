@@ -47,8 +47,16 @@ def test_a_run_that_overwrites_leaves_the_old_files_until_the_end(options: dict[
     assert contents(options["out"]) != before
 
 
-@pytest.mark.parametrize("name", ["journal.jsonl", "train.bin", "tokenizer.json", "counts"])
-def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("journal.jsonl", "damaged"),
+        ("train.bin", "damaged"),
+        ("tokenizer.json", "the trained tokenizer is damaged or missing"),
+        ("counts", "saved counts are damaged"),
+    ],
+)
+def test_a_damaged_state_is_refused(options: dict[str, Any], name: str, what: str) -> None:
     if name == "counts":
         cut_off(options, "counting")
     else:
@@ -58,7 +66,7 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str) -> None:
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(TokenbinError, match=r"damaged.*start over \(--overwrite\)"):
+    with pytest.raises(TokenbinError, match=rf"{what}.*start over \(--overwrite\)"):
         build(**options)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")

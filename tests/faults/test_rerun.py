@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
             refuse("readinto", self.name)
             if progress.is_there and call == "write" and Path(self.name) == path:
                 # No text, right after it was looked at.
-                path.write_bytes(b"\xff" * len(text))
+                path.write_bytes(b"\xfe" * len(text))
             return super().readinto(buffer)
 
     class System:

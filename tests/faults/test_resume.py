@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -185,6 +186,19 @@ def test_messages_of_a_disk_that_fails(
     said = capsys.readouterr().err
     assert "journal.jsonl: could not be written at byte 0: No space left on device" in said
     assert "free the space and run the same command again" in said
+
+
+def test_a_disk_that_is_too_small_for_compressed_text(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(b"some words " * 10_000))
+    assert path.stat().st_size < 5_000
+    monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (20_000, 0))
+    with pytest.raises(OutputError, match="the token files need about"):
+        build(**options | {"train": path, "val_fraction": 0})
+    monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (10_000_000, 0))
+    build(**options | {"train": path, "val_fraction": 0})
 
 
 def test_a_disk_that_is_too_small_is_found_before_the_work(

@@ -80,6 +80,11 @@ def test_machine_words_equal_their_plain_twins() -> None:
             _copy_16_ids(words.view(np.uint32), i, ids, i + 3)
             machine.copy_16_ids(words.view(np.uint32), i, plain_ids, i + 3)
             assert ids.tolist() == plain_ids.tolist()
+    for i in range(9):
+        copied, plain = np.zeros((2, 80), np.uint8)
+        _copy_64_bytes(words.view(np.uint8), i, copied, 9 - i)
+        machine.copy_64_bytes(words.view(np.uint8), i, plain, 9 - i)
+        assert copied.tolist() == plain.tolist()
     numbers = random_source.integers(0, 2**32, 40, np.uint32)
     for i in range(25):
         assert _minimum(numbers, i) == machine.minimum_of_16(numbers, i)
@@ -394,6 +399,11 @@ def _store_halves_of_two(first, second, target, j):
 @kernel
 def _copy_16_ids(source, i, target, j):
     machine.copy_16_ids(source, i, target, j)
+
+
+@kernel
+def _copy_64_bytes(source, i, target, j):
+    machine.copy_64_bytes(source, i, target, j)
 
 
 @kernel

@@ -183,7 +183,6 @@ def test_only_options_are_spelled_anew() -> None:
         "./-x",
         "--val",
         "--out=--y",
-        "--",
         "z",
     ]
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import preprocess
 from preprocess.cli import COMMANDS, run
-from preprocess.run.record import record_inputs
+from preprocess.run.record import differences, record_inputs
 from preprocess.settings import schema
 from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
@@ -45,7 +46,7 @@ def test_signature_and_schema_are_the_same(command: str) -> None:
         assert required or parameter.default == options[name].default, name
         assert required or type(parameter.default) is type(options[name].default), name
         assert eval(parameter.annotation, names) == options[name].accepts, name
-        assert parameter.kind is parameter.KEYWORD_ONLY or name == "path"
+        assert parameter.kind is parameter.KEYWORD_ONLY or name in ("path", "config")
 
 
 def test_help_of_python_shows_every_option() -> None:
@@ -139,7 +140,7 @@ WRONG = {
     'preprocess.build(tie_break="coin")': 'Argument "tie_break" to "build" has incompatible type',
     "preprocess.build(train=3)": 'Argument "train" to "build" has incompatible type "int"',
     'encode(paths="a")': 'Missing named argument "tokenizer" for "encode"',
-    'preprocess.build("a.txt")': 'Too many positional arguments for "build"',
+    'preprocess.build("a.yaml", "b")': 'Too many positional arguments for "build"',
 }
 
 
@@ -166,7 +167,9 @@ OTHER = {
     **{"tie_break": "huggingface", "end_of_text": "<e>", "begin_of_text": "<b>"},
     **{"separator": "-", "on_invalid_utf8": "skip", "unit_size": 100, "workers": 77},
     **{"shard_tokens": 9, "split_documents": True, "max_minutes": 3.0, "memory_limit": 10**9},
-    **{"overwrite": True},
+    **{"overwrite": True, "content_field": ("a.b", "c"), "format": "jsonl", "strip": True},
+    **{"text_preset": "title-text", "min_length": 3, "max_length_chars": 9},
+    **{"on_bad_record": "skip", "max_bad_records": 5, "config": "x.yaml"},
 }
 
 
@@ -222,10 +225,34 @@ def test_settings_in_stats_of_before_are_read() -> None:
     build = {"vocab_size": 400, "pattern": "gpt2", "special_tokens": ["<s>"], "min_frequency": 2}
     build |= {"tie_break": "greatest-bytes", "train": ["t.txt"], "val": [], "val_fraction": None}
     build |= {"out": "d", "name": "", "tokenizer": None, **common}
-    assert convert(build, BuildSettings).as_json() == build
+    newer: dict[str, Any] = {
+        "content_field": [], "format": None, "text_preset": None, "strip": False, "min_length": 0,
+        "max_length_chars": None, "on_bad_record": "error", "max_bad_records": 1000,
+    }
+    assert convert(build, BuildSettings).as_json() == build | newer | {"config": None}
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}
     encode |= {"out": "e/x.bin"}
-    assert convert(encode, EncodeSettings).as_json() == encode
+    assert convert(encode, EncodeSettings).as_json() == encode | newer
+
+
+def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
+    now = record_inputs("build", convert({"train": "x"}, BuildSettings), {}, None)
+    before = replace(now, settings={x: y for x, y in now.settings.items() if x != "content_field"})
+    assert differences(before, now) == []
+    chosen = replace(now, settings=now.settings | {"content_field": ["body"]})
+    assert differences(before, chosen) == ["content_field was [] and is ['body']"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["a..b"], r"content_field 'a\.\.b' has an empty part; name fields as in data\.text"),
+        (["a", "a.b"], r"content_field 'a' is text or an object with 'a\.b', not both; leave one"),
+    ],
+)
+def test_fields_that_cannot_be(fields: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        convert({"train": "x", "content_field": fields}, BuildSettings)
 
 
 def test_none_is_the_default_that_is_computed() -> None:
@@ -241,6 +268,6 @@ def test_an_unknown_option_is_answered_with_the_nearest(
 ) -> None:
     assert run(["build", "--vocab_sise", "3"]) == 2
     assert capsys.readouterr().err == (
-        "tokenbin: error: unrecognized arguments: --vocab_sise 3; did you mean --vocab-size?; see"
+        "tokenbin: error: unrecognized arguments: --vocab_sise; did you mean --vocab-size?; see"
         " tokenbin build --help\n"
     )

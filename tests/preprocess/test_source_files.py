@@ -17,6 +17,7 @@ from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.text_file import TextFile
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import Source, find_sources
+from preprocess.sources.base import open_file
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
 from preprocess.sources.text import TextSource
 
@@ -72,7 +73,7 @@ def test_a_place_that_the_disk_cannot_read_is_named(
         reading = replace(ReadOptions(unit_size=100), validation_fraction=fraction)
         wanted = r"text\.txt: byte 300 and on cannot be read: Input/output error; check the disk"
         with pytest.raises(UnavailableError, match=wanted) as caught:
-            list(TextSource(path, "text", reading).units())
+            list(TextSource(open_file(path), "text", reading).units())
         assert isinstance(caught.value.__cause__, OSError)
     for unit in units:
         if unit.stop <= 300:
@@ -125,7 +126,7 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
     path.write_bytes(text)
     reading = replace(ReadOptions(unit_size=100), validation_fraction=fraction)
     with pytest.raises(ChangedError, match=wanted):
-        list(TextSource(path, "text", reading).units())
+        list(TextSource(open_file(path), "text", reading).units())
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -186,26 +187,23 @@ def test_a_directory_without_text_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "suffix", [".jsonl", ".parquet", ".csv", ".txt.gz", ".ZST", ".json", ".bin"]
+    ("suffix", "instead"),
+    [
+        (".csv", r"convert it: python -c"),
+        (".TSV", r"convert it: .*delimiter='\\t'"),
+        (".tar", r"unpack it .*: mkdir '.*\.tar\.d' && tar -xf"),
+        (".zip", r"unpack it .*: unzip '/"),
+        (".bin", "it is an output of tokenbin; give the text it was made from"),
+        (".docs", "it is an output of tokenbin"),
+    ],
 )
-def test_other_formats_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
+def test_formats_without_a_reader_are_refused(tmp_path: Path, suffix: str, instead: str) -> None:
     path = tmp_path / f"file{suffix}"
     path.write_bytes(b"x")
+    message = r"file\..*files cannot be read, only text, jsonl, json, parquet and arrow; "
     for given_path in (path, tmp_path):
-        with pytest.raises(CorpusError, match=r"file\..*cannot be read, only plain text"):
+        with pytest.raises(CorpusError, match=message + instead):
             find_sources([given_path], ReadOptions())
-
-
-@pytest.mark.parametrize("begins", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
-@pytest.mark.parametrize("name", ["file", "file.txt", "file.md"])
-def test_compressed_files_are_refused_by_their_content(
-    tmp_path: Path, name: str, begins: bytes
-) -> None:
-    (tmp_path / name).write_bytes(begins + b"more")
-    with pytest.raises(
-        CorpusError, match=rf"{name}: .*-compressed files \(by their content\) cannot"
-    ):
-        find_sources([tmp_path], ReadOptions(on_invalid_utf8="replace"))
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -233,7 +231,7 @@ def test_a_file_that_may_not_be_read_is_an_error(
 
     monkeypatch.setattr(text_file.os, "stat", refuse)
     with pytest.raises(CorpusError, match=r"secret\.txt: cannot be read: Permission denied"):
-        TextSource(tmp_path / "secret.txt", "secret.txt", ReadOptions())
+        TextSource(open_file(tmp_path / "secret.txt"), "secret.txt", ReadOptions())
 
 
 def test_a_directory_that_may_not_be_listed_is_an_error(

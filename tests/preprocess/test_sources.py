@@ -20,6 +20,7 @@ from bpe.errors import CorpusError
 from bpe.pretokenize.pretokenizer import Pretokenizer
 from bpe.text_file import Ends, TextFile
 from preprocess.documents.batch import ReadOptions
+from preprocess.sources.base import open_file
 from preprocess.sources.text import TextSource, TextUnit
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
@@ -340,7 +341,7 @@ def test_planning_reads_little_but_what_is_around_the_cuts(
     atomic = tuple(f"<|{number}|>".encode() for number in range(300))
     path.write_bytes(b"some words <|7|> " * 40_000)
     reading = ReadOptions(unit_size=200_000, atomic=atomic)
-    units = list(TextSource(path, "text", reading).units())
+    units = list(TextSource(open_file(path), "text", reading).units())
     assert len(units) == 4
     assert len(taken) == 3
     for unit, (start, stop) in zip(units, taken, strict=False):

@@ -312,7 +312,7 @@ def test_manifest_without_a_key(built: Path) -> None:
         (b"", "for it is not JSON"),
         (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"\xff", "not UTF-8"),
+        (b"\xff", "for it is not UTF-8"),
         (b"[]", "JSON object"),
         (b'{"vocab": {}}', "JSON object"),
     ],

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.documents.batch import DocumentBatch, ReadOptions
+from preprocess.sources.base import open_file
 from preprocess.sources.text import TextSource, TextUnit
 
 
 def source_of(path: Path, data: bytes, **choices: Any) -> TextSource:
     path.write_bytes(data)
-    return TextSource(path, path.name, ReadOptions(**choices))
+    return TextSource(open_file(path), path.name, ReadOptions(**choices))
 
 
 def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import faults
+import format_files
 
 from bpe.errors import TokenbinError
 from preprocess import pipeline
@@ -66,6 +68,9 @@ def write_corpus(root: Path) -> None:
         (root / "several" / f"{number}.txt").write_text(text)
     (root / "one.txt").write_text(" ".join(chosen.choice(WORDS) for _ in range(30_000)))
     (root / "val.txt").write_text(documents(chosen, 20))
+    given = documents(chosen, 200).split(format_files.END)
+    for suffix in ("jsonl", "txt.zst", "json.gz"):
+        format_files.write(root / f"x.{suffix}", given)
 
 
 def kinds(root: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -84,6 +89,10 @@ def kinds(root: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
         "split documents": (pipeline.build, {"train": [one, several], "tokenizer": tokenizer,
                                              "shard_tokens": 9000, "split_documents": True}),
         "train": (pipeline.train, {"paths": [several, one], "vocab_size": 300}),
+        "json lines": (pipeline.build, {"train": root / "x.jsonl", "val": val, "vocab_size": 290,
+                                        "strip": True, "min_length": 9}),
+        "compressed": (pipeline.build, {"train": [root / "x.txt.zst", root / "x.json.gz"],
+                                        "tokenizer": tokenizer, "val_fraction": 0.2}),
     }  # fmt: skip
 
 
@@ -99,6 +108,17 @@ def contents(directory: Path) -> dict[str, bytes]:
         for path in directory.iterdir()
         if not path.name.endswith("stats.json")
     }
+
+
+def contents_of_files(directory: Path) -> dict[str, bytes]:
+    """As `contents`, without directories."""
+    found = (path for path in directory.iterdir() if path.is_file())
+    told = "stats.json", "config.json"
+    return {path.name: path.read_bytes() for path in found if not path.name.endswith(told)}
+
+
+def remove(directory: Path) -> None:
+    shutil.rmtree(directory)
 
 
 kept_in_memory = memory.bytes_for_tables

@@ -188,6 +188,11 @@ instead_of(machine.copy_16_ids, types.void, ANY, _INT, ANY, _INT)(
 )
 
 
+instead_of(machine.copy_64_bytes, types.void, ANY, _INT, ANY, _INT)(
+    lambda call, *_: call.store(call.load(0, _BYTES, 1), 2, 1)
+)
+
+
 @instead_of(machine.store_halves_of_two, types.void, _WORD, _WORD, ANY, _INT)
 def _store_halves_of_two(call: Call, first: Any, second: Any, target: Any, j: Any) -> None:
     words = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)

@@ -1,0 +1,49 @@
+"""Decode strings of JSON to documents in one buffer, and find the elements of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.kernels import json_strings as kernels
+from bpe.pretokenize.pretokenizer import Bytes, read_only
+
+
+def decode_strings(
+    values: Sequence[Any], n_joined: int, array: Callable[[int], Bytes] | None = None
+) -> tuple[Bytes, NDArray[np.int64]]:
+    """Decode valid values of JSON to texts in UTF-8, up to the first value that is not a string.
+
+    Args:
+        values: Bytes-like: UTF-8 without lone surrogates.
+        n_joined: So many strings are one text, joined by newlines.
+        array: Allocates uint8[n] for the texts.
+
+    Returns:
+        (texts, offsets): uint8[n_bytes], read-only, and int64[n_texts + 1].
+    """
+    source = np.frombuffer(b"".join([*values, bytes(kernels.PADDING)]), np.uint8)
+    text = np.empty(len(source), np.uint8) if array is None else array(len(source))
+    offsets = np.empty(len(values) // n_joined + 1, np.int64)
+    n_bytes = len(source) - kernels.PADDING
+    n = kernels.decode_strings(source, n_bytes, n_joined, text, offsets)
+    offsets = offsets[: n // n_joined + 1]
+    return read_only(text[: offsets[-1]]), offsets
+
+
+class ElementFinder:
+    """Finds the elements of an array of JSON, whose text is given in parts."""
+
+    def __init__(self) -> None:
+        self._state = np.zeros(kernels.STATE, np.int64)
+
+    def find_end(self, part: Bytes, least: int = 0) -> int:
+        """Return the position in `part` of the first comma between elements from `least` on.
+
+        The bracket that closes the array counts, too. -1 if there is none: the next call gets the
+        next part of the text. After a comma, the next call gets the text after it.
+        """
+        return int(kernels.find_element_end(read_only(part), least, self._state))

@@ -1,0 +1,234 @@
+"""Configuration of a corpus of several datasets: the schema of corpus.yaml.
+
+What a dataset says wins over the stage `tokenize`, the stage over the default. Annotations are not
+postponed in this module, see `preprocess.settings.schema`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from preprocess.settings.options import (
+    REQUIRED,
+    Location,
+    Locations,
+    Prefix,
+    SettingsError,
+    Token,
+    nearest,
+    option,
+    options_of,
+    read_values,
+)
+from preprocess.settings.schema import (
+    BuildSettings,
+    RunSettings,
+    ShardSettings,
+    TextSettings,
+    TrainFileSettings,
+    VocabularySettings,
+)
+
+# Names of options of a dataset -> those of `build`.
+_NAMES_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
+# Returns the place of a key, such as ("datasets", 0, "name"), in a file: "corpus.yaml:3: ".
+Where = Callable[[tuple[str | int, ...]], str]
+
+
+class _Section:
+    """Base of a section, with `given`: the options that were given."""
+
+    def __new__(cls, **given: Any) -> Any:
+        section = super().__new__(cls)
+        object.__setattr__(section, "given", given)
+        return section
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DatasetConfig(_Section, TextSettings, ShardSettings):
+    """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
+
+    name: Prefix = option(REQUIRED, "Name of the dataset, for messages and the default save_path.")
+    data_files: Locations = option(REQUIRED, "As train of `build`.")
+    val_files: Locations = option((), "As val of `build`.")
+    val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(None, "As of `build`.")
+    tokenizer: Location | None = option(
+        None, "Tokenizer of this dataset.", default_text="that of the corpus"
+    )
+    save_path: Location | None = option(
+        None, "Directory of the outputs.", default_text="NAME in output_path"
+    )
+    end_of_text: Token | None = option(None, "As of `build`.")
+    begin_of_text: Token | None = option(None, "As of `build`.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TokenizerConfig(_Section, VocabularySettings):
+    """The tokenizer of the datasets without one of their own: a given one, or how it is trained."""
+
+    name_or_path: Location | None = option(
+        None, "Tokenizer to use.", default_text="one that is trained on these datasets"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TokenizeStageConfig(_Section, RunSettings, ShardSettings):
+    """Options of all runs, and options of datasets that do not say otherwise."""
+
+
+class PipelineConfig:
+    """A corpus of several datasets.
+
+    Args:
+        datasets: Datasets, or mappings of their options.
+        tokenizer: A `TokenizerConfig`, a mapping of its options, or the path or name of a
+            tokenizer. None: one is trained with the defaults.
+        tokenize: Options of all datasets.
+        output_path: Directory of the trained tokenizer, config.json and, by default, the datasets.
+
+    Attributes:
+        max_minutes: Time limit of all runs together; None: none.
+        builds: Name of a dataset -> settings of its build; without tokenizer if it has none.
+        training: Settings of the tokenizer to be trained; None if none is needed.
+
+    Raises:
+        SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
+            contradictory; datasets have the same name or outputs.
+    """
+
+    def __init__(
+        self, *, datasets: Sequence[DatasetConfig | Mapping[str, Any]],
+        tokenizer: TokenizerConfig | Mapping[str, Any] | str | Path | None = None,
+        tokenize: TokenizeStageConfig | Mapping[str, Any] | None = None,
+        output_path: str | Path = "data",
+    ) -> None:
+        given = {
+            "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize,
+            "output_path": output_path,
+        }
+        self._read(given, lambda path: ": ".join([*map(str, path[:2]), ""]))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: Where) -> "PipelineConfig":
+        """Return the configuration in a mapping; `where` formats places in messages."""
+        config = object.__new__(cls)
+        config._read(values, where)
+        return config
+
+    def _read(self, values: Mapping[str, Any], where: Where) -> None:
+        known = ("datasets", "tokenizer", "tokenize", "output_path")
+        wrong = [
+            f"{where((name,))}{name}: there is no such section{nearest(str(name), known)}"
+            for name in values
+            if name not in known
+        ]
+
+        def section(path: tuple[str | int, ...], found: Any, kind: type) -> dict[str, Any]:
+            """Return the valid options of a section; list what is wrong."""
+            given = {} if found is None else getattr(found, "given", found)
+            if not isinstance(given, Mapping):
+                wrong.append(f"{where(path)}expected options with values, found {found!r}")
+                return {}
+            read, of_section = read_values({str(x): y for x, y in given.items()}, kind)
+            wrong.extend(f"{where((*path, name))}{name}: {what}" for name, what in of_section)
+            return read
+
+        tokenizer = values.get("tokenizer")
+        if isinstance(tokenizer, str | Path):
+            tokenizer = {"name_or_path": tokenizer}
+        vocabulary = section(("tokenizer",), tokenizer, TokenizerConfig)
+        stage = section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
+        given = values.get("datasets") or ()
+        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+            wrong.append(f"{where(('datasets',))}datasets: expected a list, of one or more")
+            given = ()
+        parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
+        if wrong:
+            raise SettingsError("; ".join(wrong))
+        self.output_path = str(values.get("output_path") or "data")
+        self.max_minutes: float | None = stage.get("max_minutes")
+        given_tokenizer = vocabulary.pop("name_or_path", None)
+        self.builds: dict[str, BuildSettings] = {}
+        for number, part in enumerate(parts):
+            self._add(part, stage, given_tokenizer, where(("datasets", number)))
+        self.training = self._training(vocabulary, stage)
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The tokenizer that is trained."""
+        return Path(self.output_path, "tokenizer.json")
+
+    @property
+    def untrained(self) -> dict[str, BuildSettings]:
+        """The datasets without a tokenizer of their own, by name."""
+        return {name: each for name, each in self.builds.items() if each.tokenizer is None}
+
+    def override(self, options: Mapping[str, Any]) -> None:
+        """Set options of all runs; raise SettingsError for any other one."""
+        known = options_of(RunSettings)
+        read, wrong = read_values(options, BuildSettings)
+        wrong += [
+            (name, "belongs into the configuration, which is given, too")
+            for name in read
+            if name not in known or known[name].changes_result
+        ]
+        if wrong:
+            raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+        self.max_minutes = read.get("max_minutes", self.max_minutes)
+        self.builds = {name: replace(each, **read) for name, each in self.builds.items()}
+        if self.training is not None:
+            self.training = replace(self.training, **read)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the effective configuration for config.json."""
+        training = None if self.training is None else self.training.as_json()
+        return {
+            "output_path": self.output_path,
+            "tokenizer": training,
+            "datasets": {name: each.as_json() for name, each in self.builds.items()},
+        }
+
+    def _add(
+        self, part: dict[str, Any], stage: dict[str, Any], tokenizer: str | None, place: str
+    ) -> None:
+        """Add the build of a dataset."""
+        name = part.pop("name")
+        options = {"tokenizer": tokenizer} | stage | part
+        options = {_NAMES_OF_BUILD.get(x, x): value for x, value in options.items()}
+        options.setdefault("out", str(Path(self.output_path, name)))
+        try:
+            settings = BuildSettings(**options)
+        except SettingsError as error:
+            raise SettingsError(f"{place}{error}") from None
+        if name in self.builds:
+            raise SettingsError(f"{place}name: {name!r} is an earlier dataset; rename one of them")
+        for other, before in self.builds.items():
+            if Path(before.out).absolute() == Path(settings.out).absolute():
+                raise SettingsError(
+                    f"{place}save_path: {settings.out!r} is that of the dataset {other!r}, too;"
+                    " give each its own"
+                )
+        self.builds[name] = settings
+
+    def _training(
+        self, vocabulary: dict[str, Any], stage: dict[str, Any]
+    ) -> TrainFileSettings | None:
+        """Return the settings of the tokenizer that is trained, None if all datasets have one."""
+        untrained = self.untrained.values()
+        if not untrained:
+            return None
+        special = [
+            token for each in untrained for token in (each.end_of_text, each.begin_of_text) if token
+        ]
+        special += vocabulary.pop("special_tokens", ())
+        options = {x: y for x, y in stage.items() if x in options_of(TrainFileSettings)}
+        around = options.get("end_of_text"), options.get("begin_of_text")
+        return TrainFileSettings(
+            **options | vocabulary,
+            special_tokens=tuple(x for x in dict.fromkeys(special) if x not in around),
+            paths=tuple(path for each in untrained for path in each.train),
+            out=str(self.tokenizer_file),
+        )

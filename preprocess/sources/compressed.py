@@ -1,0 +1,332 @@
+"""Compressed files: another format, read while it is decompressed.
+
+The source of the other format reads a `DecompressedFile`, which decompresses forwards and remembers
+the last bytes. Units carry their text, and count and digest the bytes of the compressed file. A run
+that resumes decompresses the file from its start.
+
+A file may have several members (gzip, xz, bzip2) or frames (Zstandard); a truncated or damaged one
+is an error, never the end of the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
+
+from msgspec import structs
+
+from bpe.errors import CorpusError
+from bpe.text_file import InputFile, new_array
+from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.sources.base import (
+    DECOMPRESSED,
+    Array,
+    FileSource,
+    FileUnit,
+    ResumePoint,
+    import_library,
+)
+
+_INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
+_MAX_STREAMS = 3
+_PIECE_BYTES = 1024 * 1024  # most bytes decompressed at a time
+
+
+class Decompressor(Protocol):
+    """A decompressor of one member or frame, as `bz2.BZ2Decompressor`."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class Codec(NamedTuple):
+    """A compression.
+
+    `load` imports the library and returns (makes a decompressor, the exception for damaged data).
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    magic: bytes  # regular expression of the first bytes
+    load: Callable[[], tuple[Callable[[], Decompressor], type[Exception]]]
+    command: str  # that checks a file with -t, and decompresses it with -d
+
+
+def _load_gzip() -> tuple[Callable[[], Decompressor], type[Exception]]:
+    isal = import_library("isal.igzip_lib", "gzip")
+    return partial(isal.IgzipDecompressor, flag=isal.DECOMP_GZIP), isal.IsalError
+
+
+def _load_zstandard() -> tuple[Callable[[], Decompressor], type[Exception]]:
+    is_standard = sys.version_info >= (3, 14)
+    zstd = import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")
+    # Files of `zstd --long=31` have the largest window, which takes 2 GiB.
+    options = {zstd.DecompressionParameter.window_log_max: 31}
+    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
+
+
+def _load_xz() -> tuple[Callable[[], Decompressor], type[Exception]]:
+    import lzma
+
+    return lzma.LZMADecompressor, lzma.LZMAError
+
+
+def _load_bzip2() -> tuple[Callable[[], Decompressor], type[Exception]]:
+    import bz2
+
+    return bz2.BZ2Decompressor, OSError
+
+
+CODECS = [
+    Codec("gzip", (".gz",), rb"\x1f\x8b", _load_gzip, "gzip"),
+    Codec("Zstandard", (".zst", ".zstd"), rb"\x28\xb5\x2f\xfd", _load_zstandard, "zstd"),
+    Codec("xz", (".xz",), rb"\xfd7zXZ\x00", _load_xz, "xz"),
+    Codec("bzip2", (".bz2",), rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _load_bzip2, "bzip2"),
+]
+
+
+def codec_of(name: str, begins: bytes) -> Codec | None:
+    """Return the codec of a file by its first bytes or its suffix; None: it is not compressed."""
+    suffix = os.path.splitext(name)[1].lower()
+    by_suffix = (codec for codec in CODECS if suffix in codec.suffixes)
+    return codec_of_content(begins) or next(by_suffix, None)
+
+
+def codec_of_content(begins: bytes) -> Codec | None:
+    """Return the codec of data by its first bytes; None: it is not compressed."""
+    return next((codec for codec in CODECS if re.match(codec.magic, begins, re.DOTALL)), None)
+
+
+class _Stream:
+    """Decompresses a file from its start; the last `kept` bytes can be read.
+
+    Attributes:
+        stop: Number of bytes decompressed so far.
+        start: The first of them that is still kept.
+        n_read: Number of compressed bytes read so far.
+        ended: True at the end of the file.
+    """
+
+    def __init__(self, file: InputFile, codec: Codec, kept: int) -> None:
+        self._file, self._codec, self._kept = file, codec, kept
+        self._make, self._error = codec.load()
+        self._decompressor: Decompressor | None = None
+        self._input = b""
+        self._pieces: deque[bytes] = deque()
+        self.start = self.stop = self.n_read = 0
+        self.ended = False
+
+    def forward(self, position: int) -> None:
+        """Decompress up to a position and not much further, or to the end."""
+        while self.stop < position and not self.ended:
+            self._append(self._next_piece())
+
+    def read_into(self, content: Bytes, start: int) -> None:
+        """Copy the bytes from `start` on, which is not before `self.start`, to `content`."""
+        n_done = 0
+        while n_done < len(content):
+            self.forward(start + n_done + 1)
+            assert self.stop > start + n_done, "read past the end"
+            place = self.start
+            for piece in self._pieces:
+                skipped = start + n_done - place
+                if skipped < len(piece):
+                    taken = memoryview(piece)[skipped : skipped + len(content) - n_done]
+                    content.data[n_done : n_done + len(taken)] = taken
+                    n_done += len(taken)
+                place += len(piece)
+
+    def _append(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self.stop += len(piece)
+        while self.stop - self.start - len(self._pieces[0]) > self._kept:
+            self.start += len(self._pieces.popleft())
+
+    def _next_piece(self) -> bytes:
+        """Decompress the next bytes; b"" at the end of a member or of the file."""
+        if self._decompressor is None:
+            if not self._input:
+                self._input = self._read()
+            if self.stop or self.n_read > len(self._input):
+                self._input = self._input.lstrip(b"\0")  # padding after a member
+            if not self._input:
+                if not self.n_read:
+                    self._raise("is empty")
+                self.ended = self.n_read == self._file.n_bytes
+                return b""
+            self._decompressor = self._make()
+        elif self._decompressor.needs_input and not self._input:
+            self._input = self._read()
+            if not self._input:
+                self._raise("ends early, so the file is truncated")
+        data, self._input = self._input, b""
+        try:
+            piece = self._decompressor.decompress(data, _PIECE_BYTES)
+        except (self._error, EOFError) as error:
+            self._raise(f"is damaged ({error})")
+        if self._decompressor.eof:
+            self._input, self._decompressor = self._decompressor.unused_data, None
+        return piece
+
+    def _read(self) -> bytes:
+        stop = min(self.n_read + _INPUT_BYTES, self._file.n_bytes)
+        data = self._file.read(self.n_read, stop, new_array).tobytes()
+        self.n_read = stop
+        return data
+
+    def _raise(self, what: str) -> NoReturn:
+        codec = self._codec
+        raise CorpusError(
+            f"{self._file.path}: {codec.name} data {what}, at byte {self.n_read:,} of"
+            f" {self._file.n_bytes:,} or shortly before; get the file again, and check it:"
+            f" {codec.command} -t"
+        )
+
+
+class DecompressedFile:
+    """What a file decompresses to, as an `InputFile`; for one thread.
+
+    The last `kept` bytes before the position that was read are remembered. Reading again what is
+    further back decompresses the file again, in another stream, which then follows the first: so
+    long documents can be scanned to their ends, then read for a decision, then read in parts.
+    """
+
+    def __init__(self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES) -> None:
+        self._file, self._codec, self._kept = file, codec, kept
+        self.path, self.modified = Path(f"{file.path}{DECOMPRESSED}"), file.modified
+        self._streams = [_Stream(file, codec, kept)]
+        self.n_bytes = sys.maxsize
+        self.n_read = 0  # compressed bytes before the end of what was read last
+
+    def clip(self, position: int) -> int:
+        if position > self._streams[-1].stop and self.n_bytes == sys.maxsize:
+            self._forward(self._streams[-1], position)
+        return min(position, self.n_bytes)
+
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        content = array(stop - start)
+        stream = self._stream_at(start)
+        stream.read_into(content, start)
+        self._forward(stream, stop + 1)  # knows that this is the end, if it is
+        self.n_read = max(self.n_read, stream.n_read)
+        content.flags.writeable = False
+        return content
+
+    def check_unchanged(self) -> None:
+        self._file.check_unchanged()
+
+    def _forward(self, stream: _Stream, position: int) -> None:
+        stream.forward(position)
+        if stream.ended:
+            self.n_bytes = stream.stop
+
+    def _stream_at(self, position: int) -> _Stream:
+        """Return the stream that can read from `position` on with the least work."""
+        able = [stream for stream in self._streams if stream.start <= position]
+        if able:
+            return max(able, key=lambda stream: stream.stop)
+        self._streams.sort(key=lambda stream: stream.stop)
+        following = _Stream(self._file, self._codec, self._kept)
+        # The one that is ahead goes on scanning.
+        self._streams = [following, *self._streams[1 - _MAX_STREAMS :]]
+        return following
+
+
+@dataclass(frozen=True)
+class DecompressedRange:
+    """A range of a decompressed file in memory; what is outside of it is decompressed again."""
+
+    file: InputFile
+    codec: Codec
+    n_bytes: int
+    start: int
+    data: Bytes
+
+    @cached_property
+    def _whole(self) -> DecompressedFile:
+        return DecompressedFile(self.file, self.codec)
+
+    @property
+    def path(self) -> Path:
+        return self._whole.path
+
+    @property
+    def modified(self) -> int:
+        return self.file.modified
+
+    def clip(self, position: int) -> int:
+        return min(position, self.n_bytes)
+
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        if self.start <= start and stop <= self.start + len(self.data):
+            return self.data[start - self.start : stop - self.start]
+        return self._whole.read(start, stop, array)
+
+    def check_unchanged(self) -> None:
+        self.file.check_unchanged()
+
+
+@dataclass(frozen=True)
+class CompressedUnit(FileUnit):
+    """A unit of another format with its text, and bytes [start, stop) of the compressed file."""
+
+    unit: FileUnit
+
+    @property
+    def where(self) -> str:
+        return self.unit.where
+
+    @property
+    def after(self) -> ResumePoint | None:
+        after = self.unit.after
+        return None if after is None else [self.stop, *after]
+
+    def read(self, array: Array = new_array) -> DocumentBatch:
+        return structs.replace(self.unit.read(array), content=self.content())
+
+
+class CompressedSource(FileSource):
+    """A compressed file; `open_text` makes the source of its format."""
+
+    is_compressed = True
+
+    def __init__(
+        self, file: InputFile, name: str, reading: ReadOptions, codec: Codec,
+        open_text: Callable[[InputFile, str, ReadOptions], FileSource],
+    ) -> None:
+        super().__init__(file, name, reading)
+        self._codec, self._open_text = codec, open_text
+        self.separator = self._open()[1].separator
+
+    def _open(self) -> tuple[DecompressedFile, FileSource]:
+        kept = self.reading.unit_size + _PIECE_BYTES
+        text = DecompressedFile(self.file, self._codec, kept)
+        return text, self._open_text(text, self.name, self.reading)
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[CompressedUnit]:
+        text, source = self._open()
+        start = after[0] if after else 0
+        for unit in source.units(after[1:] if after else None):
+            data = text.read(unit.start, unit.stop)
+            held = DecompressedRange(self.file, self._codec, text.n_bytes, unit.start, data)
+            unit = replace(unit, file=held)
+            stop = self.n_bytes if unit.after is None else max(start, text.n_read)
+            yield CompressedUnit(self.file, self.reading_of_units, start, stop, unit)
+            start = stop

@@ -1,0 +1,79 @@
+"""Files of directories; `.gitignore` is respected, and what is beside data is skipped."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bpe.errors import CorpusError
+from preprocess.sources.base import import_library, open_file
+
+_BEGIN_BYTES = 8192  # of a file, read to tell text from other content
+# Files that Hugging Face `datasets` writes beside its Arrow files, in directories with these.
+_DESCRIPTIONS = {"dataset_info.json", "dataset_dict.json"}
+_BESIDE_ARROW = (*_DESCRIPTIONS, "state.json", "cache-*.arrow", "*.lock")
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """Yield the files below a directory, depth first, sorted by name.
+
+    Names that begin with a dot are skipped, and what a `.gitignore` in the directory or below it
+    excludes. Symbolic links are followed, once.
+
+    Raises:
+        CorpusError: A directory cannot be listed.
+    """
+    return _files_below(directory, (directory.resolve(),), ())
+
+
+def is_binary(path: Path) -> bool:
+    """Return True if a file begins with what no text has: a zero byte in the first 8 KB."""
+    file = open_file(path)
+    return b"\0" in file.read(0, file.clip(_BEGIN_BYTES)).tobytes()
+
+
+def _files_below(
+    directory: Path, seen: tuple[Path, ...], ignored: tuple[tuple[Path, Any], ...]
+) -> Iterator[Path]:
+    """Yield files; `seen` are the ancestors, `ignored` the .gitignore files that apply."""
+    try:
+        entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
+    except OSError as error:
+        raise CorpusError(
+            f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
+        ) from error
+    names = {entry.name for entry in entries}
+    if ".gitignore" in names:
+        ignored = (*ignored, (directory, _read_gitignore(directory / ".gitignore")))
+    beside = _BESIDE_ARROW if names & _DESCRIPTIONS else ()
+    for entry in entries:
+        is_directory = entry.is_dir()
+        if (
+            entry.name.startswith(".")
+            or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in beside)
+            or _is_ignored(entry, is_directory, ignored)
+        ):
+            continue
+        if not is_directory:
+            yield entry
+        elif (resolved := entry.resolve()) not in seen:
+            yield from _files_below(entry, (*seen, resolved), ignored)
+
+
+def _read_gitignore(path: Path) -> Any:
+    pathspec = import_library("pathspec", ".gitignore")
+    file = open_file(path)
+    text = file.read(0, file.n_bytes).tobytes().decode("utf-8", "replace")
+    return pathspec.GitIgnoreSpec.from_lines(text.splitlines())
+
+
+def _is_ignored(path: Path, is_directory: bool, ignored: tuple[tuple[Path, Any], ...]) -> bool:
+    """Return True if the innermost .gitignore that has a pattern for a path excludes it."""
+    for base, spec in reversed(ignored):
+        name = path.relative_to(base).as_posix() + "/" * is_directory
+        if (found := spec.check_file(name).include) is not None:
+            return bool(found)
+    return False

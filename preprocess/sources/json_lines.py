@@ -1,0 +1,121 @@
+r"""JSON Lines: one object per line, a document is the text in one or several of its fields.
+
+A unit is a range of whole lines, so documents are never divided. Blank lines are ignored, and so is
+a byte order mark.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bpe.text_file import InputFile, new_array
+from preprocess.documents.batch import Bytes, ReadOptions
+from preprocess.sources import json_records as records
+from preprocess.sources.base import FileSource, ResumePoint
+from preprocess.sources.fields import USUAL_FIELDS, given_fields
+
+_STRIDE_BYTES = 64 * 1024  # read at a time to find the end of a line
+_MAX_LINES = 1000  # read to find the first object
+_GROUP_BYTES = 256 * 1024  # of lines decoded at a time
+
+
+@dataclass(frozen=True)
+class JsonLinesUnit(records.JsonUnit):
+    """Whole lines of a file."""
+
+    record = "line"
+    separator = b"\n"
+
+    def _body(self, content: Bytes) -> tuple[int, int]:
+        is_marked = self.start == 0 and content[:3].tobytes() == records.BYTE_ORDER_MARK
+        return 3 * is_marked, len(content)
+
+    def _groups(self, body: memoryview) -> Iterator[memoryview]:
+        start, n = 0, len(body)
+        while start < n:
+            stop = n
+            for begin in range(start + _GROUP_BYTES, n, _STRIDE_BYTES):
+                if (found := body[begin : begin + _STRIDE_BYTES].tobytes().find(b"\n")) >= 0:
+                    stop = begin + found + 1
+                    break
+            yield body[start:stop]
+            start = stop
+
+    def _decode(self, decoder: records.Decoder, group: Any) -> list[Any]:
+        return decoder.decode_lines(group)
+
+    def _records(self, body: bytes) -> Iterator[tuple[int, bytes]]:
+        position = 0
+        for line in body.split(b"\n"):
+            yield position, line
+            position += len(line) + 1
+
+    def _n_records(self, group: memoryview, n_found: int) -> int:
+        lines = group.tobytes()
+        n = lines.count(b"\n") + (not lines.endswith(b"\n"))
+        # Blank lines are rare.
+        return n if n == n_found else sum(bool(line.strip()) for line in lines.split(b"\n"))
+
+    def _n_places(self, body: memoryview, n_records: int) -> int:
+        return body.tobytes().count(b"\n")
+
+    def _n_before(self) -> int:
+        pieces = _iter_pieces(self.file, 0, self.start)
+        return sum(piece.tobytes().count(b"\n") for piece in pieces)
+
+
+class JsonLinesSource(FileSource):
+    """One file of JSON Lines.
+
+    Raises:
+        CorpusError: The file is UTF-16, or no field is given and none can be chosen.
+    """
+
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        super().__init__(file, name, reading)
+        records.check_is_utf8(file)
+        self.fields = given_fields(reading) or self._choose_field()
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[JsonLinesUnit]:
+        # A file of zero bytes is one unit of zero bytes.
+        start = after[0] if after else 0
+        while True:
+            stop = self._end_of_line(start + self.reading.unit_size)
+            yield JsonLinesUnit(self.file, self.reading_of_units, start, stop, self.fields)
+            if self.file.clip(stop + 1) == stop:
+                return
+            start = stop
+
+    def _end_of_line(self, position: int) -> int:
+        """Return the end of the line that has byte `position - 1`; the end of the file, if less."""
+        start = position - 1
+        for piece in _iter_pieces(self.file, start, sys.maxsize):
+            if (found := piece.tobytes().find(b"\n")) >= 0:
+                return start + found + 1
+            start += len(piece)
+        return self.file.clip(start)
+
+    def _choose_field(self) -> tuple[str, ...]:
+        start = 0
+        for _ in range(_MAX_LINES):
+            stop = self._end_of_line(start + 1)
+            if stop == start:
+                break
+            line = self.file.read(start, stop, new_array).tobytes()
+            fields = records.choose_json_field(
+                self.file, line.removeprefix(records.BYTE_ORDER_MARK)
+            )
+            if fields is not None:
+                return fields
+            start = stop
+        return USUAL_FIELDS[:1]  # reading reports the bad lines
+
+
+def _iter_pieces(file: InputFile, start: int, stop: int) -> Iterator[Bytes]:
+    """Yield bytes [start, stop) of a file in pieces; less if it ends before."""
+    while (end := file.clip(min(start + _STRIDE_BYTES, stop))) > start:
+        yield file.read(start, end, new_array)
+        start = end

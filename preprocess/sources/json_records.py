@@ -1,0 +1,300 @@
+"""Records of JSON: decode the fields with the text, and describe bad records.
+
+Base of the units of JSON formats. Only the fields with the text are decoded; of a repeated key the
+last value counts. A bad record is an error that names file, record, byte and reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from bpe.errors import CorpusError, listed
+from bpe.text_file import InputFile, new_array
+from preprocess.documents.batch import (
+    Bytes,
+    DocumentBatch,
+    Offsets,
+    Rejected,
+    invalid_text_error,
+    prepare,
+    replace_invalid,
+)
+from preprocess.sources.base import DECOMPRESSED, Array, FileUnit
+from preprocess.sources.fields import PRESETS, choose_field, join_documents
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+WHITE_SPACE = b" \t\r\n"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+_TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
+
+Decoder = msgspec.json.Decoder[Any]
+
+
+class _BadRecordError(Exception):
+    """Some record of a unit is bad."""
+
+
+@dataclass(frozen=True)
+class JsonUnit(FileUnit):
+    """Whole records of a file; `fields` are the dotted names of the fields with the text."""
+
+    fields: tuple[str, ...]
+
+    record: ClassVar[str]  # noun, for messages
+    separator: ClassVar[bytes]  # of records
+
+    @abstractmethod
+    def _body(self, content: Bytes) -> tuple[int, int]:
+        """Return [begin, end) of the records in the content; raise CorpusError."""
+
+    @abstractmethod
+    def _groups(self, body: memoryview) -> Iterator[memoryview]:
+        """Yield the records in groups, which are decoded at a time."""
+
+    @abstractmethod
+    def _records(self, body: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield (position, record) of each record."""
+
+    @abstractmethod
+    def _n_records(self, group: memoryview, n_found: int) -> int:
+        """Return the number of records in a group, of which `n_found` values were decoded."""
+
+    @abstractmethod
+    def _n_places(self, body: memoryview, n_records: int) -> int:
+        """Return by how much the numbers of records rise from this unit to the next."""
+
+    @abstractmethod
+    def _n_before(self) -> int:
+        """Return the number of records before the unit."""
+
+    @abstractmethod
+    def _decode(self, decoder: Decoder, group: Any) -> list[Any]:
+        """Decode a group of records."""
+
+    def read(self, array: Array = new_array) -> DocumentBatch:
+        content = self.content(array)
+        begin, end = self._body(content)
+        body, rejected = content[begin:end].data, list[Rejected]()
+        try:
+            values, n_skipped, n_replaced = self._decode_all(body, content)
+            buffer, offsets = self._join(values, array)
+        except _BadRecordError:
+            values, n_skipped, n_replaced = self._decode_each(body.tobytes(), begin, rejected)
+            buffer, offsets = self._join(values, array)
+        batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
+        prepared = prepare(batch, self.reading, self.byte)
+        n_records = 0
+        if self.reading.skip_bad_records:
+            n_records = self._n_places(body, len(offsets) - 1 + n_skipped + len(rejected))
+        return structs.replace(
+            prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),
+            n_records=n_records,
+        )
+
+    def _decode_all(self, body: memoryview, content: Bytes) -> tuple[list[Any], int, int]:
+        """Return (JSON of the fields of all records, n_skipped, n_replaced).
+
+        Raises:
+            _BadRecordError: Some record is bad.
+        """
+        from bpe.pretokenize.pretokenizer import is_utf8
+
+        decoder, values_of = _decoder(self.fields)
+        values: list[Any] = []
+        n_skipped = n_replaced = 0
+        for group in self._groups(body):
+            # The kernel releases the GIL, which lets other threads go on between two groups.
+            if not is_utf8(np.frombuffer(group, np.uint8)):
+                group, skipped, replaced = self._clean(group, content)
+                n_skipped, n_replaced = n_skipped + skipped, n_replaced + replaced
+            try:
+                found = self._decode(decoder, group)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _BadRecordError from error
+            if len(found) != self._n_records(memoryview(group), len(found)):
+                raise _BadRecordError  # several values in a line, or one in several lines
+            values += values_of(found)
+        return values, n_skipped, n_replaced
+
+    def _join(self, values: list[Any], array: Array) -> tuple[Bytes, Offsets]:
+        """Return the texts of all records, and their offsets; raise _BadRecordError."""
+        from bpe.json_strings import decode_strings
+
+        n = len(self.fields)
+        if not self.reading.text_preset:
+            buffer, offsets = decode_strings(values, n, array)
+            if len(values) != (len(offsets) - 1) * n:
+                raise _BadRecordError
+            return buffer, offsets
+        join = PRESETS[self.reading.text_preset].join
+        try:
+            texts = [msgspec.json.decode(value, type=str | None) for value in values]
+        except msgspec.ValidationError as error:
+            raise _BadRecordError from error
+        return join_documents(join(texts[i : i + n]) for i in range(0, len(texts), n))
+
+    def _byte_after(self, begin: int, position: int) -> str:
+        return f"{self.file.path}: byte {begin + position:,}"
+
+    def _decode_each(
+        self, body: bytes, begin: int, rejected: list[Rejected]
+    ) -> tuple[list[Any], int, int]:
+        """Decode one record after another, as `_decode_all`; bad ones are added to `rejected`.
+
+        `body` begins at byte `begin` of the unit.
+
+        Raises:
+            CorpusError: A record is bad, and bad records are errors.
+        """
+        decoder, values_of = _decoder(self.fields)
+        kinds = _TEXT_OR_NULL if self.reading.text_preset else _TEXT
+        values: list[Any] = []
+        n_skipped = n_replaced = 0
+        for number, (position, record) in enumerate(self._records(body), start=1):
+            valid, n = replace_invalid(record)
+            byte = self.start + begin + position
+            if n and self.reading.on_invalid_utf8 == "error":
+                within = np.frombuffer(record, np.uint8)
+                raise invalid_text_error(within, partial(self._byte_after, byte))
+            if n and self.reading.on_invalid_utf8 == "skip":
+                n_skipped += 1
+                continue
+            n_replaced += n
+            try:
+                found = self._decode(decoder, valid)
+                own = [bytes(value) for value in values_of(found)]
+                is_bad = any(value[:1] not in kinds for value in own)
+                # Lines may be blank.
+                is_bad |= len(found) > 1 or (not found and self.separator == b",")
+            except (msgspec.DecodeError, RecursionError):
+                is_bad = True
+            if not is_bad:
+                values += own
+                continue
+            reason = _describe(valid, self.fields, self.record)
+            if not self.reading.skip_bad_records:
+                place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
+                raise CorpusError(f"{self.file.path}: {place}: {reason}")
+            rejected.append(Rejected(shown_path(self.file), number, byte, reason))
+        return values, n_skipped, n_replaced
+
+    def _clean(self, group: memoryview, content: Bytes) -> tuple[Any, int, int]:
+        """Return (records with invalid UTF-8 replaced or left out, n_skipped, n_replaced)."""
+        from bpe.pretokenize.pretokenizer import is_utf8
+
+        if self.reading.on_invalid_utf8 == "error":
+            raise invalid_text_error(content, self.byte)
+        data = group.tobytes()
+        if self.reading.on_invalid_utf8 == "replace":
+            replaced, n_replaced = replace_invalid(data)
+            return replaced, 0, n_replaced
+        given = [record for _, record in self._records(data)]
+        valid = [record for record in given if is_utf8(np.frombuffer(record, np.uint8))]
+        return self.separator.join(valid), len(given) - len(valid), 0
+
+
+def check_is_utf8(file: InputFile) -> None:
+    """Raise CorpusError if a file is UTF-16."""
+    if file.read(0, file.clip(2), new_array).tobytes() in _UTF_16:
+        raise CorpusError(
+            f"{file.path}: is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
+        )
+
+
+def choose_json_field(file: InputFile, record: bytes) -> tuple[str, ...] | None:
+    """Return the only usual field of a record; None if it is no object with fields."""
+    try:
+        value = msgspec.json.decode(record)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return choose_field(file.path, value) if isinstance(value, dict) and value else None
+
+
+def shown_path(file: InputFile) -> str:
+    """Return the path of a file as text, also if it is not UTF-8."""
+    path = str(file.path).removesuffix(DECOMPRESSED)
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+@functools.cache
+def _decoder(
+    fields: tuple[str, ...],
+) -> tuple[Decoder, Callable[[list[Any]], Iterable[Any]]]:
+    """Return a decoder of objects, and a function that returns the JSON of the fields of all."""
+    tree: dict[str, Any] = {}
+    for field in fields:
+        *parents, last = field.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = msgspec.Raw
+    names: dict[str, str] = {}  # key -> attribute, for keys that are no identifiers
+
+    def struct_of(node: dict[str, Any]) -> Any:
+        attributes = {key: names.setdefault(key, f"f{len(names)}") for key in node}
+        types = [
+            (attributes[key], kind if kind is msgspec.Raw else struct_of(kind))
+            for key, kind in node.items()
+        ]
+        keys = {attribute: key for key, attribute in attributes.items()}
+        return msgspec.defstruct("Record", types, rename=keys, gc=False)
+
+    decoder = msgspec.json.Decoder(struct_of(tree))
+    get = attrgetter(*(".".join(names[key] for key in field.split(".")) for field in fields))
+    if len(fields) == 1:
+        return decoder, functools.partial(map, get)
+    return decoder, lambda records: chain.from_iterable(map(get, records))
+
+
+def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
+    """Describe what is wrong with a record, with a remedy."""
+    import json
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        found = json.loads(record, parse_constant=refuse)
+    except RecursionError:
+        return f"its values are nested too deep; correct or remove the {noun}"
+    except ValueError as error:
+        return f"is not JSON ({error}); correct or remove the {noun}"
+    if not isinstance(found, dict):
+        is_array = noun == "line" and isinstance(found, list)
+        hint = " (--format json reads a file that is one array)" * is_array
+        return f"is {_KINDS[type(found)]}, expected an object; correct or remove the {noun}{hint}"
+    if record.startswith(BYTE_ORDER_MARK):
+        return f"begins with a byte order mark; remove the mark, or the {noun}"
+    for field in fields:
+        value: Any = found
+        if "." in field and field in found:
+            return f"the name {field!r} has a dot, which divides names of levels; rename the field"
+        for key in field.split("."):
+            if not isinstance(value, dict) or key not in value:
+                return (
+                    f"has no field {field!r}, its fields are {listed(found)}; choose another with"
+                    f" --content-field, or remove the {noun}"
+                )
+            value = value[key]
+        if not isinstance(value, str):
+            return f"field {field!r} is {_KINDS[type(value)]}, expected text; correct or remove it"
+    return "has the escape of a lone surrogate, which is no character; correct or remove it"
+
+
+_KINDS = {
+    type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "a string",
+    list: "an array", dict: "an object",
+}

@@ -1,0 +1,249 @@
+"""Rows of Arrow record batches: base of the formats that pyarrow reads.
+
+A document is the text in one or several columns of a row. Units carry their text; a resume point is
+[byte, row]. The bytes of the file are divided among its rows only so that all of them are digested.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import structs
+
+from bpe.errors import CorpusError, listed
+from bpe.text_file import InputFile, new_array
+from preprocess.documents.batch import (
+    Bytes,
+    DocumentBatch,
+    Offsets,
+    ReadOptions,
+    Rejected,
+    prepare,
+)
+from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint, import_library
+from preprocess.sources.fields import PRESETS, choose_field, given_fields, join_documents
+from preprocess.sources.json_records import shown_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    # (rows of the file before the batch, the batch, bytes of the file up to its end)
+    Rows = tuple[int, pa.RecordBatch, int]
+
+
+@dataclass(frozen=True, eq=False)
+class RowsUnit(FileUnit):
+    """Rows from `first` on: row i of the unit is `text[offsets[i] : offsets[i + 1]]`."""
+
+    first: int
+    text: Bytes
+    offsets: Offsets
+    bad: Offsets  # int64[n], the bad rows, counted from `first`: their text is empty
+    is_last: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.file.path}, rows {self.first:,} to {self.end:,}"
+
+    @property
+    def end(self) -> int:
+        """Number of the row after the last one."""
+        return self.first + len(self.offsets) - 1
+
+    @property
+    def after(self) -> ResumePoint | None:
+        return None if self.is_last else [self.stop, self.end]
+
+    def read(self, array: Array = new_array) -> DocumentBatch:
+        bounds = np.repeat(self.offsets, 2)[1:-1]
+        batch = DocumentBatch(self.text, bounds, content=self.content(array))
+        prepared = prepare(batch, self.reading, self._row)
+        if not len(self.bad):
+            return prepared
+        path, reason = shown_path(self.file), "a field is null, expected text"
+        rows = (self.bad + self.first).tolist()
+        rejected = tuple(Rejected(path, row, None, reason) for row in rows)
+        n_empty = prepared.n_empty - len(rejected)
+        return structs.replace(prepared, n_empty=n_empty, rejected=rejected)
+
+    def _row(self, position: int) -> str:
+        row = self.first + int(np.searchsorted(self.offsets, position, side="right")) - 1
+        return f"{self.file.path}: row {row:,}"
+
+
+class RowsSource(FileSource):
+    """One file of rows; subclasses define `_schema` and `_batches`.
+
+    Raises:
+        CorpusError: The file is damaged, or a column is missing or is not text.
+    """
+
+    format = ""
+    is_compressed = True
+
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        super().__init__(file, name, reading)
+        self._pyarrow = import_library("pyarrow", self.format)
+        self._large = self._pyarrow.large_string(), self._pyarrow.large_binary()
+        with self._errors():
+            self.schema = self._schema()
+        fields = given_fields(reading) or choose_field(file.path, self.schema.names)
+        self.columns = [self._find_column(field) for field in fields]
+
+    @abstractmethod
+    def _schema(self) -> pa.Schema:
+        """Return the schema of the file."""
+
+    @abstractmethod
+    def _batches(self, row: int) -> Iterator[Rows]:
+        """Yield the batches of the file that have row `row` and later ones."""
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[RowsUnit]:
+        start, row = after or [0, 0]
+        empty = np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros(0, np.int64)
+        held = RowsUnit(self.file, self.reading_of_units, start, start, row, *empty)
+        with self._errors():
+            for first, rows, stop in self._batches(row):
+                skipped = max(row - first, 0)
+                for unit in self._divide(first, rows, held.stop, stop, skipped):
+                    # The last unit has the bytes after the last row, too.
+                    if held.end > held.first:
+                        yield held
+                    held = unit
+                self.file.check_unchanged()
+        yield replace(held, stop=self.n_bytes, is_last=True)
+
+    def _divide(
+        self, first: int, rows: pa.RecordBatch, start: int, stop: int, skipped: int
+    ) -> Iterator[RowsUnit]:
+        """Yield units of whole rows from row `skipped` of a batch on; bytes are in proportion."""
+        text, offsets, bad = self._text_of(first, rows)
+        n = len(offsets) - 1
+        begin = skipped
+        while begin < n:
+            limit = offsets[begin] + self.reading.unit_size
+            end = max(int(np.searchsorted(offsets, limit, side="right")) - 1, begin + 1)
+            unit_stop = start + (stop - start) * (end - begin) // (n - begin)
+            part = offsets[begin : end + 1]
+            yield RowsUnit(
+                self.file, self.reading_of_units, start, unit_stop, first + begin,
+                text[part[0] : part[-1]], part - part[0],
+                bad[(bad >= begin) & (bad < end)] - begin,
+            )
+            start, begin = unit_stop, end
+
+    def _text_of(self, first: int, rows: pa.RecordBatch) -> tuple[Bytes, Offsets, Offsets]:
+        """Return (text of all rows, uint8[n_bytes], offsets int64[n_rows + 1], bad rows int64)."""
+        columns = [self._column(rows, path) for path in self.columns]
+        is_null = np.zeros(len(rows), np.bool_)
+        if not self.reading.text_preset:
+            for path, column in zip(self.columns, columns, strict=True):
+                if column.null_count:
+                    is_null |= column.is_null().to_numpy(zero_copy_only=False)
+                    if not self.reading.skip_bad_records:
+                        row, field = first + int(is_null.argmax()), ".".join(path)
+                        raise CorpusError(
+                            f"{self.file.path}: row {row:,}: column {field!r} is null, expected"
+                            " text; correct or remove it"
+                        )
+        else:
+            # Invalid UTF-8 is kept: `prepare` decides about it.
+            binary = (column.cast(self._pyarrow.large_binary()).to_pylist() for column in columns)
+            values = (
+                [None if x is None else x.decode(errors="surrogateescape") for x in row]
+                for row in zip(*binary, strict=True)
+            )
+            joined, starts = join_documents(map(PRESETS[self.reading.text_preset].join, values))
+            return joined, starts, np.flatnonzero(is_null)
+        text = self._join(columns)
+        _, offsets_buffer, data = text.buffers()
+        width = "<i8" if text.type in self._large else "<i4"
+        offsets = np.frombuffer(offsets_buffer or bytes(8), width)
+        offsets = offsets[text.offset : text.offset + len(text) + 1].astype(np.int64, copy=False)
+        content = np.frombuffer(data or b"", np.uint8)
+        if offsets[0] < 0 or offsets[-1] > len(content) or (offsets[1:] < offsets[:-1]).any():
+            raise self._pyarrow.ArrowInvalid(f"offsets of text from row {first:,} on do not ascend")
+        return content, offsets, np.flatnonzero(is_null)
+
+    def _column(self, rows: pa.RecordBatch, path: tuple[str, ...]) -> Any:
+        """Return the array of a column, or of a field of its structs."""
+        name, *inside = path
+        column = rows.column(name)
+        for key in inside:
+            import pyarrow.compute as pc
+
+            column = pc.struct_field(column, key)
+        return column
+
+    def _join(self, columns: list[Any]) -> Any:
+        """Return one array of strings or binary values; null becomes empty."""
+        pa = self._pyarrow
+        plain = (*self._large, pa.string(), pa.binary())
+        if len(columns) == 1 and not columns[0].null_count and columns[0].type in plain:
+            return columns[0]  # nothing is imported or copied
+        import pyarrow.compute as pc
+
+        for column in columns:
+            column.validate(full=True)  # casts trust offsets
+        binary = [column.cast(pa.large_binary()) for column in columns]
+        newline = pa.scalar(b"\n", pa.large_binary())
+        text = binary[0] if len(binary) == 1 else pc.binary_join_element_wise(*binary, newline)
+        return text.fill_null(b"")
+
+    def _find_column(self, field: str) -> tuple[str, ...]:
+        """Return the path of a field; the name of a column may have a dot itself."""
+        path = (field,) if field in self.schema.names else tuple(field.split("."))
+        node: Any = self.schema
+        for key in path:
+            names = [node.field(i).name for i in range(self._n_fields(node))]
+            if key not in names:
+                raise CorpusError(
+                    f"{self.file.path}: has no column named {field!r}, there are {listed(names)};"
+                    " choose another with --content-field"
+                )
+            if names.count(key) > 1:
+                raise CorpusError(
+                    f"{self.file.path}: has {names.count(key)} columns named {key!r}, expected one;"
+                    " write it with different names"
+                )
+            found = node.field(names.index(key))
+            node = found.type
+        types = self._pyarrow.types
+        kind = node.value_type if types.is_dictionary(node) else node
+        is_text = (
+            types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+            types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary,
+        )
+        if not any(check(kind) for check in is_text):
+            raise CorpusError(
+                f"{self.file.path}: column {field!r} is {node}, expected text; choose another with"
+                " --content-field"
+            )
+        return path
+
+    def _n_fields(self, node: Any) -> int:
+        if isinstance(node, self._pyarrow.Schema):
+            return len(node)
+        return int(node.num_fields) if self._pyarrow.types.is_struct(node) else 0
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Convert errors of pyarrow to `CorpusError`."""
+        try:
+            yield
+        except (self._pyarrow.ArrowNotImplementedError, self._pyarrow.ArrowMemoryError) as error:
+            raise CorpusError(
+                f"{self.file.path}: {self.format} data cannot be read"
+                f" ({' '.join(str(error).split())}); write it in another way"
+            ) from error
+        except (self._pyarrow.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+            self.file.check_unchanged()
+            raise CorpusError(
+                f"{self.file.path}: {self.format} data is damaged or truncated"
+                f" ({' '.join(str(error).split())}); get the file again"
+            ) from error

@@ -1,0 +1,349 @@
+"""Parquet and Arrow: the same bytes as from text; odd columns and damage are named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import faults
+import format_files
+import pytest
+import torture
+from hypothesis import given
+from hypothesis import strategies as st
+from verify_cases import damages, flip
+
+from bpe.errors import TokenbinError
+from preprocess import CorpusError, build
+from preprocess.check.verify import verify
+from preprocess.documents.batch import ReadOptions
+from preprocess.run import count_pass, journal
+from preprocess.sources import find_sources
+from preprocess.sources.parquet import ParquetSource
+
+pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
+from pyarrow import feather, parquet  # noqa: E402
+
+OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "workers": 2}
+FILES = "train.bin", "train.docs", "val.bin", "val.docs", "tokenizer.json"
+
+
+def write_parquet(path: Path, table: Any) -> None:
+    parquet.write_table(table, path, row_group_size=40, data_page_size=2000)
+
+
+def write_arrow(path: Path, table: Any) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=30)
+
+
+def write_stream(path: Path, table: Any) -> None:
+    """As Hugging Face `datasets` writes its cache."""
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=30)
+
+
+def write_feather(path: Path, table: Any) -> None:
+    feather.write_feather(table, str(path), compression="zstd", chunksize=30)
+
+
+WRITERS: dict[str, Any] = {
+    "parquet": write_parquet, "arrow": write_arrow, "stream.arrow": write_stream,
+    "feather": write_feather,
+}
+
+
+def table_of(documents: list[str]) -> Any:
+    return pa.Table.from_pylist(
+        format_files.records(documents),
+        schema=pa.schema(
+            {"id": pa.int64(), "text": pa.string(), "meta": pa.struct({"n": pa.list_(pa.int64())})}
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def from_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("text")
+    format_files.write(directory / "corpus.txt", format_files.DOCUMENTS)
+    build(train=directory / "corpus.txt", out=directory / "out", val_fraction=0.1, **OPTIONS)
+    return directory / "out"
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize(("workers", "unit_size"), [(1, 1), (2, 700), (7, 10**6)])
+def test_the_same_documents_give_the_same_bytes(
+    from_text: Path, tmp_path: Path, suffix: str, workers: int, unit_size: int
+) -> None:
+    path = tmp_path / f"corpus.{suffix}"
+    WRITERS[suffix](path, table_of(format_files.DOCUMENTS))
+    options = OPTIONS | {"workers": workers, "unit_size": unit_size}
+    build(train=path, out=tmp_path / "out", val_fraction=0.1, **options)
+    for name in FILES:
+        assert (tmp_path / "out" / name).read_bytes() == (from_text / name).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_build_is_killed_resumed_verified_and_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    path = tmp_path / f"corpus.{suffix}"
+    WRITERS[suffix](path, table_of(format_files.DOCUMENTS))
+    options = OPTIONS | {"train": path, "val_fraction": 0}
+    build(**options, out=tmp_path / "whole")
+    for stage in ("counting", "encoding train"):
+        with pytest.raises(faults.CutOff):
+            build(**options, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
+    build(**options, out=tmp_path / "resumed")
+    expected = torture.contents(tmp_path / "whole")
+    assert torture.contents(tmp_path / "resumed") == expected
+    assert not damages(verify(tmp_path / "whole", deep=True))
+    flip(tmp_path / "whole" / "train.bin", 1000)
+    verify(tmp_path / "whole", repair=True)
+    assert torture.contents(tmp_path / "whole") == expected
+
+
+def test_a_build_with_a_failing_disk_ends_in_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "corpus.parquet"
+    write_parquet(path, table_of(format_files.DOCUMENTS[:40]))
+    options = OPTIONS | {"train": path, "val_fraction": 0, "workers": 1}
+    system = faults.System()
+    with monkeypatch.context() as patch:
+        faults.install(system, patch)
+        build(**options, out=tmp_path / "whole")
+    expected = torture.contents(tmp_path / "whole")
+    for number in range(1, len(system.calls), 7):
+        failing = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
+        with monkeypatch.context() as patch:
+            faults.install(failing, patch)
+            try:
+                build(**options, out=tmp_path / str(number))
+            except (OSError, TokenbinError) as error:
+                assert "--overwrite" not in str(error)
+        build(**options, out=tmp_path / str(number))
+        assert torture.contents(tmp_path / str(number)) == expected
+
+
+def documents_of(path: Path, **options: Any) -> list[str]:
+    (source,) = find_sources([path], ReadOptions(**options))
+    found = []
+    for unit in source.units():
+        batch = unit.read()
+        found += [batch.buffer[a:b].tobytes().decode() for a, b in batch.bounds.reshape(-1, 2)]
+    return found
+
+
+@given(
+    documents=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), max_size=30),
+    suffix=st.sampled_from(sorted(WRITERS)), unit_size=st.integers(1, 60),
+)
+def test_units_follow_one_another_and_are_resumed(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], suffix: str, unit_size: int
+) -> None:
+    path = tmp_path_factory.mktemp("x") / f"x.{suffix}"
+    WRITERS[suffix](path, table_of(documents))
+    assert documents_of(path, unit_size=unit_size) == [each for each in documents if each]
+    (source,) = find_sources([path], ReadOptions(unit_size=unit_size))
+    units = list(source.units())
+    assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
+    for number, unit in enumerate(units[:-1]):
+        assert unit.after is not None
+        rest = list(source.units(unit.after))
+        assert [each.after for each in rest] == [each.after for each in units[number + 1 :]]
+        assert rest[0].read().buffer.tobytes() == units[number + 1].read().buffer.tobytes()
+
+
+KINDS: dict[str, Any] = {
+    "large_string": pa.large_string(), "string_view": pa.string_view(), "binary": pa.binary(),
+    "large_binary": pa.large_binary(), "dictionary": pa.dictionary(pa.int8(), pa.string()),
+    "large dictionary": pa.dictionary(pa.int32(), pa.large_string()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_columns_of_text(tmp_path: Path, kind: str, suffix: str) -> None:
+    if (kind, suffix) == ("string_view", "parquet"):
+        pytest.importorskip("pyarrow", "20", reason="earlier ones write no string_view to Parquet")
+    documents = ["naïve", "", "b", "naïve", "a much longer text than the others " * 5] * 20
+    column = pa.array(documents, pa.string()).cast(KINDS[kind])
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, pa.table({"text": column}))
+    assert documents_of(path) == [each for each in documents if each]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> None:
+    rows = [{"data": {"body": f"b{i}", "n": i}, "a.b": f"t{i}", "c": [i]} for i in range(100)]
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, pa.Table.from_pylist(rows))
+    fields = ("a.b", "data.body")
+    assert documents_of(path, content_field=fields) == [f"t{i}\nb{i}" for i in range(100)]
+    assert documents_of(path, content_field=("data.body",)) == [f"b{i}" for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "message"),
+    [
+        (["a", None, "c"], "text", r"row 1: column 'text' is null, expected text; correct or re"),
+        ([1, 2], "text", r"column 'text' is int64, expected text; choose another with --content-f"),
+        ([["a"]], "text", r"column 'text' is list<.*>, expected text"),
+        ([{"a": "b"}], "text", r"column 'text' is struct<a: string>, expected text"),
+        (["a"], "body", r"has no column named 'body', there are 'text'; choose another with --c"),
+        ([{"a": "b"}], "text.c", r"has no column named 'text\.c', there are 'a'"),
+        (["a"], "text.c", r"has no column named 'text\.c', there are \(none\)"),
+        ([b"\xff"], "text", r"row 0: not valid UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_bad_column_is_named(
+    tmp_path: Path, suffix: str, column: list[Any], field: str, message: str
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, pa.table({"text": column}))
+    with pytest.raises(CorpusError, match=rf"x\.{suffix}: {message}"):
+        documents_of(path, content_field=(field,))
+
+
+def test_a_column_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "x.parquet", pa.table({"body": ["a"], "id": [1]}))
+    with pytest.raises(CorpusError, match="none is named text: choose it with --content-field; th"):
+        documents_of(tmp_path / "x.parquet")
+    write_parquet(tmp_path / "x.parquet", pa.table({"content": ["a"], "id": [1]}))
+    assert documents_of(tmp_path / "x.parquet") == ["a"]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_zero_rows(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, table_of([]))
+    assert documents_of(path) == []
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, table_of(format_files.DOCUMENTS))
+    whole = path.read_bytes()
+    for length in (0, 4, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorpusError, match=r"is damaged or truncated|the file is truncated"):
+            documents_of(path)
+
+
+def test_a_damaged_page_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(table_of(format_files.DOCUMENTS), path, write_page_checksum=True)
+    chunk = parquet.ParquetFile(path).metadata.row_group(0).column(1)
+    flip(path, chunk.data_page_offset + chunk.total_compressed_size // 2)
+    with pytest.raises(CorpusError, match=r"Parquet data is damaged or truncated \(.*get the file"):
+        documents_of(path)
+
+
+def test_the_first_feather_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.feather").write_bytes(b"FEA1" + bytes(60) + b"FEA1")
+    with pytest.raises(CorpusError, match=r"is Feather of version 1, expected version 2, which is"):
+        documents_of(tmp_path / "x.feather")
+
+
+def test_content_decides_without_a_suffix(tmp_path: Path) -> None:
+    for suffix, write in WRITERS.items():
+        write(tmp_path / suffix.replace(".", "-"), table_of(["a", "b"]))
+    for path in tmp_path.iterdir():
+        assert documents_of(path) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"), [("csv", 'id,text\n1,"a\nb"\n'), ("tsv", "id\ttext\n1\ta\n")]
+)
+def test_the_command_that_converts_csv(tmp_path: Path, suffix: str, content: str) -> None:
+    import shlex
+    import subprocess
+    import sys
+
+    path = tmp_path / f"x.{suffix}"
+    path.write_text(content)
+    with pytest.raises(CorpusError, match=rf"{suffix} files cannot be read.*: python -c") as raised:
+        documents_of(path)
+    command = shlex.split(str(raised.value).partition("convert it: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True)
+    assert documents_of(tmp_path / f"x.{suffix}.parquet") == ["a\nb" if suffix == "csv" else "a"]
+
+
+def test_a_large_row_group_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"text": ["word " * 200] * 80_000}), path, use_dictionary=False)
+    assert parquet.ParquetFile(path).num_row_groups == 1
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        unit.read()
+        most = max(most, pa.total_allocated_bytes())
+    assert most - before < 20_000_000
+
+
+def test_several_streams_in_a_file(tmp_path: Path) -> None:
+    write_stream(tmp_path / "a.arrow", table_of(["a", "b"]))
+    whole = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "b.arrow").write_bytes(whole + whole)
+    with pytest.raises(CorpusError, match=r"the Arrow stream ends at byte [\d,]+ of [\d,]+; ex"):
+        documents_of(tmp_path / "b.arrow")
+
+
+def test_damaged_offsets_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.arrow"
+    documents = [letter * 4 for letter in "abcdefghijkl"]
+    write_arrow(path, pa.table({"text": documents}))
+    content = path.read_bytes()
+    place = content.index((4).to_bytes(4, "little") + (8).to_bytes(4, "little"))
+    for value in (200, 0xFF):
+        damaged = bytearray(content)
+        damaged[place + 4] = value
+        path.write_bytes(damaged)
+        with pytest.raises(CorpusError, match=r"is damaged .*offsets of text from row 0"):
+            documents_of(path)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_names_that_are_odd(tmp_path: Path, suffix: str) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff")
+    directory.mkdir()
+    WRITERS[suffix](tmp_path / "x", table_of(["a", "b"]))
+    (tmp_path / "x").rename(directory / f"x.{suffix}")
+    assert documents_of(directory / f"x.{suffix}") == ["a", "b"]
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
+    WRITERS[suffix](tmp_path / f"y.{suffix}", twice)
+    with pytest.raises(CorpusError, match=r"has 2 columns named 'text', expected one; write it"):
+        documents_of(tmp_path / f"y.{suffix}")
+
+
+def test_repeated_large_values(tmp_path: Path) -> None:
+    """Their encoded size is tiny, so it says nothing about the size of rows."""
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"text": ["word " * 4000] * 20_000}), path)
+    assert path.stat().st_size < 10_000
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        most = max(most, pa.total_allocated_bytes())
+        assert unit.read().n_bytes
+    assert most - before < 40_000_000
+
+
+@pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError])
+def test_what_pyarrow_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error("this is\nnot supported")
+
+    write_parquet(tmp_path / "x.parquet", table_of(["a"]))
+    monkeypatch.setattr(ParquetSource, "_batches", refuse)
+    message = r"Parquet data cannot be read \(this is not supported\); write it in another way"
+    with pytest.raises(CorpusError, match=message):
+        documents_of(tmp_path / "x.parquet")

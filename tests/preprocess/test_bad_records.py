@@ -1,0 +1,200 @@
+"""--on-bad-record skip: bad records are left out, counted and listed, also after kills."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import faults
+import format_files
+import pytest
+import torture
+from test_formats import documents_of
+
+from bpe.errors import TokenbinError
+from preprocess import CorpusError, build
+from preprocess.pipeline import count, encode, train
+from preprocess.run import count_pass, journal
+
+BAD = ['{"text": 1}', "[]", '{"x": "y"}', '{"text": "a', '{"text": null}', '{"text": "\\ud800"}']
+OPTIONS: dict[str, Any] = {"vocab_size": 270, "unit_size": 300, "workers": 2, "val_fraction": 0}
+
+
+def write(path: Path, kind: str) -> list[str]:
+    """Write records of which every tenth is bad; return those that are good."""
+    good = [f"document {i} {'word ' * (i % 9)}" for i in range(120)]
+    given = [json.dumps({"text": text}) for text in good]
+    for number in range(0, 120, 10):
+        given[number] = BAD[number // 10 % len(BAD)]
+        if kind == "json" and given[number].count('"') % 2:
+            given[number] = "nonsense"
+    content = "\n".join(given) + "\n" if kind != "json" else "[" + ",".join(given) + "]"
+    data = content.encode()
+    path.write_bytes(format_files.COMPRESSIONS["zst"](data) if "zst" in kind else data)
+    return [text for number, text in enumerate(good) if number % 10]
+
+
+def rejects(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "rejects.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "jsonl.zst"])
+def test_bad_records_are_left_out_counted_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    path = tmp_path / f"x.{kind}"
+    good = write(path, kind)
+    (tmp_path / "good.txt").write_text("<|endoftext|>".join(good))
+    build(**OPTIONS, train=tmp_path / "good.txt", out=tmp_path / "good")
+    options = OPTIONS | {"train": path, "on_bad_record": "skip"}
+    result = build(**options, out=tmp_path / "whole")
+    for name in ("train.bin", "train.docs"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "good" / name).read_bytes()
+    listed = rejects(tmp_path / "whole")
+    assert result.stats["bad_records"] == len(listed) == 12
+    assert [each["record"] for each in listed] == [10 * i + 1 for i in range(12)]
+    assert all(each["file"].startswith(str(path)) and each["reason"] for each in listed)
+    if "zst" not in kind:
+        content = path.read_bytes()
+        for number, each in enumerate(listed):
+            record = BAD[number % len(BAD)]
+            if kind == "json" and record.count('"') % 2:
+                record = "nonsense"
+            assert content[each["byte"] :].startswith(record.encode())
+    assert "left out: 12 bad records" in "\n".join(result.lines)
+    for stage in ("counting", "encoding train"):
+        with pytest.raises(faults.CutOff):
+            build(**options, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
+    build(**options, out=tmp_path / "resumed")
+    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    other = options | {"unit_size": 10**6, "workers": 1}
+    build(**other, out=tmp_path / "other")
+    assert torture.contents(tmp_path / "other") == torture.contents(tmp_path / "whole")
+
+
+def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, "jsonl")
+    options: dict[str, Any] = {"on_bad_record": "skip", "max_bad_records": 3}
+    message = r"x\.jsonl: byte [\d,]+: .*This is bad record [\d,]+, and 3 are allowed \(--max-bad"
+    for run in (
+        lambda: build(**OPTIONS, **options, train=path, out=tmp_path / "out"),
+        lambda: train(paths=path, out=tmp_path / "t.json", vocab_size=270, **options),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            run()
+    options["max_bad_records"] = 12
+    train(paths=path, out=tmp_path / "t.json", vocab_size=270, **options)
+    report = count(paths=path, tokenizer=tmp_path / "t.json", **options)
+    assert report.left_out.bad_records == 12
+    encode(paths=path, tokenizer=tmp_path / "t.json", out=tmp_path / "e" / "y.bin", **options)
+    assert len((tmp_path / "e" / "y_rejects.jsonl").read_text().splitlines()) == 12
+    options["max_bad_records"] = 11
+    with pytest.raises(CorpusError, match="This is bad record 12, and 11 are allowed"):
+        encode(paths=path, tokenizer=tmp_path / "t.json", out=tmp_path / "f" / "y.bin", **options)
+
+
+def test_the_list_is_replaced_with_the_outputs(tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", "jsonl")
+    out = tmp_path / "out"
+    build(**OPTIONS, train=tmp_path / "x.jsonl", on_bad_record="skip", out=out)
+    assert len(rejects(out)) == 12
+    (tmp_path / "y.jsonl").write_text('{"text": "good"}\n')
+    build(**OPTIONS, train=tmp_path / "y.jsonl", on_bad_record="skip", out=out, overwrite=True)
+    assert rejects(out) == []
+    build(**OPTIONS, train=tmp_path / "y.jsonl", out=out, overwrite=True)
+    assert not (out / "rejects.jsonl").exists()
+
+
+def test_skipping_together_with_invalid_utf8(tmp_path: Path) -> None:
+    lines = [b'{"text": "a"}', b'{"text": "\xff"}', b'{"text": 1}', b"", b'{"text": "b"}']
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    options: dict[str, Any] = {"on_bad_record": "skip", "train": tmp_path / "x.jsonl"}
+    with pytest.raises(TokenbinError, match="byte 24: not valid UTF-8"):
+        build(**OPTIONS, **options, out=tmp_path / "error")
+    for choice, n_documents in (("skip", 2), ("replace", 3)):
+        result = build(**OPTIONS, **options, on_invalid_utf8=choice, out=tmp_path / choice)
+        assert result.stats["documents"] == n_documents
+        (listed,) = rejects(tmp_path / choice)
+        assert (listed["record"], listed["byte"]) == (3, 28)
+        assert listed["reason"].startswith("field 'text' is a number")
+
+
+def test_invalid_utf8_after_a_bad_record_is_an_error_in_units_of_any_size(tmp_path: Path) -> None:
+    lines = [b'{"text":', *[b'{"text": "%d %s"}' % (i, b"x" * 1000) for i in range(400)]]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join([*lines, b'{"text": "caf\xe9"}']))
+    for unit_size in (1000, 10**7):
+        options: dict[str, Any] = OPTIONS | {"unit_size": unit_size, "on_bad_record": "skip"}
+        with pytest.raises(CorpusError, match=r"byte [\d,]+: not valid UTF-8"):
+            build(**options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
+
+
+def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n[]\n')
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "rejects.jsonl").write_text("mine")
+    for choice in ("skip", "error"):
+        with pytest.raises(TokenbinError, match=r"rejects\.jsonl: exists and was not written"):
+            build(**OPTIONS, train=tmp_path / "x.jsonl", on_bad_record=choice, out=tmp_path / "out")
+    assert (tmp_path / "out" / "rejects.jsonl").read_text() == "mine"
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff")
+    directory.mkdir()
+    (directory / "x.jsonl").write_text('{"text": "a"}\n[]\n')
+    build(**OPTIONS, train=directory / "x.jsonl", on_bad_record="skip", out=tmp_path / "out")
+    assert rejects(tmp_path / "out")[0]["file"].endswith("/\\xff/x.jsonl")
+
+
+@pytest.mark.parametrize("unit_size", [1, 10**6])
+def test_a_line_is_one_value(tmp_path: Path, unit_size: int) -> None:
+    """Whatever else the JSON library takes."""
+    path = tmp_path / "x.jsonl"
+    for content, message in (
+        ('{"text": "a"} {"text": "b"}', r"line 1 \(byte 0\): is not JSON \(Extra data"),
+        ('{"text": "a"}\n{"text":\n"b"}', r"line 2 \(byte 14\): is not JSON"),
+        ('{"text": "a"}\n\ufeff{"text": "b"}', r"line 2 \(byte 14\): begins with a byte order m"),
+        ('[{"text": "a"}]', r"is an array, expected an object; .*--format json reads a file"),
+    ):
+        path.write_text(content)
+        with pytest.raises(CorpusError, match=message):
+            documents_of(path, unit_size=unit_size)
+    path.write_text('{"a.b": "x"}')
+    with pytest.raises(CorpusError, match=r"the name 'a\.b' has a dot, which divides names of lev"):
+        documents_of(path, content_field=("a.b",))
+
+
+def test_the_field_is_that_of_the_first_object(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('oops\n[1]\n{"content": "a"}\n')
+    assert documents_of(tmp_path / "x.jsonl", skip_bad_records=True) == ["a"]
+
+
+@pytest.mark.parametrize("unit_size", [1, 10**6])
+def test_an_array_that_is_damaged_is_never_skipped(tmp_path: Path, unit_size: int) -> None:
+    path = tmp_path / "x.json"
+    for content, message in (
+        ('[{"text": "a"}]\n[{"text": "b"}]', "byte 16: the array has ended before; expected one"),
+        ('[{"text": "a"}}, {"text": "b"}]', "byte 14: this brace closes nothing; correct it"),
+        ('[{"text": "a"}, {"text": "b", {"text": "c"}]', "from byte .* on is not closed"),
+        ('[{"text": "a"},]', "no element between the last comma and the end of the array"),
+        ("[,]", "no element between the last comma and the end of the array"),
+    ):
+        path.write_text(content)
+        with pytest.raises(CorpusError, match=message):
+            documents_of(path, unit_size=unit_size, skip_bad_records=True)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n[]\n{"text": "abcdef"}\n')
+    options: dict[str, Any] = {"min_length": 2, "max_length_chars": 5, "on_bad_record": "skip"}
+    message = "1 are shorter than --min-length, 1 are longer than --max-length-chars, 1 are bad rec"
+    with pytest.raises(CorpusError, match=message):
+        build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
+    options["min_length"] = 6
+    with pytest.raises(TokenbinError, match="min_length 6 is above max_length_chars 5, so no "):
+        build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")

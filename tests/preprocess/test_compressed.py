@@ -1,0 +1,166 @@
+"""Compressed files: damage is an error, memory is bounded, long documents are read in parts."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import format_files
+import pytest
+from format_files import COMPRESSIONS, zstd
+from test_formats import documents_of
+
+from preprocess import CorpusError
+from preprocess.documents.batch import ReadOptions
+from preprocess.sources import base, compressed, find_sources
+
+TEXT = format_files.text(format_files.DOCUMENTS)
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_a_truncated_file_is_an_error(tmp_path: Path, how: str) -> None:
+    path = tmp_path / f"x.txt.{how}"
+    whole = COMPRESSIONS[how](TEXT)
+    for length in (1, 5, 20, len(whole) // 3, len(whole) // 2, len(whole) - 9, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorpusError, match=r"(trunc|damag).* shortly before; get the file"):
+            documents_of(path)
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_a_damaged_file_is_an_error(tmp_path: Path, how: str) -> None:
+    path = tmp_path / f"x.txt.{how}"
+    whole = COMPRESSIONS[how](TEXT) if how != "zst" else checked(TEXT)
+    for place in (len(whole) // 4, len(whole) // 2, len(whole) - 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        with pytest.raises(CorpusError, match=r"data (is damaged \(.*\)|ends early).*get the file"):
+            assert documents_of(path) == ["nothing"]
+
+
+def checked(data: bytes) -> bytes:
+    """With a checksum, as the command `zstd` writes them."""
+    return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_an_empty_file_is_an_error(tmp_path: Path, how: str) -> None:
+    (tmp_path / f"x.{how}").touch()
+    with pytest.raises(CorpusError, match=rf"x\.{how}: \w+ data is empty, at byte 0 of 0"):
+        documents_of(tmp_path / f"x.{how}")
+
+
+def test_what_may_be_around_members(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0meta"
+    for content in (
+        zstd.compress(b"a ") + skippable + zstd.compress(b"b"),
+        zstd.compress(b"") + zstd.compress(b"a b"),
+        gzip.compress(b"") + gzip.compress(b"a b"),
+        gzip.compress(b"a b") + bytes(512),  # padding of a tape
+        COMPRESSIONS["xz"](b"a b") + bytes(4),
+    ):
+        path.write_bytes(content)
+        assert documents_of(path) == ["a b"]
+    path.write_bytes(gzip.compress(b"a b") + b"more")
+    with pytest.raises(CorpusError, match=r"gzip data (is damaged|ends early)"):
+        documents_of(path)
+
+
+@pytest.mark.parametrize("how", ["gz", "zst"])
+def test_a_bomb_takes_little_memory(tmp_path: Path, how: str) -> None:
+    path = tmp_path / f"x.txt.{how}"
+    line = b"0" * 99 + b"\n"
+    path.write_bytes(COMPRESSIONS[how](line * 500_000))
+    reading = ReadOptions(separator=b"\n", unit_size=100_000)
+    (source,) = find_sources([path], reading)
+    tracemalloc.start()
+    n_documents = sum(len(unit.read()) for unit in source.units())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert n_documents == 500_000
+    assert most < 12_000_000
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.5])
+def test_a_document_longer_than_what_is_kept(tmp_path: Path, validation: float) -> None:
+    """It is decompressed a second time, to be read in parts after the decision about it."""
+    long = "word " * 1_000_000
+    documents = ["first", long, "last", long + "x"]
+    path = tmp_path / "x.txt.zst"
+    path.write_bytes(zstd.compress(format_files.text(documents)))
+    reading: dict[str, Any] = {"unit_size": 50_000, "validation_fraction": validation}
+    assert documents_of(path, **reading) == documents
+
+
+def test_a_file_that_is_compressed_inside_is_not_compressed_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(CorpusError, match=r"parquet files are compressed inside.*: gzip -d '/"):
+        documents_of(path)
+    path = tmp_path / "x.tgz"
+    path.write_bytes(gzip.compress(b"x" * 600))
+    with pytest.raises(CorpusError, match=r"tar files cannot be read.*tar -xf '/.*x\.tgz' -C"):
+        documents_of(path)
+
+
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"x"))
+    monkeypatch.setitem(sys.modules, "isal", None)
+    monkeypatch.setitem(sys.modules, "isal.igzip_lib", None)
+    message = r"gzip files are read with isal, which is not installed; install it: pip install 'tok"
+    with pytest.raises(CorpusError, match=message):
+        documents_of(tmp_path / "x.gz")
+    with pytest.raises(CorpusError, match="Lance files are read with lance"):
+        base.import_library("lance", "Lance")
+
+
+def test_the_largest_window(tmp_path: Path) -> None:
+    """As `zstd --long=31` compresses."""
+    options = {zstd.CompressionParameter.window_log: 28}
+    compressor = zstd.ZstdCompressor(options=options)
+    data = compressor.compress(b"a b") + compressor.flush()
+    (tmp_path / "x.txt.zst").write_bytes(data)
+    assert documents_of(tmp_path / "x.txt.zst") == ["a b"]
+
+
+@pytest.mark.parametrize(
+    "reading", [{"validation_fraction": 0.5}, {"on_invalid_utf8": "skip"}, {"min_length": 1}]
+)
+def test_many_long_documents_are_decompressed_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: dict[str, Any]
+) -> None:
+    documents = [f"{i} " + "word " * 400_000 for i in range(12)]
+    path = tmp_path / "x.txt.zst"
+    path.write_bytes(zstd.compress(format_files.text(documents)))
+    n_decompressed = 0
+    append = compressed._Stream._append
+
+    def counted(stream: compressed._Stream, piece: bytes) -> None:
+        nonlocal n_decompressed
+        n_decompressed += len(piece)
+        append(stream, piece)
+
+    monkeypatch.setattr(compressed._Stream, "_append", counted)
+    assert sum(map(len, texts_of(path, reading))) == sum(map(len, documents))
+    assert n_decompressed < 4.5 * sum(map(len, documents))
+
+
+def texts_of(path: Path, reading: dict[str, Any]) -> list[bytes]:
+    (source,) = find_sources([path], ReadOptions(unit_size=50_000, **reading))
+    return [unit.read().buffer.tobytes() for unit in source.units()]
+
+
+def test_suffixes_and_content_that_differ(tmp_path: Path) -> None:
+    lines = format_files.json_lines(["a", "b"])
+    (tmp_path / "x.jsonl.gz").write_bytes(zstd.compress(lines))
+    assert documents_of(tmp_path / "x.jsonl.gz") == ["a", "b"]
+    (tmp_path / "y.txt").write_text("BZhang wrote this.")
+    assert documents_of(tmp_path / "y.txt") == ["BZhang wrote this."]
+    (tmp_path / "z.txt.gz").write_bytes(gzip.compress(zstd.compress(b"a")))
+    with pytest.raises(CorpusError, match=r"gzip data with Zstandard data inside; decom"):
+        documents_of(tmp_path / "z.txt.gz")

@@ -1,0 +1,222 @@
+"""corpus.yaml: several datasets, one configuration; killed, resumed, verified; wrong spellings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import faults
+import format_files
+import pytest
+import torture
+from verify_cases import damages
+
+from bpe import Tokenizer
+from preprocess import DatasetConfig, PipelineConfig, SettingsError, TokenizerConfig, build
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.pipeline import train
+from preprocess.report.progress import OutOfTimeError, Progress
+from preprocess.run import count_pass, journal
+
+YAML = """\
+output_path: out
+tokenizer: {vocab_size: 300}
+tokenize: {workers: 2, unit_size: 700, strip: true}
+datasets:
+  - name: code
+    data_files: [code.jsonl.zst]
+    content_field: text
+    tokenizer: other/tokenizer.json
+    save_path: elsewhere
+    val_fraction: 0
+  - name: prose
+    data_files: prose-*.txt
+    val_fraction: 0.2
+  - name: posts
+    data_files: posts.json
+    val_files: posts.json
+    min_length: 20
+    strip: false
+"""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    documents = format_files.DOCUMENTS
+    format_files.write(tmp_path / "code.jsonl.zst", documents[:100])
+    format_files.write(tmp_path / "prose-1.txt", documents[100:150])
+    format_files.write(tmp_path / "prose-2.txt", documents[150:250])
+    format_files.write(tmp_path / "posts.json", [*documents[250:], "short"])
+    train(paths=tmp_path / "prose-1.txt", out=tmp_path / "other" / "tokenizer.json", vocab_size=270)
+    (tmp_path / "corpus.yaml").write_text(YAML)
+    return tmp_path
+
+
+def contents(corpus: Path) -> dict[str, dict[str, bytes]]:
+    directories = "out", "out/prose", "out/posts", "elsewhere"
+    return {name: torture.contents_of_files(corpus / name) for name in directories}
+
+
+def test_a_corpus_is_what_its_datasets_are(corpus: Path) -> None:
+    result = build("corpus.yaml")
+    assert list(result.datasets) == ["code", "prose", "posts"]
+    assert result.manifests.keys() == {
+        "code/train", "prose/train", "prose/val", "posts/train", "posts/val",
+    }  # fmt: skip
+    shared = Tokenizer.from_file("out/tokenizer.json")
+    assert result.tokenizer.fingerprint == shared.fingerprint
+    assert shared.vocab_size == 300
+    # The same datasets, built one by one.
+    build(
+        train="prose-*.txt", val_fraction=0.2, strip=True, tokenizer="out/tokenizer.json",
+        out="alone",
+    )
+    for name in ("train.bin", "train.docs", "val.bin"):
+        assert Path("alone", name).read_bytes() == Path("out/prose", name).read_bytes()
+    assert result.datasets["posts"].stats["short_documents"] == 2  # of train and val
+    saved = json.loads(Path("out/config.json").read_text())
+    assert saved["datasets"]["prose"]["strip"] is True
+    assert saved["datasets"]["posts"]["strip"] is False
+    for directory in ("out/prose", "out/posts", "elsewhere"):
+        assert not damages(verify(directory, deep=True))
+    assert all("up to date" in line for line in build("corpus.yaml").lines if "documents" in line)
+
+
+def test_the_same_in_python(corpus: Path) -> None:
+    build("corpus.yaml")
+    expected = contents(corpus)
+    for name in ("out", "elsewhere"):
+        torture.remove(corpus / name)
+    build(PipelineConfig(
+        output_path="out",
+        tokenizer=TokenizerConfig(vocab_size=300),
+        tokenize={"workers": 1, "unit_size": 10_000, "strip": True},
+        datasets=[
+            DatasetConfig(
+                name="code", data_files="code.jsonl.zst", content_field=["text"],
+                tokenizer="other/tokenizer.json", save_path="elsewhere", val_fraction=0,
+            ),
+            {"name": "prose", "data_files": ["prose-*.txt"], "val_fraction": 0.2},
+            DatasetConfig(
+                name="posts", data_files="posts.json", val_files="posts.json", min_length=20,
+                strip=False,
+            ),
+        ],
+    ))  # fmt: skip
+    assert contents(corpus) == expected
+
+
+def test_it_is_killed_and_resumed(corpus: Path) -> None:
+    build("corpus.yaml")
+    expected = contents(corpus)
+    for name in ("out", "elsewhere"):
+        torture.remove(corpus / name)
+
+    class Stopping(Progress):
+        """Ends the run at the n-th look, in whatever dataset that is."""
+
+        left = 0
+
+        def part(self) -> Progress:
+            part = Stopping()
+            part.begin(None)
+            return part
+
+        def note_memory(self) -> None:
+            Stopping.left -= 1
+            if Stopping.left < 0:
+                raise faults.CutOff
+
+    n_kills = 0
+    for left in range(10, 200, 15):
+        Stopping.left = left
+        try:
+            build("corpus.yaml", progress=Stopping())
+            break
+        except faults.CutOff:
+            n_kills += 1
+    assert n_kills > 2
+    build("corpus.yaml")
+    assert contents(corpus) == expected
+
+
+def test_the_command(corpus: Path, capsys: Any) -> None:
+    assert run(["build", "corpus.yaml", "--workers", "1", "--max-minutes", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "prose: train: " in printed
+    assert run(["build", "corpus.yaml"]) == 0
+    assert "prose: train: up to date" in capsys.readouterr().out
+    assert run(["build", "corpus.yaml", "--strip", "--vocab-size", "400"]) == 2
+    said = capsys.readouterr().err
+    assert "vocab_size: belongs into the configuration, which is given, too; strip: belongs" in said
+    with pytest.raises(OutOfTimeError):
+        build("corpus.yaml", max_minutes=1e-9, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("    content_field: text", "    contents_field: text",
+         r"7: contents_field: there is no such setting; did you mean content_field\?"),
+        ("tokenize:", "tokenise:", r"3: tokenise: there is no such section; did you mean token"),
+        ("workers: 2", "workers: two", r"3: workers: should be a whole number of at least 1; got"),
+        ("    val_fraction: 0.2", "    val_fraction: 2",
+         r"13: val_fraction: should be a number of at least 0 and less than 1; got 2"),
+        ("  - name: posts\n", "  - nam: posts\n", r"14: name: is required; .*nam: there is no"),
+        ("name: posts", "name: prose", r"14: name: 'prose' is an earlier dataset; rename one"),
+        ("save_path: elsewhere", "save_path: out/prose",
+         r"11: save_path: 'out/prose' is that of the dataset 'code', too; give each its own"),
+        ("    val_files: posts.json", "    val_files: posts.json\n    val_fraction: 0.1",
+         r"14: val and val_fraction were both given"),
+        ("strip: false", "a: 0\n    a: 1", r"19: a: is in line 18 already; leave one"),
+        ("datasets:", "datasets: [", r"\d+: is not YAML \("),
+        ("  - name: posts", "  - posts", r"14: expected options with values, found 'p|is not Y"),
+        ("{vocab_size: 300}", "{vocab_size: 3}", r"vocab_size 3 is too small"),
+    ],
+)  # fmt: skip
+def test_wrong_spellings(corpus: Path, old: str, new: str, message: str) -> None:
+    assert old in YAML
+    Path("corpus.yaml").write_text(YAML.replace(old, new))
+    with pytest.raises(SettingsError, match=message) as raised:
+        build("corpus.yaml")
+    assert "\n" not in str(raised.value)
+    assert not Path("out").exists()
+
+
+def test_files_that_are_no_configuration(corpus: Path) -> None:
+    for content, message in (
+        (b"", r"c\.yaml: expected sections, such as datasets; found None"),
+        (b"- a", r"c\.yaml: expected sections"),
+        (b"datasets: []", r"c\.yaml:1: datasets: expected a list, of one or more"),
+        (b"datasets: x", r"c\.yaml:1: datasets: expected a list, of one or more"),
+        (b"a: \xff", r"c\.yaml: is not UTF-8 at byte 3; convert it"),
+        (b"a: !!python/object:os.system x", r"c\.yaml:1: is not YAML \(could not determine a con"),
+    ):
+        Path("c.yaml").write_bytes(content)
+        with pytest.raises(SettingsError, match=message):
+            build("c.yaml")
+    with pytest.raises(SettingsError, match=r"a\.txt: expected a \.yaml file .* with --train"):
+        build("a.txt")
+    with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read: No such file or"):
+        build("none.yaml")
+
+
+def test_a_missing_file_is_found_before_the_work(corpus: Path, capsys: Any) -> None:
+    Path("corpus.yaml").write_text(YAML.replace("posts.json", "post.json"))
+    assert run(["build", "corpus.yaml"]) == 1
+    assert "post.json: no such file or directory; check the path" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_given_tokenizer_for_all(corpus: Path) -> None:
+    given = YAML.replace("{vocab_size: 300}", "other/tokenizer.json")
+    Path("corpus.yaml").write_text(given)
+    result = build("corpus.yaml")
+    other = Tokenizer.from_file("other/tokenizer.json").fingerprint
+    assert {each.tokenizer.fingerprint for each in result.datasets.values()} == {other}
+    assert not Path("out/tokenizer.json").exists()

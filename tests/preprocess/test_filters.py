@@ -1,0 +1,99 @@
+"""Filters and presets: what Python's strings give, wherever units end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_formats import documents_of
+
+from preprocess import CorpusError, build
+from preprocess.documents.filters import count_characters, strip_bounds
+from preprocess.settings.options import SettingsError, convert
+from preprocess.settings.schema import BuildSettings
+
+texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000aé日🙂"), max_size=12)
+
+
+@given(st.lists(texts, max_size=30), st.integers(0, 2))
+def test_bounds_and_lengths_are_those_of_python(documents: list[str], gap: int) -> None:
+    documents = [document for document in documents if document]
+    data, bounds = b"", []
+    for document in documents:
+        data += b"\xc3\xa9" * gap * bool(bounds)
+        bounds += [len(data), len(data) + len(document.encode())]
+        data += document.encode()
+    buffer, given_bounds = np.frombuffer(data, np.uint8), np.array(bounds, np.int64)
+    lengths = count_characters(buffer, given_bounds)
+    assert lengths.tolist() == [len(document) for document in documents]
+    stripped = strip_bounds(buffer, given_bounds).reshape(-1, 2)
+    assert [data[a:b].decode() for a, b in stripped] == [x.strip() for x in documents]
+
+
+@given(
+    st.lists(texts, max_size=12), st.integers(1, 40), st.booleans(), st.integers(0, 4),
+    st.none() | st.integers(1, 8), st.sampled_from([0.0, 0.5]),
+)
+def test_documents_are_filtered_as_a_whole(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], unit_size: int, strip: bool,
+    least: int, most: int | None, fraction: float,
+) -> None:
+    path = tmp_path_factory.mktemp("x") / "x.txt"
+    path.write_bytes("<|endoftext|>".join(documents).encode())
+    reading: dict[str, Any] = {"strip": strip, "min_length": least, "max_length": most}
+    reading |= {"unit_size": unit_size, "validation_fraction": fraction}
+    expected = [document.strip() if strip else document for document in documents]
+    expected = [x for x in expected if x and least <= len(x) <= (most or 99)]
+    assert documents_of(path, **reading) == expected
+    lines = path.with_suffix(".jsonl")
+    lines.write_text("".join(json.dumps({"text": x}) + "\n" for x in documents))
+    assert documents_of(lines, **reading) == expected
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    documents = ["  ", "", " ab ", "abc", "a" * 20, "é" * 20, "日" * 21]
+    path.write_text("".join(json.dumps({"text": x}) + "\n" for x in documents))
+    options: dict[str, Any] = {"strip": True, "min_length": 3, "max_length_chars": 20}
+    result = build(train=path, vocab_size=258, val_fraction=0, out=tmp_path / "out", **options)
+    counts = {x: result.stats[f"{x}_documents"] for x in ("empty", "short", "long")}
+    assert counts == {"empty": 2, "short": 1, "long": 1}
+    assert result.stats["documents"] == 3
+    lines = "\n".join(result.lines)
+    assert "left out, for fewer characters than --min-length: 1 document" in lines
+    assert "left out, for more than --max-length-chars: 1 document" in lines
+
+
+ROWS: list[dict[str, Any]] = [
+    {"title": " A title ", "text": "\nsome text\n", "id": 1},
+    {"title": "Only a title", "text": "[deleted]", "id": 2},
+    {"title": " [removed]", "text": "only text", "id": 3},
+    {"title": "", "text": " \t ", "id": 4},
+    {"title": "Null", "text": None, "id": 5},
+]
+JOINED = ["A title\nsome text", "Only a title", "only text", "Null"]
+
+
+def test_title_and_text(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "x.json").write_text(json.dumps(ROWS))
+    for path in tmp_path.iterdir():
+        for unit_size in (1, 10**6):
+            found = documents_of(path, text_preset="title-text", unit_size=unit_size)
+            assert found == JOINED
+    for row, message in (
+        ({"title": "a", "text": 3}, r"line 1 \(byte 0\): field 'text' is a number, expected text"),
+        ({"title": "a"}, r"line 1 \(byte 0\): has no field 'text'"),
+    ):
+        (tmp_path / "y.jsonl").write_text(json.dumps(row))
+        with pytest.raises(CorpusError, match=message):
+            documents_of(tmp_path / "y.jsonl", text_preset="title-text")
+    with pytest.raises(SettingsError, match="'title-text' has fields of its own; leave out"):
+        convert(
+            {"train": "x", "text_preset": "title-text", "content_field": ["a"]}, BuildSettings
+        )

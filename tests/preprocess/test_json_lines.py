@@ -1,0 +1,178 @@
+"""JSON Lines: the same documents as in a text file give the same bytes; bad records are named."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preprocess import CorpusError
+from preprocess.documents.batch import ReadOptions
+from preprocess.sources import find_sources
+from preprocess.sources.base import open_file
+from preprocess.sources.json_lines import JsonLinesSource
+
+
+def lines(documents: list[str], **dumps: Any) -> str:
+    return "".join(
+        json.dumps({"id": i, "text": text, "meta": {"n": [i, None]}}, **dumps) + "\n"
+        for i, text in enumerate(documents)
+    )
+
+
+characters = st.characters(exclude_categories=["Cs"])
+
+
+def texts_of(source: JsonLinesSource) -> list[str]:
+    found = []
+    for unit in pickle.loads(pickle.dumps(list(source.units()))):
+        batch = unit.read()
+        bounds = batch.bounds.reshape(-1, 2)
+        found += [batch.buffer[start:stop].tobytes().decode() for start, stop in bounds]
+    return found
+
+
+@given(
+    st.lists(st.text(characters, max_size=40), max_size=12), st.booleans(),
+    st.sampled_from(["\n", "\r\n", "\n\n \n"]), st.booleans(), st.integers(1, 200), st.booleans(),
+)
+def test_documents_are_those_of_json(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], ascii: bool, end: str, marked: bool,
+    unit_size: int, ends: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    records = [json.dumps({"x": {"text": "other"}, "text": t}, ensure_ascii=ascii) for t in texts]
+    content = end.join(records) + (end if ends else "")
+    path.write_bytes(b"\xef\xbb\xbf" * marked + content.encode())
+    source = JsonLinesSource(open_file(path), "x", ReadOptions(unit_size=unit_size))
+    assert texts_of(source) == [text for text in texts if text]
+    units = list(source.units())
+    assert [unit.stop for unit in units[:-1]] == [unit.start for unit in units[1:]]
+    for unit in units[:-1]:
+        resumed = list(source.units(unit.after))
+        assert resumed[0].start == unit.stop
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "text"),
+    [
+        ({"text": "a"}, (), "a"),
+        ({"content": "a", "id": 1}, (), "a"),
+        ({"code": "a", "Text": 1}, (), "a"),
+        ({"text": "a", "content": "b"}, ("content",), "b"),
+        ({"data": {"text": "a", "n": 1}}, ("data.text",), "a"),
+        ({"title": "a", "data": {"a b": {"body": "c"}}}, ("title", "data.a b.body"), "a\nc"),
+        ({"b": "1", "a": "2"}, ("a", "b"), "2\n1"),
+    ],
+)
+def test_the_field_with_the_text(
+    tmp_path: Path, record: Any, fields: tuple[str, ...], text: str
+) -> None:
+    path = tmp_path / "x.ndjson"
+    path.write_text("\n" + json.dumps(record))
+    (source,) = find_sources([path], ReadOptions(content_field=fields))
+    assert isinstance(source, JsonLinesSource)
+    assert texts_of(source) == [text]
+
+
+def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "text": "b"}')
+    assert texts_of(JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("{'text': 1}", r"is not JSON \(Expecting property name .*\); correct or remove the line"),
+        ('{"text": "a"', r"is not JSON \(Expecting ',' delimiter"),
+        ('{"text": "a"} x', r"is not JSON \(Extra data"),
+        ('{"text": "a", "x": NaN}', r"is not JSON \(NaN is not JSON\)"),
+        ('{"text": "a\tb"}', r"is not JSON \(Invalid control character"),
+        ('{"x": "a"}', r"has no field 'text', its fields are 'x'; choose another with"),
+        ("{}", r"has no field 'text', its fields are \(none\)"),
+        ('{"text": null}', r"field 'text' is null, expected text; correct or remove it"),
+        ('{"text": 3}', r"field 'text' is a number, expected text"),
+        ('{"text": true}', r"field 'text' is a truth value, expected text"),
+        ('{"text": {"a": "b"}}', r"field 'text' is an object, expected text"),
+        ('{"text": ["a"]}', r"field 'text' is an array, expected text"),
+        ('["a"]', r"is an array, expected an object; correct or remove the line"),
+        ('"a"', r"is a string, expected an object"),
+        ('{"text": "\\ud800"}', r"has the escape of a lone surrogate, which is no character"),
+        ('{"text": "a", "x": "\\udc00"}', r"has the escape of a lone surrogate"),
+        ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first: bool) -> None:
+    path = tmp_path / "x.jsonl"
+    good = '{"text": "' + "good " * 20 + '"}\n'
+    before = "" if first else good * 3 + "\n"
+    path.write_text(before + record + "\n" + good)
+    place = rf"x\.jsonl: line {5 - 4 * first} \(byte {len(before)}\): "
+    options = ReadOptions(unit_size=150, content_field=("text",))
+    with pytest.raises(CorpusError, match=place + message):
+        texts_of(JsonLinesSource(open_file(path), "x", options))
+
+
+def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"body": "a", "id": 1}\n')
+    message = r"field with the text is not known, for none is named text: choose it with --"
+    with pytest.raises(CorpusError, match=message + r".*; the first record has 'body', 'id'"):
+        JsonLinesSource(open_file(path), "x", ReadOptions())
+    path.write_text('{"text": "a", "code": 1}\n')
+    message = r"for several have a usual name \('text', 'code'\): choose it with --content-field"
+    with pytest.raises(CorpusError, match=message):
+        JsonLinesSource(open_file(path), "x", ReadOptions())
+    # What is no record is reported when it is read.
+    path.write_text("[1]\n")
+    with pytest.raises(CorpusError, match=r"line 1 \(byte 0\): is an array, expected an object"):
+        texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
+
+
+def test_utf_16_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}', encoding="utf-16")
+    with pytest.raises(CorpusError, match=r"is UTF-16, expected UTF-8; convert it: iconv -f UTF"):
+        JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())
+
+
+def test_invalid_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    good = b'{"text": "good"}\n'
+    path.write_bytes(good + b'{"text": "b\xffd", "x": "\xfe"}\n' + good)
+    with pytest.raises(CorpusError, match=r"x\.jsonl: byte 28: not valid UTF-8 .*--on-invalid"):
+        texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
+    for unit_size in (1, 10**6):
+        replacing = ReadOptions(on_invalid_utf8="replace", unit_size=unit_size)
+        source = JsonLinesSource(open_file(path), "x", replacing)
+        assert texts_of(source) == ["good", "b\ufffdd", "good"]
+        skipping = ReadOptions(on_invalid_utf8="skip", unit_size=unit_size)
+        assert texts_of(JsonLinesSource(open_file(path), "x", skipping)) == ["good", "good"]
+    batches = [unit.read() for unit in JsonLinesSource(open_file(path), "x", replacing).units()]
+    assert sum(batch.n_replaced for batch in batches) == 2
+    batches = [unit.read() for unit in JsonLinesSource(open_file(path), "x", skipping).units()]
+    assert sum(batch.n_skipped for batch in batches) == 1
+    # The place of another bad line is that in the file.
+    path.write_bytes(b'{"text": "\xff"}\n{"text": 1}\n')
+    with pytest.raises(CorpusError, match=r"line 2 \(byte 14\): field 'text' is a number"):
+        texts_of(JsonLinesSource(open_file(path), "x", replacing))
+
+
+def test_files_without_records(tmp_path: Path) -> None:
+    for content in (b"", b"\n", b"\xef\xbb\xbf", b" \r\n\n"):
+        (tmp_path / "x.jsonl").write_bytes(content)
+        source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())
+        assert texts_of(source) == []
+        assert [(unit.start, unit.stop) for unit in source.units()] == [(0, len(content))]
+
+
+def test_a_line_that_is_longer_than_a_unit(tmp_path: Path) -> None:
+    texts = ["a", "é\n" * 300_000, "b"]
+    (tmp_path / "x.jsonl").write_text(lines(texts))
+    source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions(unit_size=1000))
+    assert texts_of(source) == texts
