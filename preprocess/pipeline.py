@@ -85,6 +85,9 @@ def build(
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
+    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
+    max_documents: int | None = None, cut_documents: bool = False,
+    shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     overwrite: bool = False, progress: Progress | None = None,
 ) -> BuildResult:
@@ -177,16 +180,19 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         )
         plan.check_disk_space(outputs.storage, tokenizer)
         outputs.begin()
+        left_out, rejected = plan.select(outputs.journal, progress)
         if tokenizer is None:
             tokenizer = _train(plan, outputs, compiler, summary.LeftOut())
             plan.check_disk_space(outputs.storage, tokenizer)
         elif saves:
             outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-        report, manifests = _encode_passes(plan, tokenizer, outputs, compiler)
+        report = summary.Report(left_out=left_out, rejected=rejected)
+        manifests = _encode_passes(plan, tokenizer, outputs, compiler, report)
         binary_files = [file for each in plan.passes for file in each.binary_files]
         stats = {
             "settings": settings.as_json(), "binary_files": len(binary_files),
             **report.stats(progress, progress.seconds()),
+            "files": sum(len(each.files) for each in plan.passes),
         }
         skips = settings.on_bad_record == "skip"
         outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
@@ -270,18 +276,19 @@ def _train(
 
 
 def _encode_passes(
-    plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler
-) -> tuple[summary.Report, dict[str, Manifest]]:
-    """Encode every pass into token files, and register them in `outputs`."""
+    plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler,
+    report: summary.Report,
+) -> dict[str, Manifest]:
+    """Encode every pass into token files, count in `report`, register the files in `outputs`."""
     compiler.compile_encoding(tokenizer)
-    settings, report, manifests = plan.settings, summary.Report(), dict[str, Manifest]()
+    settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
         manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
         for name, file_name in part.names.items():
             outputs.add_token_file(file_name, manifests[name])
             _warn_large_shards(manifests[name], file_name, settings.shard_tokens)
-    return report, manifests
+    return manifests
 
 
 def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> None:
@@ -314,6 +321,9 @@ def train(
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
+    max_documents: int | None = None, cut_documents: bool = False,
+    shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     overwrite: bool = False, progress: Progress | None = None,
 ) -> tuple[Tokenizer, list[str]]:
@@ -347,7 +357,9 @@ def _train_file(
             tokenizer = Tokenizer.from_file(outputs.storage.final.path(path.name))
             return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
+        selected, _ = plan.select(outputs.journal, progress)
         tokenizer = _train(plan, outputs, KernelCompiler(progress), left_out)
+        left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
         outputs.add_stats(stats_file, made | stats)
@@ -367,6 +379,9 @@ def encode(
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
+    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
+    max_documents: int | None = None, cut_documents: bool = False,
+    shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     overwrite: bool = False, progress: Progress | None = None,
 ) -> BuildResult:

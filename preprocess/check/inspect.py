@@ -211,28 +211,33 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
 def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal, as `how_far`."""
-    begun = [entry for entry in entries if entry["kind"] in ("counted", "encoded", "finishing")]
+    kinds = "spooled", "counted", "encoded", "finishing"
+    begun = [entry for entry in entries if entry["kind"] in kinds]
     if not begun:
         return {}
     entry = begun[-1]
     if entry["kind"] == "finishing":
         return {"stage": "finishing", "text": "complete, except for final names"}
-    is_counting = entry["kind"] == "counted"
     sources = list(entries[0]["made_from"]["sources"].items())
-    name, files = sources[0 if is_counting else entry["number"]]
-    title = "counting" if is_counting else f"encoding {name}"
-    n_bytes = sum(n_bytes for _, n_bytes, *_ in files)
+    name, files = sources[entry.get("number", 0)]
+    titles = {"counted": "counting", "spooled": "reading documents"}
+    title = titles.get(entry["kind"], f"encoding {name}")
+    sizes = [n_bytes for _, n_bytes, *_ in files]
+    if entry["kind"] != "spooled":
+        selected = {x["number"]: x["text_bytes"] for x in entries if x["kind"] == "selected"}
+        sizes = [selected[entry.get("number", 0)]] if selected else sizes
+    n_bytes = sum(sizes)
     stage = Stage(title, n_bytes, "B", entry["bytes"])
     seconds = float(entry["seconds"])
     rate = stage.done / seconds if seconds > 0 and stage.done else None
     return {
-        "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(files):,} files done",
+        "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(sizes):,} files done",
         "stage": title,
         "share": stage.done / n_bytes if n_bytes else 1.0,
         "bytes": stage.done,
         "bytes_total": n_bytes,
         "files": entry["source"],
-        "files_total": len(files),
+        "files_total": len(sizes),
         "seconds": seconds,
         "bytes_per_second": rate,
         "seconds_left": None if rate is None else (n_bytes - stage.done) / rate,

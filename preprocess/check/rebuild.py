@@ -35,7 +35,7 @@ from preprocess.run.outputs import (
     put_tokenizer,
     read_stats,
 )
-from preprocess.run.plan import find_pass, reload_tokenizer
+from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
@@ -50,7 +50,7 @@ class RebuildError(TokenbinError):
 
 
 class Origin(NamedTuple):
-    """Origin of a token file: its manifest and its sources, in the same order.
+    """Origin of a token file: its manifest, and the sources listed there, in the same order.
 
     `encode` encodes sources [start, stop) again, and yields the part of each unit.
     """
@@ -58,6 +58,7 @@ class Origin(NamedTuple):
     manifest: Manifest
     sources: Sequence[Source]
     encode: Callable[[range], Iterator[Part]]
+    selects: bool  # documents were selected
 
 
 def find_starts(manifest: Manifest, per: str) -> list[int]:
@@ -77,17 +78,33 @@ def find_sources_of(manifest: Manifest, file: DataFile, number: int) -> range:
     return range(max(first, 0), int(np.searchsorted(starts, n_before + values.stop, "left")))
 
 
-def find_origin(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> Origin:
-    """Find the origin of a token file, and check that its sources have the same sizes."""
-    settings, _ = _find_run(bin_path)
+def find_origin(
+    manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer,
+    storage: Storage | None = None, progress: Progress | None = None,
+) -> Origin:
+    """Find the origin of a token file, and check that its sources have the same sizes.
+
+    If documents were selected in its sources, they are selected again in `storage`, of a repair;
+    without one, the origin has the files, and cannot be encoded.
+    """
+    settings, stats = _find_run(bin_path)
     try:
-        read = find_pass(settings, tokenizer, bin_path.stem)
-        names, sources = list(read.names.values()), read.sources
+        read, passes = find_passes(settings, tokenizer, bin_path.stem)
+        names, files = list(read.names.values()), read.files
+        if storage is not None:
+            with Journal(storage) as journal:
+                select_passes(passes, settings, settings, journal, progress or Progress())
+        sources = read.sources
     except TokenbinError as error:
         raise RebuildError(str(error)) from error
     find_starts(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
     found = [(source.name, source.n_bytes) for source in sources]
+    if settings.selects:
+        assert stats.made_from is not None
+        recorded = stats.made_from.sources[" and ".join(read.names)]
+        known = [(source.name, source.n_bytes) for source in recorded]
+        found = [(source.name, source.n_bytes) for source in files]
     for before, now in zip(known, found, strict=False):
         if before != now:
             was = f"its source {before[0]} had {before[1]} bytes"
@@ -102,7 +119,7 @@ def find_origin(manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer) -> 
             for parts in reencode(source, tokenizer, ids, settings.workers, len(names)):
                 yield parts[part]
 
-    return Origin(manifest, sources, encode)
+    return Origin(manifest, sources, encode, settings.selects)
 
 
 def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
@@ -155,9 +172,10 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     """
     settings, stats = _find_run(bin_path)
     name = manifest_name(bin_path.stem)
-    with _open_repair(bin_path) as storage:
+    with open_repair(bin_path) as storage:
         with Journal(storage) as journal:
-            read = find_pass(settings, tokenizer, bin_path.stem)
+            read, passes = find_passes(settings, tokenizer, bin_path.stem)
+            select_passes(passes, settings, settings, journal, progress)
             read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
@@ -174,7 +192,7 @@ def rebuild_tokenizer(
 
     `fingerprint` is the one in the manifest.
     """
-    with _open_repair(bin_path) as storage:
+    with open_repair(bin_path) as storage:
         tokenizer = found
         if tokenizer is None or tokenizer.fingerprint != fingerprint:
             settings, _ = _find_run(bin_path)
@@ -196,7 +214,7 @@ def clear_repair(directory: Path) -> None:
 
 
 @contextmanager
-def _open_repair(bin_path: Path) -> Iterator[Storage]:
+def open_repair(bin_path: Path) -> Iterator[Storage]:
     """Open and lock the storage of a repair; remove its work files at the end."""
     with open_storage(bin_path.parent, REPAIR) as storage:
         storage.clear()

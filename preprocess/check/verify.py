@@ -148,10 +148,11 @@ def _check_token_file(
     findings.append(_check_tokenizer(chosen, tokenizer))
     if all(finding.sound for finding in findings):
         file = open_tokens(bin_path)
-        return [*findings, _check_sample(file, tokenizer), _check_sources(file, tokenizer, deep)]
+        checked = _check_sources(file, tokenizer, deep, progress)
+        return [*findings, _check_sample(file, tokenizer), checked]
     if not repair:
         return findings
-    done = _repair_blocks(bin_path, manifest, tokenizer, findings)
+    done = _repair_blocks(bin_path, manifest, tokenizer, findings, progress)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
 
@@ -357,17 +358,27 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
 
 
-def _check_sources(file: TokenFile, tokenizer: AnyTokenizer, deep: bool) -> Finding:
+def _check_sources(
+    file: TokenFile, tokenizer: AnyTokenizer, deep: bool, progress: Progress
+) -> Finding:
     """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
     try:
         origin = rebuild.find_origin(file.manifest, file.path, tokenizer)
+        n = len(origin.sources)
+        if not deep:
+            return Finding(file.path, True, f"its {n:,} sources exist and have the same sizes")
+        if not origin.selects:
+            different = rebuild.find_difference(origin, file)
+        else:
+            with rebuild.open_repair(file.path) as storage:
+                origin = rebuild.find_origin(
+                    file.manifest, file.path, tokenizer, storage, progress
+                )
+                different = rebuild.find_difference(origin, file)
     except rebuild.RebuildError as error:
         # Not damage: sources are often deleted after a build.
         return Finding(file.path, not deep, f"not compared with its sources: {error}")
-    n = len(origin.sources)
-    if not deep:
-        return Finding(file.path, True, f"its {n:,} sources exist and have the same sizes")
-    if (different := rebuild.find_difference(origin, file)) is None:
+    if different is None:
         return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
     name, text = different
     return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
@@ -422,7 +433,8 @@ def _read_unchanged(path: Path) -> Manifest | None:
 
 
 def _repair_blocks(
-    bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding]
+    bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding],
+    progress: Progress,
 ) -> Finding:
     """Repair the damaged blocks in findings, and report their number."""
     manifest_path = bin_path.with_suffix(".json")
@@ -431,8 +443,8 @@ def _repair_blocks(
         return Finding(bin_path, False, text)
     damaged = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
     try:
-        origin = rebuild.find_origin(manifest, bin_path, tokenizer)
-        with open_storage(bin_path.parent, bin_path.stem) as storage:
+        with rebuild.open_repair(bin_path) as storage:
+            origin = rebuild.find_origin(manifest, bin_path, tokenizer, storage, progress)
             n_mended = rebuild.repair_blocks(origin, bin_path.stem, storage, damaged)
     except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")

@@ -44,11 +44,17 @@ class ReadOptions(Struct, frozen=True):
     min_length: int = 0  # characters; shorter documents are left out
     max_length: int | None = None  # characters; longer documents are left out
     skip_bad_records: bool = False  # leave bad records out; False: they are errors
+    whole_documents: bool = False  # never divide a document
 
     @property
     def filters(self) -> bool:
-        """True if documents are changed or left out as a whole, so that none may be divided."""
+        """True if documents are changed or left out because of their text."""
         return self.strip or self.min_length > 0 or self.max_length is not None
+
+    @property
+    def keeps_whole(self) -> bool:
+        """True if no document may be divided."""
+        return self.whole_documents or self.filters
 
 
 class Rejected(Struct, frozen=True):

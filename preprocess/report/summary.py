@@ -49,6 +49,8 @@ class LeftOut(Struct):
     short_documents: int = 0
     long_documents: int = 0
     bad_records: int = 0
+    duplicate_documents: int = 0
+    outside_documents: int = 0
 
     def add(self, batch: DocumentBatch) -> None:
         """Add the counts of a batch."""
@@ -143,6 +145,8 @@ def format_left_out(left_out: LeftOut) -> list[str]:
         ("left out, for fewer characters than --min-length", left_out.short_documents, "document"),
         ("left out, for more than --max-length-chars", left_out.long_documents, "document"),
         ("left out", left_out.bad_records, "bad record"),
+        ("left out, for being equal to an earlier one", left_out.duplicate_documents, "document"),
+        ("left out, for being before the slice", left_out.outside_documents, "document"),
     ]
     return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
@@ -237,6 +241,8 @@ def check_has_documents(
             (left_out.short_documents, "are shorter than --min-length"),
             (left_out.long_documents, "are longer than --max-length-chars"),
             (left_out.bad_records, "are bad records"),
+            (left_out.duplicate_documents, "are equal to earlier ones"),
+            (left_out.outside_documents, "are outside of --start-character and --max-characters"),
         )
         if n
     ]

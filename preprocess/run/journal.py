@@ -6,8 +6,8 @@ damaged is ignored; damage before it is an error. Entries are JSON, one per line
     {"check": "0f...", "entry": {"kind": "encoded", ...}}
 
 `check` is the xxh3_64 of the previous check followed by the text of the entry, so it detects
-changed, missing and moved lines. The modules that write entries define their kinds:
-`preprocess.run.outputs`, `preprocess.run.count_pass` and `preprocess.run.encode_pass`.
+changed, missing and moved lines. The modules that write entries define their kinds: `outputs`,
+`select_pass`, `count_pass` and `encode_pass` of this package.
 
 About once a second a journal thread syncs the streams (fdatasync) and then writes an entry with
 their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and

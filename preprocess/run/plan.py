@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from preprocess.dataset.columns import token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
-from preprocess.documents.batch import ReadOptions
+from preprocess.documents.batch import ReadOptions, Rejected
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
@@ -30,6 +30,7 @@ from preprocess.run.outputs import (
     read_finished_record,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
+from preprocess.run.select_pass import SelectionLimits, select_documents
 from preprocess.run.sinks import TokenFiles
 from preprocess.settings import schema
 from preprocess.settings.options import StrPath
@@ -47,7 +48,7 @@ _MAX_SAMPLED_SOURCES = 4
 _SAMPLED_BYTES = 1024 * 1024  # of a compressed source; its first unit counts what is read ahead
 
 
-class Pass(Struct, frozen=True, dict=True):
+class Pass(Struct, dict=True):
     """Sources that are read together and the outputs they fill; counted first to train on them.
 
     Attributes:
@@ -55,24 +56,36 @@ class Pass(Struct, frozen=True, dict=True):
         names: Output, "train" or "val" -> stem of its files; {} if only a tokenizer is trained.
         paths: Files and directories to read, in order; (): the default corpus.
         reading: How sources are read.
+        selects: True if documents are selected before they are read.
+        selected: The source with the selected documents; None: there is none yet.
     """
 
     number: int
     names: dict[str, str]
     paths: Sequence[StrPath]
     reading: ReadOptions
+    selects: bool = False
+    selected: Sequence[Source] | None = None
 
     @cached_property
     def binary_files(self) -> list[Path]:
-        """The files that were skipped when `sources` were found."""
+        """The files that were skipped when `files` were found."""
         return []
 
     @cached_property
-    def sources(self) -> Sequence[Source]:
+    def files(self) -> Sequence[Source]:
         """The sources in `paths`, in order."""
+        reading = self.reading
+        if self.selects:  # documents first, then what depends on them
+            reading = structs.replace(reading, whole_documents=True, validation_fraction=0.0)
         if self.paths:
-            return find_sources(self.paths, self.reading, self.binary_files)
-        return [StandardLibrary(self.reading)]
+            return find_sources(self.paths, reading, self.binary_files)
+        return [StandardLibrary(reading)]
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources to read."""
+        return self.files if self.selected is None else self.selected
 
     def fill(
         self, settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer,
@@ -125,7 +138,7 @@ class Plan(Struct, frozen=True, dict=True):
         if self.tokenizer is not None:
             SpecialIds.of(self.tokenizer, self.settings)  # raises
         for each in self.passes:
-            check_has_text(each.sources, next(iter(each.names), "train"))
+            check_has_text(each.files, next(iter(each.names), "train"))
 
     @cached_property
     def passes(self) -> list[Pass]:
@@ -133,7 +146,7 @@ class Plan(Struct, frozen=True, dict=True):
         if self.datasets:
             assert isinstance(self.settings, schema.TrainFileSettings)
             return [
-                Pass(number, {}, each.train, training_options(each, self.settings))
+                Pass(number, {}, each.train, training_options(each, self.settings), each.selects)
                 for number, each in enumerate(self.datasets.values())
             ]
         return make_passes(self.settings, self.tokenizer)
@@ -148,7 +161,7 @@ class Plan(Struct, frozen=True, dict=True):
     def record(self) -> Record:
         """The inputs of the run."""
         names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
-        sources = {name: each.sources for name, each in zip(names, self.passes, strict=True)}
+        sources = {name: each.files for name, each in zip(names, self.passes, strict=True)}
         return record_inputs(self.command, self.settings, sources, self.tokenizer, self.datasets)
 
     @property
@@ -187,8 +200,13 @@ class Plan(Struct, frozen=True, dict=True):
         return ""
 
     def _has_same_text(self, files: Files, before: Record) -> bool:
-        """Return True if sources were only touched or moved: their digests are unchanged."""
-        if not self.names or differences(without_locations(before), without_locations(self.record)):
+        """Return True if sources were only touched or moved: their digests are unchanged.
+
+        The digests of files in which documents were selected are not known.
+        """
+        if not self.names or self.settings.selects:
+            return False
+        if differences(without_locations(before), without_locations(self.record)):
             return False
         for part in self.passes:
             file = open_tokens(files.path(f"{next(iter(part.names.values()))}.bin"))
@@ -196,6 +214,16 @@ class Plan(Struct, frozen=True, dict=True):
                 if digest_of(source).hexdigest() != known.get("digest"):
                     return False
         return True
+
+    def select(self, journal: Journal, progress: Progress) -> tuple[LeftOut, list[Rejected]]:
+        """Select documents; see `select_passes`."""
+        left_out, rejected = LeftOut(), list[Rejected]()
+        groups = zip([[each] for each in self.passes], self.datasets.values(), strict=False)
+        for passes, settings in groups if self.datasets else [(self.passes, self.settings)]:
+            found = select_passes(passes, settings, self.settings, journal, progress)
+            left_out.merge(found[0])
+            rejected += found[1]
+        return left_out, rejected
 
     def check_disk_space(self, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
         """Check before hours of work that the token files fit on the disk.
@@ -213,6 +241,11 @@ class Plan(Struct, frozen=True, dict=True):
         itemsize = token_dtype(size_of.vocab_size).itemsize
         n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
         room, per_token = sum(storage.space()), _MOST_BYTES_PER_TOKEN
+        if any(part.selects for part in self.passes):
+            if self.settings.limits and not self.passes[0].selected:
+                return  # most of the text may be left out
+            is_shuffled = self.settings.shuffle_documents is not None
+            room -= n_bytes * (3 if is_shuffled else 1)
         if n_bytes * itemsize <= room:
             return
         if tokenizer is not None:
@@ -253,14 +286,16 @@ def make_passes(
 ) -> list[Pass]:
     """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
+    selects = settings.selects
     if isinstance(settings, schema.EncodeSettings):
-        return [Pass(0, {settings.name: settings.name}, settings.paths, reading)]
+        return [Pass(0, {settings.name: settings.name}, settings.paths, reading, selects)]
     if isinstance(settings, schema.TrainFileSettings):
-        return [Pass(0, {}, settings.paths, reading)]
+        return [Pass(0, {}, settings.paths, reading, selects)]
     names = ("train", "val") if settings.validation_fraction else ("train",)
-    passes = [Pass(0, {name: settings.named(name) for name in names}, settings.train, reading)]
+    stems = {name: settings.named(name) for name in names}
+    passes = [Pass(0, stems, settings.train, reading, selects)]
     if settings.val:
-        passes.append(Pass(1, {"val": settings.named("val")}, settings.val, reading))
+        passes.append(Pass(1, {"val": settings.named("val")}, settings.val, reading, selects))
     return passes
 
 
@@ -274,6 +309,31 @@ def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | N
     else:
         safe_cut, atomic = tokenizer.safe_cut, tokenizer.atomic_texts
     return read_options(settings, safe_cut, atomic)
+
+
+def select_passes(
+    passes: Sequence[Pass], settings: schema.SelectSettings, run: schema.RunSettings,
+    journal: Journal, progress: Progress,
+) -> tuple[LeftOut, list[Rejected]]:
+    """Select the documents that passes read from now on, if `settings` say so.
+
+    Args:
+        passes: Passes, which get their `selected`.
+        settings: Which documents.
+        run: Settings of the run.
+        journal: Journal of the run.
+        progress: Progress of the run.
+
+    Returns:
+        (numbers of documents that were left out, bad records).
+    """
+    if not settings.selects:
+        return LeftOut(), []
+    limits = SelectionLimits(run.workers, run.unit_size, run.memory_limit, run.max_bad_records)
+    found = select_documents(passes, settings, limits, journal, progress)
+    for each in passes:
+        each.selected = found.sources[each.number]
+    return found.left_out, found.rejected
 
 
 def training_options(
@@ -315,12 +375,12 @@ def load_given_tokenizer(
 # --- repair ---
 
 
-def find_pass(
+def find_passes(
     settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer, file_name: str
-) -> Pass:
-    """Find the pass that fills a token file, perhaps among others."""
+) -> tuple[Pass, list[Pass]]:
+    """Find (the pass that fills a token file, perhaps among others; all passes of its run)."""
     passes = make_passes(settings, tokenizer)
-    return next(each for each in passes if file_name in each.names.values())
+    return next(each for each in passes if file_name in each.names.values()), passes
 
 
 def reload_tokenizer(
@@ -332,6 +392,7 @@ def reload_tokenizer(
     if settings.tokenizer is not None:
         is_ranks = settings.tokenizer.endswith(".tiktoken")
         return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
-    sources = make_passes(settings, None)[0].sources
+    first = make_passes(settings, None)[0]
     with Journal(storage) as journal:
-        return train_tokenizer(sources, settings, journal, progress, LeftOut())
+        select_passes([first], settings, settings, journal, progress)
+        return train_tokenizer(first.sources, settings, journal, progress, LeftOut())

@@ -63,7 +63,7 @@ def record_inputs(
     if isinstance(settings, schema.BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
     if datasets:
-        reading = options_of(schema.TextSettings)
+        reading = options_of(schema.TextSettings) | options_of(schema.SelectSettings)
         effective["datasets"] = {
             name: each.as_json({x for x in options_of(type(each)) if x not in reading})
             for name, each in datasets.items()

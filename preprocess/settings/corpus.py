@@ -26,6 +26,7 @@ from preprocess.settings.options import (
 from preprocess.settings.schema import (
     BuildSettings,
     RunSettings,
+    SelectSettings,
     ShardSettings,
     TextSettings,
     TrainFileSettings,
@@ -48,7 +49,7 @@ class _Section:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DatasetConfig(_Section, TextSettings, ShardSettings):
+class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
     name: Prefix = option(REQUIRED, "Name of the dataset, for messages and the default save_path.")

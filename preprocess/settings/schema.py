@@ -136,7 +136,47 @@ class ReadSettings(TextSettings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RunSettings(ReadSettings):
+class SelectSettings(Settings):
+    """Options for choosing and ordering documents; train and val files have a slice each."""
+
+    deduplicate: bool = option(
+        False, "Leave out documents that are equal to an earlier one, or in val to one of train."
+    )
+    start_character: Index = option(
+        0, "Leave out documents that begin before this character of the text, counted from 0."
+    )
+    max_characters: Count | None = option(
+        None, "Leave out documents that begin so many characters after start_character, or later."
+    )
+    max_documents: Count | None = option(None, "Leave out documents after so many.")
+    cut_documents: bool = option(
+        False, "Cut the documents in which start_character and max_characters fall."
+    )
+    shuffle_documents: Index | None = option(
+        None, "Seed of a random order of the documents.", default_text="the order of the files"
+    )
+
+    @property
+    def selects(self) -> bool:
+        """True if documents are chosen or ordered by more than what they are."""
+        return self.deduplicate or self.limits or self.shuffle_documents is not None
+
+    @property
+    def limits(self) -> bool:
+        """True if documents are chosen by their number or place."""
+        return bool(self.start_character or self.max_characters or self.max_documents)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cut_documents and not (self.start_character or self.max_characters):
+            raise SettingsError(
+                "cut_documents is for start_character and max_characters; give one of them, or"
+                " leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RunSettings(ReadSettings, SelectSettings):
     """Options of runs that write outputs: special ids, limits, overwriting."""
 
     end_of_text: Token | None = option(

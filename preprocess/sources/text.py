@@ -9,8 +9,8 @@ A unit ends
 
 Text without such a position is one unit, of any length. If a decision depends on a whole document
 (validation, skipping invalid UTF-8), units hold whole documents; a document longer than a unit is
-read in parts for the decision before its units are yielded. If documents are filtered, none is
-divided.
+read in parts for the decision before its units are yielded. If documents are filtered
+or selected, none is divided.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TextSource(FileSource):
         start, begins_inside, *decided = after or [0, False]
         cutter = Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
         reading = self.reading
-        if reading.validation_fraction or reading.on_invalid_utf8 == "skip" or reading.filters:
+        if reading.validation_fraction or reading.on_invalid_utf8 == "skip" or reading.keeps_whole:
             inside = (decided[0], decided[1]) if begins_inside else None
             yield from self._units_of_whole_documents(cutter, start, inside)
             return
@@ -108,7 +108,7 @@ class TextSource(FileSource):
             stop = start if decided else cutter.last_separator_end(start, start + unit_size)
             if stop > start:
                 yield self._unit(start, stop, False, Ends.BETWEEN)
-            elif self.reading.filters:
+            elif self.reading.keeps_whole:
                 _, stop = cutter.end_of_document(start)
                 is_last = clip(stop + 1) == stop
                 yield self._unit(start, stop, False, Ends.FILE if is_last else Ends.BETWEEN)

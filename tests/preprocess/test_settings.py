@@ -170,12 +170,15 @@ OTHER = {
     **{"overwrite": True, "content_field": ("a.b", "c"), "format": "jsonl", "strip": True},
     **{"text_preset": "title-text", "min_length": 3, "max_length_chars": 9},
     **{"on_bad_record": "skip", "max_bad_records": 5, "config": "x.yaml"},
+    **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
+    **{"cut_documents": True, "shuffle_documents": 0},
 }
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_record_has_what_changes_the_result(name: str) -> None:
-    given = {"shard_tokens": 5} if name == "split_documents" else {}
+    needed = {"split_documents": "shard_tokens", "cut_documents": "start_character"}
+    given = {needed[name]: 5} if name in needed else {}
     before = record_inputs("build", convert(given, BuildSettings), {}, None)
     now = record_inputs("build", convert(given | {name: OTHER[name]}, BuildSettings), {}, None)
     option = options_of(BuildSettings)[name]
@@ -228,6 +231,8 @@ def test_settings_in_stats_of_before_are_read() -> None:
     newer: dict[str, Any] = {
         "content_field": [], "format": None, "text_preset": None, "strip": False, "min_length": 0,
         "max_length_chars": None, "on_bad_record": "error", "max_bad_records": 1000,
+        "deduplicate": False, "start_character": 0, "max_characters": None, "max_documents": None,
+        "cut_documents": False, "shuffle_documents": None,
     }
     assert convert(build, BuildSettings).as_json() == build | newer | {"config": None}
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}

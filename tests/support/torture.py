@@ -30,7 +30,7 @@ import format_files
 
 from bpe.errors import TokenbinError
 from preprocess import pipeline
-from preprocess.run import count_pass, encode_pass, journal
+from preprocess.run import count_pass, encode_pass, journal, shuffle
 from preprocess.run import memory_limit as memory
 
 WORDS = [
@@ -91,6 +91,9 @@ def kinds(root: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
         "train": (pipeline.train, {"paths": [several, one], "vocab_size": 300}),
         "json lines": (pipeline.build, {"train": root / "x.jsonl", "val": val, "vocab_size": 290,
                                         "strip": True, "min_length": 9}),
+        "selected": (pipeline.build, {"train": [several, root / "x.jsonl", several], "val": val,
+                                      "vocab_size": 290, "deduplicate": True,
+                                      "shuffle_documents": 7, "start_character": 100}),
         "compressed": (pipeline.build, {"train": [root / "x.txt.zst", root / "x.json.gz"],
                                         "tokenizer": tokenizer, "val_fraction": 0.2}),
     }  # fmt: skip
@@ -165,6 +168,7 @@ def tortured(
     kills = 0
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
+        shuffle._PIECE_BYTES = chosen.choice([1 << 25, 20_000])
         encode_pass._FEW_BYTES = chosen.choice([1 << 22, 20_000])
         count_pass._WORK_PER_SAVING = chosen.choice([0, 40])
         count_pass.bytes_for_tables = chosen.choice([kept_in_memory, kept_in_files])

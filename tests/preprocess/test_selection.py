@@ -1,0 +1,337 @@
+"""Copies, slices and random order: what the definitions below give, wherever units end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from verify_cases import damages, flip
+
+from bpe import Tokenizer
+from preprocess import CorpusError, SettingsError, build, open_tokens
+from preprocess.check.verify import verify
+from preprocess.pipeline import encode, train
+from preprocess.report.progress import Progress
+from preprocess.run import journal, select_pass, selection, shuffle
+from preprocess.run.journal import JournalError
+
+END = "<|endoftext|>"
+texts = st.text(st.sampled_from("ab é日\n"), min_size=0, max_size=6)
+
+
+def chosen(
+    documents: list[str], *, deduplicate: bool = False, start_character: int = 0,
+    max_characters: int | None = None, max_documents: int | None = None,
+    cut_documents: bool = False, shuffle_documents: int | None = None,
+    seen: set[str] | None = None,
+) -> list[str]:  # fmt: skip
+    """The definition; equal documents in `seen`, which gets the new ones, are copies."""
+    seen = set() if seen is None else seen
+    stop = np.inf if max_characters is None else start_character + max_characters
+    found: list[str] = []
+    begin = 0
+    for document in filter(None, documents):
+        if deduplicate and document in seen:
+            continue
+        if begin >= stop or len(found) == max_documents:
+            break
+        seen.add(document)
+        if cut_documents:
+            kept = document[max(start_character - begin, 0) :]
+            found += [kept[: int(min(stop - max(begin, start_character), len(kept)))]] * bool(kept)
+        elif begin >= start_character:
+            found.append(document)
+        begin += len(document)
+    if shuffle_documents is not None:
+        keys = shuffle.random_keys(shuffle_documents, 0, len(found))
+        found = [found[i] for i in np.argsort(keys)]
+    return found
+
+
+def documents_of(path: Path, tokenizer: Tokenizer) -> list[str]:
+    file = open_tokens(path)
+    ends = file.document_ends.tolist()
+    ids = [file[a : b - 1].tolist() for a, b in zip([0, *ends], ends, strict=False)]
+    return [tokenizer.decode(x) for x in ids]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    (directory / "x.txt").write_text("some text")
+    train(paths=directory / "x.txt", vocab_size=257, out=directory / "tokenizer.json")
+    return directory / "tokenizer.json"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, pieces and parts of a few documents, and an entry in the journal after each unit."""
+    monkeypatch.setattr(selection, "_BLOCK", 3)
+    monkeypatch.setattr(selection, "_COMPARED_BYTES", 1 << 18)
+    monkeypatch.setattr(shuffle, "_BLOCK", 4)
+    monkeypatch.setattr(shuffle, "_PIECE_BYTES", 12)
+    monkeypatch.setattr(select_pass, "_FIRST_LOOK", 2)
+    monkeypatch.setattr(select_pass, "_COMPARED", 1 << 20)
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+
+
+options_of_selection = st.fixed_dictionaries({
+    "deduplicate": st.booleans(),
+    "start_character": st.integers(0, 30),
+    "max_characters": st.none() | st.integers(1, 40),
+    "max_documents": st.none() | st.integers(1, 12),
+    "cut_documents": st.booleans(),
+    "shuffle_documents": st.none() | st.integers(0, 2**70),
+})
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=60)
+@given(st.lists(texts, max_size=25), st.lists(texts, max_size=9), st.data())
+def test_documents_are_those_of_the_definition(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: Path, train_texts: list[str],
+    val_texts: list[str], data: st.DataObject,
+) -> None:
+    given = data.draw(options_of_selection)
+    if not (given["start_character"] or given["max_characters"]):
+        given["cut_documents"] = False
+    seen: set[str] = set()
+    expected = {"train": chosen(train_texts, seen=seen, **given)}
+    expected["val"] = chosen(val_texts, seen=seen, **given)
+    directory = tmp_path_factory.mktemp("x")
+    (directory / "train.txt").write_text(END.join(train_texts), newline="")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in [*val_texts, ""])
+    (directory / "val.jsonl").write_text(lines)
+
+    def run() -> None:
+        build(
+            train=directory / "train.txt", val=directory / "val.jsonl", tokenizer=tokenizer,
+            out=directory / "out", unit_size=data.draw(st.integers(1, 60)),
+            workers=data.draw(st.sampled_from([1, 2])), **given,
+        )
+
+    if not (expected["train"] and expected["val"]):
+        with pytest.raises(CorpusError, match=r"no document for|empty"):
+            run()
+        return
+    run()
+    loaded = Tokenizer.from_file(tokenizer)
+    for name, documents in expected.items():
+        assert documents_of(directory / "out" / f"{name}.bin", loaded) == documents
+    assert not [path for path in (directory / "out").iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, small: None) -> dict[str, Any]:
+    """Options of a build that uses everything, and has bad records."""
+    documents = [f"document {i % 70}, naïve 日本 {'word ' * (i % 5)}" for i in range(120)]
+    records = [json.dumps({"text": text}) for text in documents]
+    (tmp_path / "a.jsonl").write_text("\n".join([*records[:50], "{}", *records[50:]]))
+    (tmp_path / "b.txt").write_text(END.join(["one more", *documents[:3], "the last"]))
+    of_val = [f"document {i} of val" for i in range(30)]
+    (tmp_path / "c.txt").write_text(END.join(["one more", *documents[:4], *of_val]))
+    return {
+        "train": [tmp_path / "a.jsonl", tmp_path / "b.txt"], "val": tmp_path / "c.txt",
+        "on_bad_record": "skip", "deduplicate": True, "start_character": 100,
+        "shuffle_documents": 5, "vocab_size": 280, "unit_size": 300, "min_length": 3,
+    }
+
+
+def test_all_of_it_is_counted(corpus: dict[str, Any], tmp_path: Path) -> None:
+    corpus |= {"start_character": 10, "shuffle_documents": None}
+    result = build(out=tmp_path / "out", **corpus)
+    assert result.manifests["train"].n_documents == 70 + 2 - 1
+    assert result.manifests["val"].n_documents == 30 - 1
+    assert result.stats["bad_records"] == 1
+    assert result.stats["outside_documents"] == 2
+    assert result.stats["duplicate_documents"] == 50 + 3 + 5
+    assert result.stats["files"] == 3
+
+
+def test_validation_is_chosen_among_what_is_left(tmp_path: Path) -> None:
+    documents = [f"document {i % 100}" for i in range(400)]
+    (tmp_path / "x.txt").write_text(END.join(documents))
+    fraction = {"train": tmp_path / "x.txt", "vocab_size": 260, "val_fraction": 0.3}
+    result = build(**fraction, deduplicate=True, out=tmp_path / "out")
+    (tmp_path / "y.txt").write_text(END.join(documents[:100]))
+    alone = build(**fraction | {"train": tmp_path / "y.txt"}, out=tmp_path / "alone")
+    for name in ("train", "val"):
+        n = alone.manifests[name].n_documents
+        assert 10 < n == result.manifests[name].n_documents
+        for suffix in ("bin", "docs"):
+            found = (tmp_path / "out" / f"{name}.{suffix}").read_bytes()
+            assert found == (tmp_path / "alone" / f"{name}.{suffix}").read_bytes()
+
+
+def test_complementary_slices_have_each_document_once(tmp_path: Path, tokenizer: Path) -> None:
+    documents = [f"document {i}, {'x' * (i % 13)}" for i in range(200)]
+    (tmp_path / "x.txt").write_text(END.join(documents))
+    cuts, found = [0, 500, 501, 1700, 10**6], []
+    for start, stop in pairwise(cuts):
+        given: dict[str, Any] = {"start_character": start, "max_characters": stop - start}
+        try:
+            encode(paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin",
+                   overwrite=True, **given)  # fmt: skip
+        except CorpusError:
+            assert stop == 501
+        else:
+            found += documents_of(tmp_path / "x.bin", Tokenizer.from_file(tokenizer))
+    assert found == documents
+
+
+def test_positions_are_uniform() -> None:
+    """Chi-squared of the position of each document over many seeds, and of its next one."""
+    n, n_seeds = 8, 4000
+    positions, following = np.zeros((n, n)), np.zeros((n, n))
+    for seed in range(n_seeds):
+        order = np.argsort(shuffle.random_keys(seed, 0, n))
+        positions[np.arange(n), order] += 1
+        following[order[:-1], order[1:]] += 1
+    expected = n_seeds / n
+    # 49 degrees of freedom: 95 is passed once in 10,000 times.
+    assert ((positions - expected) ** 2 / expected).sum() < 95
+    off_diagonal = following[~np.eye(n, dtype=bool)]
+    expected = n_seeds * (n - 1) / (n * (n - 1))
+    assert ((off_diagonal - expected) ** 2 / expected).sum() < 105  # about 55
+
+
+def test_positions_of_files_are_uniform(tmp_path: Path, tokenizer: Path, small: None) -> None:
+    """A corpus sorted by source is mixed: runs of one source are as short as those of a coin."""
+    documents = [f"a{i}" for i in range(300)] + [f"b{i}" for i in range(300)]
+    (tmp_path / "x.txt").write_text(END.join(documents))
+    encode(
+        paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin", shuffle_documents=1
+    )
+    found = documents_of(tmp_path / "x.bin", Tokenizer.from_file(tokenizer))
+    assert Counter(found) == Counter(documents)
+    changes = sum(a[0] != b[0] for a, b in pairwise(found))
+    assert abs(changes - 300) < 4 * np.sqrt(600) / 2
+    halves = np.array([text[0] == "a" for text in found]).reshape(10, 60).sum(axis=1)
+    assert ((halves - 30) ** 2 / 30).sum() < 33
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_the_order_does_not_depend_on_the_workers(
+    corpus: dict[str, Any], tmp_path: Path, workers: int
+) -> None:
+    build(out=tmp_path / "peace", **corpus)
+    corpus |= {"workers": workers, "unit_size": 5000 * workers}
+    build(out=tmp_path / "out", **corpus)
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")
+
+
+def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> None:
+    build(out=tmp_path / "peace", **corpus)
+    left = 0
+    n_kills = 0
+
+    class Stopping(Progress):
+        """Ends the run at the n-th look, in whatever stage that is."""
+
+        def note_memory(self) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise faults.CutOff
+
+    for each in range(2, 120, 4):
+        left = each
+        try:
+            build(out=tmp_path / "out", progress=Stopping(), **corpus)
+            break
+        except faults.CutOff:
+            n_kills += 1
+    build(out=tmp_path / "out", **corpus)
+    assert n_kills > 5
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")
+
+
+def test_it_is_verified_and_repaired(corpus: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(out=out, **corpus)
+    peace = torture.contents(out)
+    assert not damages(verify(out, deep=True))
+    for name in ("train.bin", "val.docs", "tokenizer.json", "train.json"):
+        flip(out / name, 20)
+        assert damages(verify(out))
+        verify(out, repair=True)
+        assert not damages(verify(out))
+        assert torture.contents(out) == peace
+    lines = (tmp_path / "a.jsonl").read_text()
+    (tmp_path / "a.jsonl").write_text(lines.replace("document 4,", "document 5,"))
+    assert "its text has changed since the file was built" in damages(verify(out, deep=True))[0]
+    (tmp_path / "a.jsonl").write_text(lines + "\n{}")
+    assert any("not compared with its sources" in each.text for each in verify(out))
+
+
+def test_damaged_work_files_are_refused(corpus: dict[str, Any], tmp_path: Path) -> None:
+    for name, stage in (("shuffled-0", "counting"), ("rows-0", "shuffling")):
+        out = tmp_path / name
+        with pytest.raises(faults.CutOff):
+            build(out=out, progress=faults.Stopping(stage, 1), **corpus)
+        (out / ".build.partial" / name).unlink()
+        with pytest.raises(JournalError, match="documents of the interrupted run are damaged"):
+            build(out=out, **corpus)
+
+
+def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:
+    build(out=tmp_path / "out", **corpus)
+    assert "up to date" in build(out=tmp_path / "out", **corpus).lines[0]
+    with pytest.raises(Exception, match="shuffle_documents was 5 and is 6"):
+        build(out=tmp_path / "out", **corpus | {"shuffle_documents": 6})
+
+
+def test_the_time_limit_ends_the_reading_of_documents(
+    corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    class Late(Progress):
+        def out_of_time(self) -> bool:
+            return True
+
+    build(out=tmp_path / "peace", **corpus)
+    with pytest.raises(Exception, match="reading documents resumes from there if you rerun"):
+        build(out=tmp_path / "out", progress=Late(), **corpus)
+    build(out=tmp_path / "out", **corpus)
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")
+
+
+def test_a_slice_ends_the_reading(tmp_path: Path, tokenizer: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "some text"}\n' * 1000 + "no JSON")
+    for more in ({"max_documents": 3}, {"max_characters": 27}):
+        result = encode(paths=path, tokenizer=tokenizer, out=tmp_path / "x.bin", unit_size=100,
+                        overwrite=True, **more)  # fmt: skip
+        assert result.stats["documents"] == 3
+
+
+def test_training_and_reading_choose_the_same(tmp_path: Path) -> None:
+    """`train` with a slice is `train` on its documents."""
+    documents = [f"document {i}, {'ab' * i}" for i in range(50)]
+    (tmp_path / "x.txt").write_text(END.join(documents))
+    (tmp_path / "y.txt").write_text(END.join(documents[:20]))
+    made, lines = train(paths=tmp_path / "x.txt", max_documents=20, out=tmp_path / "a.json",
+                        vocab_size=280)  # fmt: skip
+    alone, _ = train(paths=tmp_path / "y.txt", out=tmp_path / "b.json", vocab_size=280)
+    assert made.fingerprint == alone.fingerprint
+    _, lines = train(paths=[tmp_path / "x.txt", tmp_path / "y.txt"], deduplicate=True,
+                     out=tmp_path / "c.json", vocab_size=280)  # fmt: skip
+    assert "left out, for being equal to an earlier one: 20 documents" in lines
+
+
+def test_wrong_values(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "x.txt").write_text("text")
+    given: dict[str, Any] = {"paths": tmp_path / "x.txt", "tokenizer": tokenizer}
+    given["out"] = tmp_path / "x.bin"
+    with pytest.raises(SettingsError, match="cut_documents is for start_character and max"):
+        encode(**given, cut_documents=True)
+    with pytest.raises(CorpusError, match="1 are outside of --start-character"):
+        encode(**given, start_character=9)
