@@ -38,6 +38,7 @@ from preprocess.settings.schema import (
     VocabularySettings,
 )
 from preprocess.sources import find_sources
+from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.storage import Files, writing
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         )
         plan.check_disk_space(outputs.storage, tokenizer)
         outputs.begin()
-        left_out, rejected = plan.select(outputs.journal, progress)
+        left_out, rejected = plan.prepare(outputs.journal, progress)
         if tokenizer is None:
             tokenizer = _train(plan, outputs, compiler, summary.LeftOut())
             plan.check_disk_space(outputs.storage, tokenizer)
@@ -357,7 +358,7 @@ def _train_file(
             tokenizer = Tokenizer.from_file(outputs.storage.final.path(path.name))
             return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
-        selected, _ = plan.select(outputs.journal, progress)
+        selected, _ = plan.prepare(outputs.journal, progress)
         tokenizer = _train(plan, outputs, KernelCompiler(progress), left_out)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
@@ -426,8 +427,9 @@ def count(
     given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
     sources = find_sources(settings.paths, make_read_options(settings, given))
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
-    EncodePass(
-        0, sources, given, nothing_around, settings.workers, report, progress,
-        max_bad_records=settings.max_bad_records,
-    ).run({})
+    with standard_input_in_a_file(sources):
+        EncodePass(
+            0, sources, given, nothing_around, settings.workers, report, progress,
+            max_bad_records=settings.max_bad_records,
+        ).run({})
     return report

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,8 @@ from preprocess.report.summary import LeftOut, check_bad_records, table
 from preprocess.run.plan import read_options
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import END_OF_TEXT, CompareSettings
-from preprocess.sources import find_sources
+from preprocess.sources import Source, find_sources
+from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.sources.standard_library import StandardLibrary
 
 if TYPE_CHECKING:
@@ -104,14 +105,18 @@ def compare(
     ours, theirs = (side.tokenizer for side in sides)
     atomic = (token for side in (ours, theirs) for token in side.atomic_texts)
     reading = read_options(settings, _common_safe_cut(ours, theirs), atomic)
-    paths = settings.paths
-    sources = find_sources(paths, reading) if paths else [StandardLibrary(reading)]
+    sources: list[Source] = [StandardLibrary(reading)]
+    if settings.paths:
+        sources = find_sources(settings.paths, reading)
     same_vocabulary = ours.vocab == theirs.vocab
     n_documents = n_same = n_read = 0
     sizes: list[int] = []
     is_same_so_far, left_out = True, LeftOut()
-    n_all = sum(source.n_bytes for source in sources)
-    with _one_thread(), progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
+    with ExitStack() as stack:
+        stack.enter_context(standard_input_in_a_file(sources))
+        n_all = sum(source.n_bytes for source in sources)
+        stack.enter_context(_one_thread())
+        stage = stack.enter_context(progress.stage("comparing", min(settings.max_bytes, n_all)))
         for unit in (unit for source in sources for unit in source.units()):
             batch = unit.read()
             left_out.add(batch)

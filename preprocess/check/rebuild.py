@@ -39,6 +39,7 @@ from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
 from preprocess.sources import Source, digest_of
+from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import REPAIR, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def find_origin(
     try:
         read, passes = find_passes(settings, tokenizer, bin_path.stem)
         names, files = list(read.names.values()), read.files
+        if any(has_standard_input(each.files) for each in passes):
+            raise RebuildError("it was built from standard input, which is gone")
         if storage is not None:
             with Journal(storage) as journal:
                 select_passes(passes, settings, settings, journal, progress or Progress())

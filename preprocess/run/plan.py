@@ -32,9 +32,15 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.select_pass import SelectionLimits, select_documents
 from preprocess.run.sinks import TokenFiles
+from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import schema
-from preprocess.settings.options import StrPath
+from preprocess.settings.options import SettingsError, StrPath
 from preprocess.sources import Source, digest_of, find_sources
+from preprocess.sources.standard_input import (
+    StandardInput,
+    has_standard_input,
+    replace_standard_input,
+)
 from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import Files, OutputError, Storage
 
@@ -73,7 +79,7 @@ class Pass(Struct, dict=True):
         return []
 
     @cached_property
-    def files(self) -> Sequence[Source]:
+    def files(self) -> list[Source]:
         """The sources in `paths`, in order."""
         reading = self.reading
         if self.selects:  # documents first, then what depends on them
@@ -117,6 +123,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     Raises:
         CorpusError: There is no text.
+        SettingsError: Standard input is given more than once.
         SpecialTokenError: The given tokenizer lacks a special token.
     """
 
@@ -137,8 +144,15 @@ class Plan(Struct, frozen=True, dict=True):
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
             SpecialIds.of(self.tokenizer, self.settings)  # raises
+        n_inputs = 0
         for each in self.passes:
-            check_has_text(each.files, next(iter(each.names), "train"))
+            n_inputs += sum(isinstance(source, StandardInput) for source in each.files)
+            if not has_standard_input(each.files):
+                check_has_text(each.files, next(iter(each.names), "train"))
+        if n_inputs > 1:
+            raise SettingsError(
+                "standard input (-) is given more than once; save it to a file, and give that"
+            )
 
     @cached_property
     def passes(self) -> list[Pass]:
@@ -183,6 +197,8 @@ class Plan(Struct, frozen=True, dict=True):
             before = read_finished_record(files, self.stats_file, names, alone)
             if before is not None:
                 changed = differences(before, self.record)
+                if any(has_standard_input(each.files) for each in self.passes):
+                    changed.append("standard input is not compared with that of before")
                 if not changed or self._has_same_text(files, before):
                     return "up to date"
                 why = f"its inputs were different ({'; '.join(changed)}): "
@@ -206,6 +222,8 @@ class Plan(Struct, frozen=True, dict=True):
         """
         if not self.names or self.settings.selects:
             return False
+        if any(has_standard_input(each.files) for each in self.passes):
+            return False
         if differences(without_locations(before), without_locations(self.record)):
             return False
         for part in self.passes:
@@ -215,8 +233,12 @@ class Plan(Struct, frozen=True, dict=True):
                     return False
         return True
 
-    def select(self, journal: Journal, progress: Progress) -> tuple[LeftOut, list[Rejected]]:
-        """Select documents; see `select_passes`."""
+    def prepare(self, journal: Journal, progress: Progress) -> tuple[LeftOut, list[Rejected]]:
+        """Read standard input and select documents, before passes read; see `select_passes`."""
+        for each in self.passes:
+            if has_standard_input(each.files):
+                replace_standard_input(each.files, keep_standard_input(journal))
+                check_has_text(each.files, next(iter(each.names), "train"))
         left_out, rejected = LeftOut(), list[Rejected]()
         groups = zip([[each] for each in self.passes], self.datasets.values(), strict=False)
         for passes, settings in groups if self.datasets else [(self.passes, self.settings)]:

@@ -81,4 +81,4 @@ def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
 
 
 def _as_path(path: str) -> str:
-    return f"./{path}" if path.startswith("-") else path
+    return f"./{path}" if path.startswith("-") and path != "-" else path

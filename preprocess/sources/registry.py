@@ -26,6 +26,7 @@ from preprocess.sources.compressed import (
     codec_of_content,
 )
 from preprocess.sources.folders import files_below, is_binary
+from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
 
 OpenSource = Callable[[InputFile, str, ReadOptions], FileSource]
@@ -100,7 +101,7 @@ def find_sources(
     A file is one source. A directory is searched as `folders.files_below` says; its binary files
     are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
     does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
-    matches are sorted. `@name` is a file with a path in each line.
+    matches are sorted. `@name` is a file with a path in each line, `-` standard input.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
@@ -109,6 +110,9 @@ def find_sources(
     """
     sources: list[Source] = []
     for path in _expand(paths):
+        if path is None:
+            sources.append(StandardInput(reading))
+            continue
         if not path.is_dir():
             sources.append(open_source(path, path.name, reading))
             continue
@@ -193,13 +197,15 @@ def _reader(form: Format, path: Path) -> OpenSource:
     )
 
 
-def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
-    """Yield the files and directories that paths, patterns and lists name."""
+def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | None]:
+    """Yield the files and directories that paths, patterns and lists name; None: `-`."""
     for given in paths:
         name = local_path(given)
         is_list = name.startswith("@") and not os.path.lexists(name)
         for each in map(local_path, _listed_paths(Path(name[1:])) if is_list else [name]):
-            if not glob.has_magic(each) or os.path.lexists(each):
+            if each == "-":
+                yield None
+            elif not glob.has_magic(each) or os.path.lexists(each):
                 yield Path(each)
             elif found := glob.glob(each, recursive=True):
                 yield from _outermost(sorted(map(Path, found), key=os.fsencode))

@@ -1,0 +1,73 @@
+"""Standard input: the path `-`, read into a file before it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableSequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from bpe.errors import CorpusError
+from preprocess.documents.batch import Bytes, ReadOptions
+from preprocess.sources.base import ResumePoint, Source, WorkUnit
+
+FILE_NAME = "standard-input"
+_PIECE_BYTES = 1 << 20
+
+
+class StandardInput:
+    """Stands for standard input among sources until `replace_standard_input`."""
+
+    name, n_bytes, separator, stamp, location, is_compressed = FILE_NAME, 0, b"", "", "", False
+
+    def __init__(self, reading: ReadOptions) -> None:
+        self.reading = reading
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
+        self._refuse()
+
+    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise CorpusError("-: standard input cannot be read here; save the text to a file")
+
+
+def has_standard_input(sources: MutableSequence[Source]) -> bool:
+    """Return True if standard input is among sources."""
+    return any(isinstance(source, StandardInput) for source in sources)
+
+
+def replace_standard_input(sources: MutableSequence[Source], path: Path) -> None:
+    """Replace standard input among sources by the file that has its bytes."""
+    from preprocess.sources.registry import open_source
+
+    for number, source in enumerate(sources):
+        if isinstance(source, StandardInput):
+            sources[number] = open_source(path, FILE_NAME, source.reading)
+
+
+@contextmanager
+def standard_input_in_a_file(sources: MutableSequence[Source]) -> Iterator[None]:
+    """Replace standard input among sources by a temporary file inside the `with`."""
+    if not has_standard_input(sources):
+        yield
+        return
+    import tempfile  # a millisecond that most runs save
+
+    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+        path = Path(directory, FILE_NAME)
+        with open(path, "wb") as file:
+            file.writelines(read_pieces())
+        replace_standard_input(sources, path)
+        yield
+
+
+def read_pieces() -> Iterator[bytes]:
+    """Yield the bytes of standard input."""
+    stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        raise CorpusError("-: there is no standard input; give files")
+    while piece := stream.read(_PIECE_BYTES):
+        yield piece
