@@ -111,7 +111,7 @@ def find_sources(
     sources: list[Source] = []
     for path in _expand(paths):
         if path is None:
-            sources.append(StandardInput(reading))
+            sources.append(StandardInput(reading, open_source))
             continue
         if not path.is_dir():
             sources.append(open_source(path, path.name, reading))

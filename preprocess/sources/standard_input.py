@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -15,14 +15,20 @@ from preprocess.sources.base import ResumePoint, Source, WorkUnit
 FILE_NAME = "standard-input"
 _PIECE_BYTES = 1 << 20
 
+OpenFile = Callable[[Path, str, ReadOptions], Source]
+
 
 class StandardInput:
     """Stands for standard input among sources until `replace_standard_input`."""
 
     name, n_bytes, separator, stamp, location, is_compressed = FILE_NAME, 0, b"", "", "", False
 
-    def __init__(self, reading: ReadOptions) -> None:
-        self.reading = reading
+    def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
+        self._reading, self._open_source = reading, open_source
+
+    def open(self, path: Path) -> Source:
+        """Return the source of the file that has the bytes of standard input."""
+        return self._open_source(path, FILE_NAME, self._reading)
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         self._refuse()
@@ -41,11 +47,9 @@ def has_standard_input(sources: MutableSequence[Source]) -> bool:
 
 def replace_standard_input(sources: MutableSequence[Source], path: Path) -> None:
     """Replace standard input among sources by the file that has its bytes."""
-    from preprocess.sources.registry import open_source
-
     for number, source in enumerate(sources):
         if isinstance(source, StandardInput):
-            sources[number] = open_source(path, FILE_NAME, source.reading)
+            sources[number] = source.open(path)
 
 
 @contextmanager
