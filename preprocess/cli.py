@@ -43,6 +43,10 @@ _Options = dict[str, Any]
 
 
 def _build(options: _Options, console: _Console) -> bool:
+    if console.settings.dry_run:
+        from preprocess.check.preview import preview_build
+
+        return console.report(preview_build(options))
     from preprocess.pipeline import build
 
     return console.report(build(progress=console.progress, **options).lines)
@@ -145,7 +149,7 @@ _SUMMARIES = {
 COMMANDS = {
     name: Command(run, settings, console, _SUMMARIES[name])
     for name, run, settings, console in [
-        ("build", _build, "BuildSettings", _RUN_OPTIONS),
+        ("build", _build, "BuildSettings", f"dry_run {_RUN_OPTIONS}"),
         ("train", _train, "TrainFileSettings", _RUN_OPTIONS),
         ("encode", _encode, "EncodeSettings", _RUN_OPTIONS),
         ("count", _count, "CountSettings", _RUN_OPTIONS),

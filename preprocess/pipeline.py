@@ -10,7 +10,6 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +22,14 @@ from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.journal import journal_errors
-from preprocess.run.memory_limit import fit_to_memory
-from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
+from preprocess.run.memory_limit import apply_profile, fit_to_memory
+from preprocess.run.outputs import (
+    TOKENIZER_FILE,
+    Outputs,
+    Trained,
+    needs_tokenizer_file,
+    read_object,
+)
 from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options, read_options
 from preprocess.settings.options import StrPath, convert, options_of
 from preprocess.settings.schema import (
@@ -39,11 +44,14 @@ from preprocess.settings.schema import (
 )
 from preprocess.sources import find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file
-from preprocess.storage import Files, writing
+from preprocess.storage import Files, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.settings.corpus import PipelineConfig
+
+_CONFIG_FILE = "config.json"  # of a corpus
 
 Settings = TypeVar("Settings", bound=ReadSettings)
 
@@ -84,13 +92,14 @@ def build(
     max_length_chars: int | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    unit_size: int | str | None = None, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
     deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
     max_documents: int | None = None, cut_documents: bool = False,
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
@@ -129,34 +138,26 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     The same call resumes: datasets that are finished are up to date.
     """
     from bpe.files.atomic_write import write_atomically
-    from preprocess.settings.corpus import PipelineConfig
-    from preprocess.settings.yaml_file import load_config
+    from preprocess.settings.yaml_file import read_corpus
 
-    config = options["config"]
-    if not isinstance(config, PipelineConfig):
-        config = load_config(Path(os.fspath(config)))
-    defaults = options_of(BuildSettings)
-    config.override({
-        name: value
-        for name, value in options.items()
-        if name not in ("config", "progress") and value != defaults[name].default
-    })
+    config = read_corpus(options)
     progress: Progress = options["progress"] or Progress()
     progress.begin(config.max_minutes)
-    for each in config.builds.values():  # before hours of work
-        find_sources((*each.train, *each.val), read_options(each, None, ()))
+    place = open_storage(config.output_path).final
+    _check_corpus(config, place)  # before hours of work
     tokenizer, results = None, dict[str, BuildResult]()
     if config.training is not None:
-        training = fit_to_memory(config.training)
+        given = next(iter(config.given.values()))
+        training = fit_to_memory(apply_profile(config.training, given))
         tokenizer, lines = _train_file(training, progress.part(), config.untrained)
         logger.info("%s", lines[0])
     for number, (name, settings) in enumerate(config.builds.items(), start=1):
         logger.info("dataset %s, %d of %d", name, number, len(config.builds))
         if settings.tokenizer is None:
             settings = replace(settings, tokenizer=str(config.tokenizer_file))
-        settings = fit_to_memory(settings)
-        results[name] = _build(settings, settings.as_json(), progress.part())
-    path = Path(config.output_path, "config.json")
+        settings = fit_to_memory(apply_profile(settings, config.given[name]))
+        results[name] = _build(settings, config.given[name], progress.part())
+    path = Path(config.output_path, _CONFIG_FILE)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
@@ -167,6 +168,20 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         {x: each.stats for x, each in results.items()},
         [f"{x}: {line}" for x, each in results.items() for line in each.lines], results,
     )
+
+
+def _check_corpus(config: PipelineConfig, place: Files) -> None:
+    """Raise TokenbinError if text is missing, or config.json in `place` is of another program."""
+    from preprocess.settings.corpus import CORPUS_FORMAT
+
+    for each in config.builds.values():
+        find_sources((*each.train, *each.val), read_options(each, None, ()))
+    has_file = place.size(_CONFIG_FILE) is not None
+    if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
+        raise OutputError(
+            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenbin, so it is left"
+            " alone; move it away or choose another output_path"
+        )
 
 
 def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
@@ -211,7 +226,7 @@ def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings
     """Return (settings, progress) from the arguments of a command, and start its clock."""
     options = {**arguments}
     progress = options.pop("progress") or Progress()
-    settings = fit_to_memory(convert(options, kind))
+    settings = fit_to_memory(apply_profile(convert(options, kind), options))
     progress.begin(getattr(settings, "max_minutes", None))
     return settings, progress
 
@@ -222,7 +237,7 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
     given = {
         each.name
         for each in options_of(VocabularySettings).values()
-        if options[each.name] is not None and getattr(settings, each.name) != each.default
+        if options.get(each.name) is not None and getattr(settings, each.name) != each.default
     }
     used = {"pattern", "special_tokens"} if settings.tokenizer.endswith(".tiktoken") else set()
     pattern = settings.pattern if "pattern" in given & used else None
@@ -321,12 +336,13 @@ def train(
     max_length_chars: int | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    unit_size: int | str | None = None, workers: int | None = None,
     deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
     max_documents: int | None = None, cut_documents: bool = False,
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
@@ -378,13 +394,14 @@ def encode(
     max_length_chars: int | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    unit_size: int | str | None = None, workers: int | None = None,
     shard_tokens: int | None = None, split_documents: bool = False,
     deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
     max_documents: int | None = None, cut_documents: bool = False,
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
@@ -410,7 +427,7 @@ def count(
     max_length_chars: int | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024, workers: int | None = None,
+    unit_size: int | str | None = None, workers: int | None = None,
     progress: Progress | None = None,
 ) -> summary.Report:
     """Count documents and tokens of text files without writing anything.

@@ -82,7 +82,7 @@ def compare(
     max_length_chars: int | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str = 4 * 1024 * 1024, progress: Progress | None = None,
+    unit_size: int | str | None = None, progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 

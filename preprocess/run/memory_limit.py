@@ -9,10 +9,13 @@ saved counts. Documents without a safe cut are read whole, regardless of the lim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bpe.errors import TokenbinError
+from bpe.parallel import available_workers
+from preprocess.report.progress import logger
 from preprocess.settings.options import SettingsError
 from preprocess.settings.schema import ReadSettings, TrainSettings
 
@@ -55,14 +58,61 @@ def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
         )
 
 
+def apply_profile(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Set workers, unit size and memory limit by the profile, if one is chosen, and report them.
+
+    Values in `given` that are not None stay.
+    """
+    profile: str | None = getattr(settings, "profile", None)
+    if profile is None:
+        return settings
+    n = available_workers()
+    workers, unit_size, limit = {
+        "memory": (1, 256 * 1024, 500_000_000), "balanced": (-(-n // 2), 1 << 20, 2_000_000_000),
+        "speed": (n, 4 << 20, None),
+    }[profile]
+    of_profile = {"workers": workers, "unit_size": unit_size, "memory_limit": limit}
+    chosen: dict[str, Any] = {x: y for x, y in of_profile.items() if given.get(x) is None}
+    if chosen.get("memory_limit") is not None:
+        chosen["memory_limit"] = max(chosen["memory_limit"], _least_memory(settings))
+    logger.info(
+        "profile %s: %s", profile,
+        ", ".join(f"{name} {'none' if x is None else f'{x:,}'}" for name, x in chosen.items()),
+    )
+    return replace(settings, **chosen)
+
+
+def expected_memory(settings: ReadSettings) -> int:
+    """Return the most anonymous memory in bytes that a run takes, documents of normal size given.
+
+    Tables of counts grow with the text if there is no memory limit.
+    """
+    limit: int | None = getattr(settings, "memory_limit", None)
+    needed = _fixed(settings) + settings.workers * (
+        _OF_WORKER + _OF_UNIT_BYTE * settings.unit_size
+    )
+    return needed if limit is None else min(needed, limit)
+
+
+def _fixed(settings: ReadSettings) -> int:
+    """Return the memory of a run without its workers."""
+    if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
+        return _BASE + _CACHE + _OF_ID * settings.vocab_size
+    return _BASE + _CACHE
+
+
+def _least_memory(settings: ReadSettings) -> int:
+    """Return the least memory limit of a run."""
+    least = min(_LEAST_UNIT, settings.unit_size)
+    return _fixed(settings) + _OF_WORKER + _OF_UNIT_BYTE * least
+
+
 def fit_to_memory(settings: Settings) -> Settings:
     """Reduce workers and unit size to the memory limit; raise SettingsError if impossible."""
     limit: int | None = getattr(settings, "memory_limit", None)
     if limit is None:
         return settings
-    base = _BASE + _CACHE
-    if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
-        base += _OF_ID * settings.vocab_size
+    base = _fixed(settings)
     for unit_size in (settings.unit_size, min(settings.unit_size, _SMALL_UNIT)):
         workers = (limit - base) // (_OF_WORKER + _OF_UNIT_BYTE * unit_size)
         if workers >= settings.workers:
@@ -74,7 +124,7 @@ def fit_to_memory(settings: Settings) -> Settings:
     if unit_size < least:
         raise SettingsError(
             f"memory_limit: {_mb(limit)} is below the minimum of this run; set it to"
-            f" {_mb(base + _OF_WORKER + _OF_UNIT_BYTE * least)} or more"
+            f" {_mb(_least_memory(settings))} or more"
         )
     return replace(settings, workers=1, unit_size=unit_size)
 

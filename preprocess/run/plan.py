@@ -258,33 +258,52 @@ class Plan(Struct, frozen=True, dict=True):
         Raises:
             OutputError: The token files do not fit.
         """
-        size_of = self.settings if tokenizer is None else tokenizer
-        assert not isinstance(size_of, schema.EncodeSettings)
-        itemsize = token_dtype(size_of.vocab_size).itemsize
-        n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
-        room, per_token = sum(storage.space()), _MOST_BYTES_PER_TOKEN
-        if any(part.selects for part in self.passes):
-            if self.settings.limits and not self.passes[0].selected:
-                return  # most of the text may be left out
-            is_shuffled = self.settings.shuffle_documents is not None
-            room -= n_bytes * (3 if is_shuffled else 1)
+        itemsize = token_dtype(self._vocab_size(tokenizer)).itemsize
+        n_bytes, n_work = self.estimate_text()
+        room = sum(storage.space()) - n_work
+        if self.settings.limits and self.passes[0].selected is None:
+            return  # most of the text may be left out
         if n_bytes * itemsize <= room:
             return
-        if tokenizer is not None:
-            seen = tokens = 0
-            ids, first = SpecialIds.of(tokenizer, self.settings), self.passes[0]
-            for source in first.sources[:_MAX_SAMPLED_SOURCES]:
-                with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
-                    for part in next(units, []):
-                        seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
-            per_token = seen / tokens if tokens else per_token
-        needed = round(n_bytes / per_token * itemsize)
+        needed, per_token = self.estimate_tokens(n_bytes, tokenizer)
         if needed > room:
             raise OutputError(
                 f"{self.directory}: the token files need about {needed / 1e9:,.1f} GB"
                 f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
                 " free the space or choose another directory (--out)"
             )
+
+
+    def estimate_text(self) -> tuple[int, int]:
+        """Estimate the bytes of text, and of work files with selected documents.
+
+        Both are upper bounds unless sources are compressed.
+        """
+        n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
+        if not any(part.selects for part in self.passes):
+            return n_bytes, 0
+        # The documents, sorted pieces of them, and the documents in their order.
+        return n_bytes, n_bytes * (1 if self.settings.shuffle_documents is None else 3)
+
+    def estimate_tokens(
+        self, n_bytes: int, tokenizer: AnyTokenizer | None
+    ) -> tuple[int, float]:
+        """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
+        per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
+        if tokenizer is not None:
+            ids, first = SpecialIds.of(tokenizer, self.settings), self.passes[0]
+            for source in first.sources[:_MAX_SAMPLED_SOURCES]:
+                with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
+                    for part in next(units, []):
+                        seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
+            per_token = seen / tokens if tokens else per_token
+        itemsize = token_dtype(self._vocab_size(tokenizer)).itemsize
+        return round(n_bytes / per_token * itemsize), per_token
+
+    def _vocab_size(self, tokenizer: AnyTokenizer | None) -> int:
+        size_of = self.settings if tokenizer is None else tokenizer
+        assert not isinstance(size_of, schema.EncodeSettings)
+        return size_of.vocab_size
 
 
 def _estimate_text(sources: Sequence[Source]) -> int:

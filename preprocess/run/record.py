@@ -68,6 +68,7 @@ def record_inputs(
             name: each.as_json({x for x in options_of(type(each)) if x not in reading})
             for name, each in datasets.items()
         }
+        effective["order_of_datasets"] = list(datasets)  # checkpoints number the sources of all
     read = {
         name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
         for name, of in sources.items()

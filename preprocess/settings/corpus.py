@@ -35,6 +35,8 @@ from preprocess.settings.schema import (
 
 # Names of options of a dataset -> those of `build`.
 _NAMES_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
+_OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
+CORPUS_FORMAT = "tokenbin-corpus"  # of config.json
 # Returns the place of a key, such as ("datasets", 0, "name"), in a file: "corpus.yaml:3: ".
 Where = Callable[[tuple[str | int, ...]], str]
 
@@ -93,6 +95,7 @@ class PipelineConfig:
     Attributes:
         max_minutes: Time limit of all runs together; None: none.
         builds: Name of a dataset -> settings of its build; without tokenizer if it has none.
+        given: Name of a dataset -> the options of its build that are given.
         training: Settings of the tokenizer to be trained; None if none is needed.
 
     Raises:
@@ -153,9 +156,21 @@ class PipelineConfig:
         self.max_minutes: float | None = stage.get("max_minutes")
         given_tokenizer = vocabulary.pop("name_or_path", None)
         self.builds: dict[str, BuildSettings] = {}
+        self.given: dict[str, dict[str, Any]] = {}
         for number, part in enumerate(parts):
-            self._add(part, stage, given_tokenizer, where(("datasets", number)))
-        self.training = self._training(vocabulary, stage)
+            part = {"tokenizer": given_tokenizer} | stage | part
+            tokenizer_of = part["tokenizer"]
+            if tokenizer_of is not None and tokenizer_of == given_tokenizer:
+                part = vocabulary | part  # to say that nothing is trained
+            elif (tokenizer_of or "").endswith(".tiktoken"):
+                ranks = {x: y for x, y in vocabulary.items() if x in _OF_RANK_FILES}
+                part = ranks | part
+            self._add(part, where(("datasets", number)))
+        section_of_training = "tokenizer" if vocabulary else "tokenize"
+        try:
+            self.training = self._training(vocabulary, stage)
+        except SettingsError as error:
+            raise SettingsError(f"{where((section_of_training,))}{error}") from None
 
     @property
     def tokenizer_file(self) -> Path:
@@ -179,6 +194,7 @@ class PipelineConfig:
         if wrong:
             raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
         self.max_minutes = read.get("max_minutes", self.max_minutes)
+        self.given = {name: each | read for name, each in self.given.items()}
         self.builds = {name: replace(each, **read) for name, each in self.builds.items()}
         if self.training is not None:
             self.training = replace(self.training, **read)
@@ -187,18 +203,16 @@ class PipelineConfig:
         """Return the effective configuration for config.json."""
         training = None if self.training is None else self.training.as_json()
         return {
+            "format": CORPUS_FORMAT,
             "output_path": self.output_path,
             "tokenizer": training,
             "datasets": {name: each.as_json() for name, each in self.builds.items()},
         }
 
-    def _add(
-        self, part: dict[str, Any], stage: dict[str, Any], tokenizer: str | None, place: str
-    ) -> None:
+    def _add(self, part: dict[str, Any], place: str) -> None:
         """Add the build of a dataset."""
         name = part.pop("name")
-        options = {"tokenizer": tokenizer} | stage | part
-        options = {_NAMES_OF_BUILD.get(x, x): value for x, value in options.items()}
+        options = {_NAMES_OF_BUILD.get(x, x): value for x, value in part.items()}
         options.setdefault("out", str(Path(self.output_path, name)))
         try:
             settings = BuildSettings(**options)
@@ -217,7 +231,7 @@ class PipelineConfig:
                     f"{place}save_path: {settings.out!r} is that of the dataset {other!r}, too;"
                     " give each its own"
                 )
-        self.builds[name] = settings
+        self.builds[name], self.given[name] = settings, options
 
     def _training(
         self, vocabulary: dict[str, Any], stage: dict[str, Any]

@@ -89,7 +89,8 @@ class TextSettings(Settings):
     )
     max_bad_records: Index = run_option(1000, "Stop if more bad records than this are left out.")
     unit_size: Size = run_option(
-        4 << 20, "Bytes of text in a unit of work, such as 64KiB; never changes the outputs."
+        lambda: 4 << 20, "Bytes of text in a unit of work, such as 64KiB; never changes the"
+        " outputs.", default_text="4MiB",
     )
 
     @property
@@ -192,6 +193,11 @@ class RunSettings(ReadSettings, SelectSettings):
         None, "Memory that the run may take, such as 500MB: counts that do not fit go to files;"
         " never changes the outputs.",
     )
+    profile: Literal["memory", "balanced", "speed"] | None = run_option(
+        None, "Workers, unit_size and memory_limit together, unless they are given: 1, 256KiB,"
+        " 500MB; half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that"
+        " are below the minimum of the run are raised to it.",
+    )
     overwrite: bool = run_option(
         False, "Replace outputs that exist, and give up an unfinished run of something else."
     )
@@ -290,8 +296,8 @@ class BuildSettings(TrainSettings, ShardSettings):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     config: Config | None = run_option(
-        None, "A corpus.yaml of several datasets; of the other options only workers, max_minutes,"
-        " memory_limit and overwrite may be given with it.", positional=True,
+        None, "A corpus.yaml of several datasets; of the other options only those that never change"
+        " an output may be given with it.", positional=True,
     )
     train: Locations = option(
         (), "Text files and directories, read in the order given; a directory in sorted order.",
@@ -427,4 +433,7 @@ class ConsoleSettings(Settings):
     debug: bool = option(False, "Show the traceback of an error.")
     verbose: bool = option(False, "Report memory, processors and disk rates with the progress.")
     quiet: bool = option(False, "No progress and no closing lines.")
+    dry_run: bool = option(
+        False, "Show what would be read and written, and the first documents; write nothing."
+    )
     log_file: Location | None = option(None, "Append everything that is reported to this file.")

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from preprocess.settings.corpus import PipelineConfig
-from preprocess.settings.options import SettingsError
+from preprocess.settings.options import SettingsError, options_of
+from preprocess.settings.schema import BuildSettings
 
 if TYPE_CHECKING:
     import yaml
 
 _Key = tuple[str | int, ...]
+_DEPTH = 4  # of keys with a line; aliases may refer to themselves
+
+
+def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
+    """Read the configuration in the options of a build, and apply the other ones to it.
+
+    Raises:
+        SettingsError: As `load_config`; or an option belongs into the configuration.
+    """
+    config = options["config"]
+    if not isinstance(config, PipelineConfig):
+        config = load_config(Path(os.fspath(config)))
+    defaults = options_of(BuildSettings)
+    config.override({
+        name: value
+        for name, value in options.items()
+        if name not in ("config", "progress") and value != defaults[name].default
+    })
+    return config
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -60,6 +82,8 @@ def _find_lines(node: yaml.Node, key: _Key, lines: dict[_Key, int], path: Path) 
     import yaml
 
     lines.setdefault(key, node.start_mark.line + 1)
+    if len(key) == _DEPTH:
+        return
     if isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             _find_lines(value, (*key, number), lines, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from preprocess.cli import run
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, journal
+from preprocess.storage import OutputError
 
 YAML = """\
 output_path: out
@@ -176,7 +178,8 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
         ("strip: false", "a: 0\n    a: 1", r"19: a: is in line 18 already; leave one"),
         ("datasets:", "datasets: [", r"\d+: is not YAML \("),
         ("  - name: posts", "  - posts", r"14: expected options with values, found 'p|is not Y"),
-        ("{vocab_size: 300}", "{vocab_size: 3}", r"vocab_size 3 is too small"),
+        ("{vocab_size: 300}", "{vocab_size: 3}", r"2: vocab_size 3 is too small"),
+        ("name: posts", "name: &a [*a]", r"14: name: should be text; got"),
     ],
 )  # fmt: skip
 def test_wrong_spellings(corpus: Path, old: str, new: str, message: str) -> None:
@@ -220,3 +223,50 @@ def test_a_given_tokenizer_for_all(corpus: Path) -> None:
     other = Tokenizer.from_file("other/tokenizer.json").fingerprint
     assert {each.tokenizer.fingerprint for each in result.datasets.values()} == {other}
     assert not Path("out/tokenizer.json").exists()
+
+
+def test_given_tokenizers_get_what_they_lack(corpus: Path, caplog: Any) -> None:
+    """A .tiktoken file has neither a pattern nor special tokens; other tokenizers need none."""
+    ranks = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+    Path("x.tiktoken").write_text(ranks)
+    given = {"name_or_path": "x.tiktoken", "pattern": "cl100k", "special_tokens": ["<s>"]}
+    datasets = [{"name": "a", "data_files": "prose-1.txt", "val_fraction": 0}]
+    found = build(PipelineConfig(datasets=datasets, tokenizer=given)).tokenizer
+    assert (found.pattern, list(found.special_tokens)) == ("cl100k", ["<|endoftext|>", "<s>"])
+    assert "not used" not in caplog.text
+    own = [{**datasets[0], "name": "b", "tokenizer": "x.tiktoken"}]
+    found = build(PipelineConfig(datasets=own, tokenizer={"pattern": "o200k"})).tokenizer
+    assert found.pattern == "o200k"
+    other = {"name_or_path": "other/tokenizer.json", "vocab_size": 999}
+    build(PipelineConfig(datasets=[{**datasets[0], "name": "c"}], tokenizer=other))
+    assert "these settings are not used: vocab_size" in caplog.text
+
+
+def test_the_order_of_datasets_is_part_of_a_run(corpus: Path) -> None:
+    """Checkpoints of the training number the sources of all datasets."""
+    with pytest.raises(faults.CutOff):
+        build("corpus.yaml", progress=StoppingParts("counting", 1))
+    first, second = YAML.index("  - name: prose"), YAML.index("  - name: posts")
+    Path("corpus.yaml").write_text(YAML[:first] + YAML[second:] + YAML[first:second])
+    with pytest.raises(OutputError, match=r"order_of_datasets was \['prose', 'posts'\] and is"):
+        build("corpus.yaml")
+
+
+class StoppingParts(faults.Stopping):
+    """Stops in a part of the progress."""
+
+    def part(self) -> Progress:
+        self.begin(None)
+        return self
+
+
+def test_a_configuration_of_another_program_is_left_alone(corpus: Path) -> None:
+    Path("out").mkdir()
+    Path("out/config.json").write_text("{}")
+    with pytest.raises(OutputError, match="left alone; move it away or choose another output_path"):
+        build("corpus.yaml")
+    assert Path("out/config.json").read_text() == "{}"
+    Path("out/config.json").unlink()
+    build("corpus.yaml")
+    assert json.loads(Path("out/config.json").read_text())["format"] == "tokenbin-corpus"
+    build("corpus.yaml")

@@ -1,0 +1,158 @@
+"""Describe a build before it is run: what is read and written, and its first documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bpe.separated import iter_ranges
+from preprocess.report.summary import format_tokenizer, listed
+from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
+from preprocess.run.plan import Pass, Plan, load_given_tokenizer
+from preprocess.run.selection import Slice
+from preprocess.settings.options import convert
+from preprocess.settings.schema import BuildSettings, SelectSettings
+from preprocess.sources.standard_input import has_standard_input
+from preprocess.storage import Files, open_storage
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+_DOCUMENTS = 3
+_SHOWN_CHARACTERS, _SHOWN_TOKENS = 300, 40
+
+
+def preview_build(options: Mapping[str, Any]) -> list[str]:
+    """Describe what `build` with the same options would do, and write nothing.
+
+    Raises:
+        TokenbinError: As `build`.
+    """
+    if options.get("config") is None:
+        settings = convert(options, BuildSettings)
+        return _preview(fit_to_memory(apply_profile(settings, options)))
+    from preprocess.settings.yaml_file import read_corpus
+
+    config, lines = read_corpus(options), list[str]()
+    if config.training is not None:
+        names = listed([*config.untrained], 5)
+        lines.append(f"{config.tokenizer_file}: is trained on the datasets {names}")
+    for name, settings in config.builds.items():
+        settings = fit_to_memory(apply_profile(settings, config.given[name]))
+        lines += [f"dataset {name}:", *(f"  {line}" for line in _preview(settings))]
+    return lines
+
+
+def _preview(settings: BuildSettings) -> list[str]:
+    """Describe the build of one dataset."""
+    given: AnyTokenizer | None = None
+    if settings.tokenizer is not None:
+        is_ranks = settings.tokenizer.endswith(".tiktoken")
+        given = load_given_tokenizer(settings, settings.pattern if is_ranks else None)
+    # The tokenizer of a corpus is not trained yet: the patterns of its settings are the same.
+    run, stats_file = settings.named("build"), settings.named("stats.json")
+    plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
+    lines = []
+    for part in plan.passes:
+        names = listed([source.name for source in part.files])
+        n_bytes = sum(source.n_bytes for source in part.files)
+        files = f"{len(part.files):,} file{'s' * (len(part.files) != 1)}"
+        lines.append(f"{' and '.join(part.names)}: {files}, {n_bytes:,} bytes: {names}")
+        if part.binary_files:
+            skipped = f"{len(part.binary_files):,} binary files, such as {part.binary_files[0]}"
+            lines.append(f"skipped: {skipped}")
+    lines.append(f"tokenizer: {format_tokenizer(given) if given else 'is trained'}")
+    if any(has_standard_input(part.files) for part in plan.passes):
+        return [*lines, "standard input is read by the run, so nothing is known of it"]
+    lines += [*_describe_outputs(plan, given), _describe_memory(settings)]
+    for part in plan.passes:
+        lines += _describe_documents(part, settings, given)
+    return lines
+
+
+def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[str]:
+    """Describe the outputs, their place, and what is there already."""
+    directory = plan.directory
+    n_bytes, n_work = plan.estimate_text()
+    n_tokens, per_token = plan.estimate_tokens(n_bytes, tokenizer)
+    names = listed([f"{name}.bin" for name in plan.names.values()])
+    most = "at most " if plan.settings.limits else ""
+    yield (
+        f"output: {names} in {directory}, {most}about {n_tokens / 1e6:,.1f} MB"
+        f" ({per_token:.1f} bytes of text per token)"
+    )
+    if n_work:
+        yield f"work files: {most}{n_work / 1e6:,.1f} MB in {directory}, until the end of the run"
+    place = directory.absolute()
+    while not place.is_dir():
+        place = place.parent
+    yield f"disk: {open_storage(str(place)).space()[0] / 1e9:,.1f} GB are free in {place}"
+    files: Files = open_storage(str(directory)).final
+    there = [name for name in plan.names.values() if files.size(f"{name}.json") is not None]
+    if there:
+        yield f"exists: {listed([f'{name}.bin' for name in there])} (--overwrite replaces it)"
+
+
+def _describe_memory(settings: BuildSettings) -> str:
+    more = ""
+    if settings.tokenizer is None and settings.memory_limit is None:
+        more = ", and counts of pre-tokens that grow with the text"
+    return (
+        f"memory: at most {expected_memory(settings) / 1e6:,.0f} MB with {settings.workers:,}"
+        f" workers and units of {settings.unit_size:,} bytes{more}"
+    )
+
+
+def _describe_documents(
+    part: Pass, settings: BuildSettings, tokenizer: AnyTokenizer | None
+) -> Iterator[str]:
+    """Show the first documents of a pass, with their tokens if the tokenizer is known."""
+    name = next(iter(part.names))
+    for number, text in enumerate(islice(_first_documents(part, settings), _DOCUMENTS)):
+        tokens = ""
+        if tokenizer is not None:
+            ids = tokenizer.encode_ordinary(text)
+            pieces = [
+                _shown(tokenizer.decode_bytes([i]).decode("utf-8", "backslashreplace"))
+                for i in ids[:_SHOWN_TOKENS]
+            ]
+            tokens = f", {len(ids):,} tokens: {'|'.join(pieces)}{'...' * (len(ids) > len(pieces))}"
+        else:
+            shown = text[:_SHOWN_CHARACTERS]
+            tokens = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
+        yield f"{name}, document {number}: {len(text):,} characters{tokens}"
+    if settings.shuffle_documents is not None:
+        yield f"{name}: documents are shown in the order of the files, before they are shuffled"
+
+
+def _shown(text: str) -> str:
+    """Return text in one line, with escapes for characters that are not printable."""
+    return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
+
+
+def _first_documents(part: Pass, settings: SelectSettings) -> Iterator[str]:
+    """Yield the selected documents of a pass; of a divided one, its first part."""
+    wanted, seen = Slice(settings), set[bytes]()
+    for source in part.files:
+        for unit in source.units():
+            batch = unit.read()
+            bounds = batch.bounds[2 * batch.starts_mid_document :]
+            for start, end in iter_ranges(bounds):
+                document = batch.buffer[start:end].tobytes()
+                digest = blake2b(document, digest_size=16).digest()
+                if settings.deduplicate and digest in seen:
+                    continue
+                seen.add(digest)
+                text = document.decode()
+                (chosen,), (begin,) = wanted.take(np.array([len(text)]))
+                if chosen:
+                    first, stop = wanted.start - int(begin), wanted.stop - int(begin)
+                    cuts = settings.cut_documents
+                    yield text[max(first, 0) : int(min(stop, len(text)))] if cuts else text
+                if wanted.is_complete:
+                    return
