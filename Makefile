@@ -125,9 +125,9 @@ $(VENV)/.torch: $(VENV)/.core
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	@$(install) --editable '.[dev,torch,hf,formats]'
+	@$(install) --editable '.[dev,torch,hf,formats,interop]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core
-	@$(install) --editable '.[bench]'
+	@$(install) --editable '.[bench,formats]'
 	@touch '$@'

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.corpora import MB, default_corpus, sized
+from benchmarks.formats import formats, json_lines
 from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, installed
 from benchmarks.rounds import (
     MODULES,
@@ -25,6 +26,7 @@ from benchmarks.rounds import (
 )
 from benchmarks.studies import STUDIES, Table
 
+STUDIES["formats"] = formats
 # What depends on a factor, and the values that it takes beside the usual one.
 SIZES = (10 * MB, 100 * MB, 1000 * MB)
 VOCABULARIES = (10_000, 32_000, 100_000)
@@ -133,6 +135,8 @@ class Run:
             corpus = job.corpus
             if how.at_most is not None and corpus.stat().st_size > how.at_most:
                 corpus = sized(setting.corpus, how.at_most, self._directory)
+            if work == "jsonl-to-bin":
+                corpus = json_lines(corpus, job.threads, self._directory)
             ours = replace(job, corpus=corpus, threads=how.threads or job.threads)
             names = (setting.corpus.stem, setting.vocabulary)
             try:

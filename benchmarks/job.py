@@ -85,7 +85,8 @@ def warm_memory(corpus: Path) -> None:
     import numpy as np
 
     # At most 1.0 GB were seen for 59 MB, in training, and 1.9 for 877 MB.
-    size = corpus.stat().st_size
+    files = sorted(corpus.iterdir()) if corpus.is_dir() else [corpus]
+    size = sum(file.stat().st_size for file in files)
     n_bytes = max(min(2**26 + 16 * size, 2**30), 4 * size)
     np.empty(n_bytes, np.uint8)[:: mmap.PAGESIZE] = 1
 

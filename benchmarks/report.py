@@ -23,7 +23,7 @@ from benchmarks.studies import Table
 
 _PACKAGES = (
     "numpy", "numba", "llvmlite", "regex", "gigatoken", "tokenizers", "tiktoken",
-    "rustbpe", "bpeasy", "ffbpe",
+    "rustbpe", "bpeasy", "ffbpe", "pyarrow", "datasets", "datatrove",
 )  # fmt: skip
 _COLUMNS = [
     "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenbin MB/s", "peer MB/s",

@@ -39,6 +39,8 @@ MODULES = {
     "first-batch": "benchmarks.token_files",
     "build-first": "benchmarks.token_files",
     "steady": "benchmarks.token_files",
+    "jsonl-to-bin": "benchmarks.formats",
+    "decompress": "benchmarks.formats",
     "get-batch": "benchmarks.sampling",
     "pure-compute": "benchmarks.studies",
     "breakdown": "benchmarks.studies",
@@ -52,6 +54,7 @@ WORK = [
     "encode-texts",
     "encode-one-thread",
     "to-bin",
+    "jsonl-to-bin",
     "first-batch",
     "get-batch",
 ]

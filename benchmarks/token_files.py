@@ -28,7 +28,7 @@ def _build(job: Job, path: Path) -> None:
     )
 
 
-def _new_directory(job: Job) -> Path:
+def new_directory(job: Job) -> Path:
     """Nothing is there that would have to be given back to the system first."""
     directory = job.directory / f"{job.side}-{os.getpid()}"
     directory.mkdir()
@@ -66,7 +66,7 @@ def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours: `tokenbin encode`; it checks, digests and brings to the disk, too."""
     from preprocess.cli import main
 
-    path = _new_directory(job) / "ours.bin"
+    path = new_directory(job) / "ours.bin"
     workers = ["--workers", str(job.threads)]
     files = [str(job.corpus), "--tokenizer", str(job.tokenizer), "--out", str(path)]
     try:
@@ -74,13 +74,15 @@ def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
     except SystemExit as end:
         if end.code:
             raise
-    return Result(job.corpus.stat().st_size, None, path)
+    corpus = job.corpus
+    files = sorted(corpus.iterdir()) if corpus.is_dir() else [corpus]
+    return Result(sum(file.stat().st_size for file in files), None, path)
 
 
 @side("to-bin", "gigatoken", whole=True)
 def to_bin_gigatoken(job: Job, clock: Clock) -> Result:
     """By gigatoken and NumPy; nothing is checked, digested or brought to the disk."""
-    path = _new_directory(job) / "gigatoken.bin"
+    path = new_directory(job) / "gigatoken.bin"
     _write_gigatoken(job, path)
     return Result(job.corpus.stat().st_size, None, path)
 
@@ -128,7 +130,7 @@ def steady_tokenbin(job: Job, clock: Clock) -> Result:
     tiny.write_text("Nothing much.")
     for figure in ("first", "tiny"):
         clock.time(figure, lambda: _build(_with_corpus(job, tiny), job.directory / "tiny.bin"))
-    path = _new_directory(job) / "steady.bin"
+    path = new_directory(job) / "steady.bin"
     clock.time("build", lambda: _build(job, path))
     return Result(job.corpus.stat().st_size, None, path)
 

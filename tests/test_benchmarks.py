@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import report, studies
+from benchmarks import formats, report, studies
 from benchmarks.__main__ import Setting, parse, varied
 from benchmarks.corpora import sized, worst_cases
-from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, side, warm_memory
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, documents, side, warm_memory
 from benchmarks.rounds import MODULES, WORK, MeasurementError, compare, measure, peers_of
 from bpe import train_bpe
 
@@ -201,3 +201,18 @@ def test_memory_is_written_to_before_a_clock_starts(
         warm_memory(corpus)
     assert len(made[0]) == 2**26 + 16 * 4
     assert made[0][:: mmap.PAGESIZE].all()
+
+
+def test_formats_make_the_same_files(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "FORMATS", ("jsonl", "txt.gz", "txt.zst"))
+    table = formats.formats(job, 1)
+    assert [row[0] for row in table.rows] == ["jsonl", "txt.gz", "txt.zst"]
+    assert [bool(row[3]) for row in table.rows] == [False, True, True]
+
+
+def test_json_lines_in_several_files(job: Job, tmp_path: Path) -> None:
+    path = formats.json_lines(job.corpus, 3, tmp_path)
+    lines = [line for file in sorted(path.iterdir()) for line in file.read_text().splitlines()]
+    assert [json.loads(line)["text"] for line in lines] == documents(job.corpus)
+    found = measure(replace(job, work="jsonl-to-bin", corpus=path))
+    assert found.digest == measure(replace(job, work="to-bin")).digest

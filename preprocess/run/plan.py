@@ -30,7 +30,6 @@ from preprocess.run.outputs import (
     read_finished_record,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
-from preprocess.run.select_pass import SelectionLimits, select_documents
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import schema
@@ -370,6 +369,8 @@ def select_passes(
     """
     if not settings.selects:
         return LeftOut(), []
+    from preprocess.run.select_pass import SelectionLimits, select_documents
+
     limits = SelectionLimits(run.workers, run.unit_size, run.memory_limit, run.max_bad_records)
     found = select_documents(passes, settings, limits, journal, progress)
     for each in passes:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import Bytes, ReadOptions
 from preprocess.sources import json_records as records
@@ -54,10 +56,13 @@ class JsonLinesUnit(records.JsonUnit):
             position += len(line) + 1
 
     def _n_records(self, group: memoryview, n_found: int) -> int:
-        lines = group.tobytes()
-        n = lines.count(b"\n") + (not lines.endswith(b"\n"))
+        from bpe.pretokenize.pretokenizer import find_all
+
+        n = len(find_all(np.frombuffer(group, np.uint8), b"\n")) + (group[-1:] != b"\n")
+        if n == n_found:
+            return n
         # Blank lines are rare.
-        return n if n == n_found else sum(bool(line.strip()) for line in lines.split(b"\n"))
+        return sum(bool(line.strip()) for line in group.tobytes().split(b"\n"))
 
     def _n_places(self, body: memoryview, n_records: int) -> int:
         return body.tobytes().count(b"\n")
