@@ -58,7 +58,7 @@ class JsonLinesUnit(records.JsonUnit):
     def _n_records(self, group: memoryview, n_found: int) -> int:
         from bpe.pretokenize.pretokenizer import find_all
 
-        n = len(find_all(np.frombuffer(group, np.uint8), b"\n")) + (group[-1:] != b"\n")
+        n = len(find_all(np.frombuffer(group, np.uint8), b"\n")) + (group[-1] != 0x0A)
         if n == n_found:
             return n
         # Blank lines are rare.
