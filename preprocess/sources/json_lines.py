@@ -58,7 +58,8 @@ class JsonLinesUnit(records.JsonUnit):
     def _n_records(self, group: memoryview, n_found: int) -> int:
         from bpe.pretokenize.pretokenizer import find_all
 
-        n = len(find_all(np.frombuffer(group, np.uint8), b"\n")) + (group[-1] != 0x0A)
+        data = np.frombuffer(group, np.uint8)
+        n = len(find_all(data, b"\n")) + int((data[-1:] != 0x0A).sum())
         if n == n_found:
             return n
         # Blank lines are rare.
