@@ -176,3 +176,16 @@ def test_a_line_that_is_longer_than_a_unit(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(lines(texts))
     source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions(unit_size=1000))
     assert texts_of(source) == texts
+
+
+def test_a_line_of_200_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    text = "a long line, \\u00e9\\n " * 10_000_000
+    path.write_text('{"text": "first"}\n{"text": "' + text + '"}\n{"text": "last"}\n')
+    assert path.stat().st_size > 200_000_000
+    (source,) = find_sources([path], ReadOptions())
+    batches = [unit.read() for unit in source.units()]
+    sizes = [size for batch in batches for size in batch.sizes.tolist()]
+    assert sizes == [5, 17 * 10_000_000, 4]
+    long = next(batch for batch in batches if batch.n_bytes > 1000)
+    assert long.buffer[5:22].tobytes() == "a long line, é\n ".encode()
