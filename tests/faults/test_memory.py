@@ -151,7 +151,7 @@ def encoding(limit: str, **more: Any) -> EncodeSettings:
 
 def test_workers_and_units_are_fitted_into_the_limit() -> None:
     assert encoding("100GB").workers == 8
-    assert encoding("100GB").unit_size == EncodeSettings.unit_size
+    assert encoding("100GB").unit_size == 4 << 20
     # Rather smaller units than fewer workers.
     assert (encoding("1GB").workers, encoding("1GB").unit_size) == (8, 256 * 1024)
     assert encoding("550MB").workers == 3
