@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from bpe.errors import TokenbinError
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.report import summary
@@ -42,7 +43,7 @@ from preprocess.settings.schema import (
     TrainSettings,
     VocabularySettings,
 )
-from preprocess.sources import find_sources
+from preprocess.sources import check_fields_are_used, find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.storage import Files, OutputError, open_storage, writing
 
@@ -174,8 +175,15 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
     """Raise TokenbinError if text is missing, or config.json in `place` is of another program."""
     from preprocess.settings.corpus import CORPUS_FORMAT
 
-    for each in config.builds.values():
-        find_sources((*each.train, *each.val), read_options(each, None, ()))
+    for name, each in config.builds.items():
+        try:
+            find_sources((*each.train, *each.val), read_options(each, None, ()))
+            if each.tokenizer is not None:
+                is_ranks = each.tokenizer.endswith(".tiktoken")
+                given = load_given_tokenizer(each, each.pattern if is_ranks else None)
+                SpecialIds.of(given, each)
+        except TokenbinError as error:
+            raise type(error)(f"{config.places[name]}{error}") from error
     has_file = place.size(_CONFIG_FILE) is not None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
         raise OutputError(
@@ -217,7 +225,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     if isinstance(settings, BuildSettings):
         lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
     if binary_files:
-        lines.append(f"skipped: {len(binary_files):,} binary files, such as {binary_files[0]}")
+        lines.append(summary.format_skipped(binary_files))
     lines += report.lines(progress, stats)
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
@@ -442,9 +450,11 @@ def count(
     """
     settings, progress = _begin(locals(), CountSettings)
     given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
-    sources = find_sources(settings.paths, make_read_options(settings, given))
+    reading = make_read_options(settings, given)
+    sources = find_sources(settings.paths, reading)
     nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
     with standard_input_in_a_file(sources):
+        check_fields_are_used(sources, reading)
         EncodePass(
             0, sources, given, nothing_around, settings.workers, report, progress,
             max_bad_records=settings.max_bad_records,

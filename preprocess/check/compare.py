@@ -23,7 +23,7 @@ from preprocess.report.summary import LeftOut, check_bad_records, table
 from preprocess.run.plan import read_options
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import END_OF_TEXT, CompareSettings
-from preprocess.sources import Source, find_sources
+from preprocess.sources import Source, check_fields_are_used, find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.sources.standard_library import StandardLibrary
 
@@ -114,6 +114,7 @@ def compare(
     is_same_so_far, left_out = True, LeftOut()
     with ExitStack() as stack:
         stack.enter_context(standard_input_in_a_file(sources))
+        check_fields_are_used(sources, reading)
         n_all = sum(source.n_bytes for source in sources)
         stack.enter_context(_one_thread())
         stage = stack.enter_context(progress.stage("comparing", min(settings.max_bytes, n_all)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.separated import iter_ranges
-from preprocess.report.summary import format_tokenizer, listed
+from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Pass, Plan, load_given_tokenizer
 from preprocess.run.selection import Slice
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _DOCUMENTS = 3
-_SHOWN_CHARACTERS, _SHOWN_TOKENS = 300, 40
+_SHOWN_CHARACTERS, _SHOWN_TOKENS = 100, 40
 
 
 def preview_build(options: Mapping[str, Any]) -> list[str]:
@@ -64,9 +64,8 @@ def _preview(settings: BuildSettings) -> list[str]:
         files = f"{len(part.files):,} file{'s' * (len(part.files) != 1)}"
         lines.append(f"{' and '.join(part.names)}: {files}, {n_bytes:,} bytes: {names}")
         if part.binary_files:
-            skipped = f"{len(part.binary_files):,} binary files, such as {part.binary_files[0]}"
-            lines.append(f"skipped: {skipped}")
-    lines.append(f"tokenizer: {format_tokenizer(given) if given else 'is trained'}")
+            lines.append(format_skipped(part.binary_files))
+    lines.append(f"tokenizer: {format_tokenizer(given) if given else 'to be trained'}")
     if any(has_standard_input(part.files) for part in plan.passes):
         return [*lines, "standard input is read by the run, so nothing is known of it"]
     lines += [*_describe_outputs(plan, given), _describe_memory(settings)]

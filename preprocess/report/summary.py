@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -151,6 +152,11 @@ def format_left_out(left_out: LeftOut) -> list[str]:
     return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
 
+def format_skipped(binary_files: Sequence[Path]) -> str:
+    """Format the number of skipped files, of which there is one or more."""
+    return f"skipped: {_count(len(binary_files), 'binary file')}, such as {binary_files[0]}"
+
+
 def format_tokenizer(tokenizer: AnyTokenizer) -> str:
     """Format the size and the special tokens of a tokenizer."""
     special, merges = list(tokenizer.special_tokens), getattr(tokenizer, "merges", None)
@@ -213,12 +219,12 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
 
 
 def check_bad_records(left_out: LeftOut, batch: DocumentBatch, most: int) -> None:
-    """Raise CorpusError if more than `most` records were left out, with the last of a batch."""
+    """Raise CorpusError if more than `most` records were left out; `batch` has the last ones."""
     if left_out.bad_records > most:
-        last = batch.rejected[-1]
-        place = f"row {last.record:,}" if last.byte is None else f"byte {last.byte:,}"
+        first = batch.rejected[most - left_out.bad_records]
+        place = f"row {first.record:,}" if first.byte is None else f"byte {first.byte:,}"
         raise CorpusError(
-            f"{last.file}: {place}: {last.reason}. This is bad record {left_out.bad_records:,}, and"
+            f"{first.file}: {place}: {first.reason}. This is bad record {most + 1:,}, and"
             f" {most:,} are allowed (--max-bad-records)"
         )
 
@@ -240,16 +246,16 @@ def check_has_documents(
         for n, what in (
             (left_out.short_documents, "are shorter than --min-length"),
             (left_out.long_documents, "are longer than --max-length-chars"),
-            (left_out.bad_records, "are bad records"),
-            (left_out.duplicate_documents, "are equal to earlier ones"),
+            (left_out.bad_records, "are bad records (--on-bad-record error shows the first)"),
+            (left_out.duplicate_documents, "are equal to earlier ones (--deduplicate)"),
             (left_out.outside_documents, "are outside of --start-character and --max-characters"),
         )
         if n
     ]
+    remedy = "choose other values of these options" if filtered else "give files that have text"
     raise CorpusError(
         f"{_names(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
-        f" {left_out.skipped_documents:,} are not UTF-8{''.join(filtered)}; give files that have"
-        " text"
+        f" {left_out.skipped_documents:,} are not UTF-8{''.join(filtered)}; {remedy}"
     )
 
 

@@ -34,7 +34,7 @@ from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import schema
 from preprocess.settings.options import SettingsError, StrPath
-from preprocess.sources import Source, digest_of, find_sources
+from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
 from preprocess.sources.standard_input import (
     StandardInput,
     has_standard_input,
@@ -148,6 +148,8 @@ class Plan(Struct, frozen=True, dict=True):
             n_inputs += sum(isinstance(source, StandardInput) for source in each.files)
             if not has_standard_input(each.files):
                 check_has_text(each.files, next(iter(each.names), "train"))
+        if not n_inputs:
+            self._check_fields()
         if n_inputs > 1:
             raise SettingsError(
                 "standard input (-) is given more than once; save it to a file, and give that"
@@ -182,6 +184,13 @@ class Plan(Struct, frozen=True, dict=True):
         """Output, "train" or "val" -> stem of its files."""
         return {name: files for each in self.passes for name, files in each.names.items()}
 
+    def _check_fields(self) -> None:
+        """Raise CorpusError if fields are given, and no file has records."""
+        groups = [[each] for each in self.passes] if self.datasets else [self.passes]
+        for group in groups:
+            sources = [source for each in group for source in each.files]
+            check_fields_are_used(sources, group[0].reading)
+
     def describe_finished(self, outputs: Outputs) -> str:
         """Say why no work is left, after completing an interrupted commit; "" if work is left.
 
@@ -197,7 +206,7 @@ class Plan(Struct, frozen=True, dict=True):
             if before is not None:
                 changed = differences(before, self.record)
                 if any(has_standard_input(each.files) for each in self.passes):
-                    changed.append("standard input is not compared with that of before")
+                    changed.append("standard input cannot be compared with that of before")
                 if not changed or self._has_same_text(files, before):
                     return "up to date"
                 why = f"its inputs were different ({'; '.join(changed)}): "
@@ -238,6 +247,7 @@ class Plan(Struct, frozen=True, dict=True):
             if has_standard_input(each.files):
                 replace_standard_input(each.files, keep_standard_input(journal))
                 check_has_text(each.files, next(iter(each.names), "train"))
+                self._check_fields()
         left_out, rejected = LeftOut(), list[Rejected]()
         groups = zip([[each] for each in self.passes], self.datasets.values(), strict=False)
         for passes, settings in groups if self.datasets else [(self.passes, self.settings)]:

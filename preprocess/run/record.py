@@ -98,7 +98,7 @@ def differences(before: Record, now: Record) -> list[str]:
         ]
         found.append(f"{' and '.join(texts)} now")
     else:
-        old, new = before.settings, now.settings
+        old, new = _flat(before.settings), _flat(now.settings)
         # A record of an earlier version lacks newer options, which had no effect then.
         old = {name: _default(name) for name in new} | old
         found += [
@@ -116,9 +116,20 @@ def differences(before: Record, now: Record) -> list[str]:
     return found
 
 
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the options of each dataset by a name of their own."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{x}": y for x, y in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def _default(name: str) -> Any:
     """Return the default of an option as a record has it; None if it is computed."""
-    option = options_of(schema.BuildSettings).get(name)
+    option = options_of(schema.BuildSettings).get(name.rpartition(".")[2])
     default = None if option is None else option.default
     return list(default) if isinstance(default, tuple) else default
 

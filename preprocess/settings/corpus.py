@@ -82,6 +82,20 @@ class TokenizeStageConfig(_Section, RunSettings, ShardSettings):
     """Options of all runs, and options of datasets that do not say otherwise."""
 
 
+def _advise(name: str, what: str, kind: type) -> str:
+    """Add to what is wrong with an option of a section where it belongs, if that is elsewhere."""
+    own_names = {value: key for key, value in _NAMES_OF_BUILD.items()}
+    if name in options_of(kind):
+        return what
+    if kind is DatasetConfig and name in own_names:
+        return f"there is no such setting; did you mean {own_names[name]}?"
+    sections = {"tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig}
+    for section, of_section in sections.items():
+        if name in options_of(of_section):
+            return f"there is no such setting here; it belongs into the section {section}"
+    return what
+
+
 class PipelineConfig:
     """A corpus of several datasets.
 
@@ -96,6 +110,7 @@ class PipelineConfig:
         max_minutes: Time limit of all runs together; None: none.
         builds: Name of a dataset -> settings of its build; without tokenizer if it has none.
         given: Name of a dataset -> the options of its build that are given.
+        places: Name of a dataset -> the place of its files, for messages.
         training: Settings of the tokenizer to be trained; None if none is needed.
 
     Raises:
@@ -137,7 +152,8 @@ class PipelineConfig:
                 wrong.append(f"{where(path)}expected options with values, found {found!r}")
                 return {}
             read, of_section = read_values({str(x): y for x, y in given.items()}, kind)
-            wrong.extend(f"{where((*path, name))}{name}: {what}" for name, what in of_section)
+            for name, what in of_section:
+                wrong.append(f"{where((*path, name))}{name}: {_advise(name, what, kind)}")
             return read
 
         tokenizer = values.get("tokenizer")
@@ -147,7 +163,7 @@ class PipelineConfig:
         stage = section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
         given = values.get("datasets") or ()
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-            wrong.append(f"{where(('datasets',))}datasets: expected a list, of one or more")
+            wrong.append(f"{where(('datasets',))}datasets: expected a list of at least one")
             given = ()
         parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
         if wrong:
@@ -157,6 +173,7 @@ class PipelineConfig:
         given_tokenizer = vocabulary.pop("name_or_path", None)
         self.builds: dict[str, BuildSettings] = {}
         self.given: dict[str, dict[str, Any]] = {}
+        self.places: dict[str, str] = {}
         for number, part in enumerate(parts):
             part = {"tokenizer": given_tokenizer} | stage | part
             tokenizer_of = part["tokenizer"]
@@ -166,6 +183,7 @@ class PipelineConfig:
                 ranks = {x: y for x, y in vocabulary.items() if x in _OF_RANK_FILES}
                 part = ranks | part
             self._add(part, where(("datasets", number)))
+            self.places[[*self.builds][-1]] = where(("datasets", number, "data_files"))
         section_of_training = "tokenizer" if vocabulary else "tokenize"
         try:
             self.training = self._training(vocabulary, stage)
@@ -202,11 +220,16 @@ class PipelineConfig:
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
         training = None if self.training is None else self.training.as_json()
+        datasets = {}
+        for name, each in self.builds.items():
+            tokenizer = each.tokenizer or str(self.tokenizer_file)
+            vocabulary = options_of(VocabularySettings)
+            datasets[name] = each.as_json(vocabulary) | {"tokenizer": tokenizer}
         return {
             "format": CORPUS_FORMAT,
             "output_path": self.output_path,
             "tokenizer": training,
-            "datasets": {name: each.as_json() for name, each in self.builds.items()},
+            "datasets": datasets,
         }
 
     def _add(self, part: dict[str, Any], place: str) -> None:

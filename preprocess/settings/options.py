@@ -263,7 +263,8 @@ def options_of(settings: type) -> dict[str, Option]:
 
 def _one_of(literal: Any) -> Kind:
     *others, last = map(repr, get_args(literal))
-    expected, metavar = f"{', '.join(others)} or {last}", "|".join(get_args(literal))
+    expected = f"{', '.join(others)} or {last}" if others else last
+    metavar = "|".join(get_args(literal))
     return Kind(_read_text, expected, literal, metavar)
 
 
@@ -323,5 +324,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Format a suggestion of a similar known name, to end a message; "" if there is none."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, 1)
+    known = list(known)
+    near = [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
     return f"; did you mean {near[0]}?" if near else ""

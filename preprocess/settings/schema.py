@@ -149,7 +149,7 @@ class SelectSettings(Settings):
     max_characters: Count | None = option(
         None, "Leave out documents that begin so many characters after start_character, or later."
     )
-    max_documents: Count | None = option(None, "Leave out documents after so many.")
+    max_documents: Count | None = option(None, "Keep at most so many documents.")
     cut_documents: bool = option(
         False, "Cut the documents in which start_character and max_characters fall."
     )

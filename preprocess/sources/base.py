@@ -76,6 +76,7 @@ class Source(Protocol):
     stamp: str  # changes with the content, as far as is known without reading it
     location: str  # distinguishes sources with equal attributes; "": not needed
     is_compressed: bool  # the text may be longer than the source
+    has_fields: bool  # documents are fields of records
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Yield the work units after a position (None: the start).
@@ -162,6 +163,7 @@ class FileSource(ABC):
 
     separator = b""
     is_compressed = False
+    has_fields = True
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         self.file = file

@@ -313,7 +313,8 @@ class CompressedSource(FileSource):
     ) -> None:
         super().__init__(file, name, reading)
         self._codec, self._open_text = codec, open_text
-        self.separator = self._open()[1].separator
+        text = self._open()[1]
+        self.separator, self.has_fields = text.separator, text.has_fields
 
     def _open(self) -> tuple[DecompressedFile, FileSource]:
         kept = self.reading.unit_size + _PIECE_BYTES

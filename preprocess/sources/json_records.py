@@ -270,6 +270,11 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
         found = json.loads(record, parse_constant=refuse)
     except RecursionError:
         return f"its values are nested too deep; correct or remove the {noun}"
+    except json.JSONDecodeError as error:
+        ends = noun == "line" and error.pos >= len(error.doc.rstrip())
+        hint = "; a value must be in one line (jq -c . writes it so)" * ends
+        what = f"is not JSON ({error.msg} at its character {error.pos:,})"
+        return f"{what}; correct or remove the {noun}{hint}"
     except ValueError as error:
         return f"is not JSON ({error}); correct or remove the {noun}"
     if not isinstance(found, dict):

@@ -130,6 +130,18 @@ def find_sources(
     return sources
 
 
+def check_fields_are_used(sources: Iterable[Source], reading: ReadOptions) -> None:
+    """Raise CorpusError if fields are given, and no source has records."""
+    if not (reading.content_field or reading.text_preset):
+        return
+    if not any(source.has_fields for source in sources):
+        option = "--text-preset" if reading.text_preset else "--content-field"
+        raise CorpusError(
+            f"{option} is given, and all files are text without fields; leave it out, or name the"
+            " format of the files (--format jsonl)"
+        )
+
+
 def _is_skipped(path: Path, reading: ReadOptions) -> bool:
     """Return True if a file in a directory is binary and of no known format."""
     begins = _begin_of(open_file(path))

@@ -60,6 +60,8 @@ class SelectedUnit(FileUnit):
 class SelectedSource(FileSource):
     """Documents in a file; `bounds` is a file of int64[n, 2], n at least 1."""
 
+    has_fields = False
+
     def __init__(
         self, text: Path, bounds: Path, n_bytes: int, name: str, reading: ReadOptions
     ) -> None:

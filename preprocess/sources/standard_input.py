@@ -21,7 +21,8 @@ OpenFile = Callable[[Path, str, ReadOptions], Source]
 class StandardInput:
     """Stands for standard input among sources until `replace_standard_input`."""
 
-    name, n_bytes, separator, stamp, location, is_compressed = FILE_NAME, 0, b"", "", "", False
+    name, n_bytes, separator, stamp, location = FILE_NAME, 0, b"", "", ""
+    is_compressed = has_fields = False
 
     def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
         self._reading, self._open_source = reading, open_source

@@ -99,7 +99,7 @@ class StandardLibraryUnit:
 class StandardLibrary:
     """The default corpus as a source; it is small, and in memory once per process."""
 
-    separator, location, is_compressed = b"", "", False
+    separator, location, is_compressed, has_fields = b"", "", False, False
 
     def __init__(self, reading: ReadOptions) -> None:
         buffer, _ = _corpus()

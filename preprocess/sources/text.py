@@ -77,6 +77,8 @@ class TextUnit(FileUnit):
 class TextSource(FileSource):
     """One text file."""
 
+    has_fields = False
+
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         super().__init__(file, name, reading)
         self.separator = reading.separator

@@ -80,7 +80,7 @@ def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, "jsonl")
     options: dict[str, Any] = {"on_bad_record": "skip", "max_bad_records": 3}
-    message = r"x\.jsonl: byte [\d,]+: .*This is bad record [\d,]+, and 3 are allowed \(--max-bad"
+    message = r"x\.jsonl: byte [\d,]+: .*This is bad record 4, and 3 are allowed \(--max-bad"
     for run in (
         lambda: build(**OPTIONS, **options, train=path, out=tmp_path / "out"),
         lambda: train(paths=path, out=tmp_path / "t.json", vocab_size=270, **options),

@@ -83,6 +83,8 @@ def test_a_corpus_is_what_its_datasets_are(corpus: Path) -> None:
     assert result.datasets["posts"].stats["short_documents"] == 2  # of train and val
     saved = json.loads(Path("out/config.json").read_text())
     assert saved["datasets"]["prose"]["strip"] is True
+    assert saved["datasets"]["prose"]["tokenizer"] == "out/tokenizer.json"
+    assert "vocab_size" not in saved["datasets"]["prose"]
     assert saved["datasets"]["posts"]["strip"] is False
     for directory in ("out/prose", "out/posts", "elsewhere"):
         assert not damages(verify(directory, deep=True))
@@ -165,6 +167,11 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
     [
         ("    content_field: text", "    contents_field: text",
          r"7: contents_field: there is no such setting; did you mean content_field\?"),
+        ("    content_field: text", "    workers: 2",
+         r"7: workers: there is no such setting here; it belongs into the section tokenize"),
+        ("    content_field: text", "    vocab_size: 2",
+         r"7: vocab_size: .* belongs into the section tokenizer"),
+        ("    data_files: [code", "    train: [code", r"6: train: .*; did you mean data_files\?"),
         ("tokenize:", "tokenise:", r"3: tokenise: there is no such section; did you mean token"),
         ("workers: 2", "workers: two", r"3: workers: should be a whole number of at least 1; got"),
         ("    val_fraction: 0.2", "    val_fraction: 2",
@@ -195,8 +202,8 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
     for content, message in (
         (b"", r"c\.yaml: expected sections, such as datasets; found None"),
         (b"- a", r"c\.yaml: expected sections"),
-        (b"datasets: []", r"c\.yaml:1: datasets: expected a list, of one or more"),
-        (b"datasets: x", r"c\.yaml:1: datasets: expected a list, of one or more"),
+        (b"datasets: []", r"c\.yaml:1: datasets: expected a list of at least one"),
+        (b"datasets: x", r"c\.yaml:1: datasets: expected a list of at least one"),
         (b"a: \xff", r"c\.yaml: is not UTF-8 at byte 3; convert it"),
         (b"a: !!python/object:os.system x", r"c\.yaml:1: is not YAML \(could not determine a con"),
     ):
@@ -212,8 +219,21 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
 def test_a_missing_file_is_found_before_the_work(corpus: Path, capsys: Any) -> None:
     Path("corpus.yaml").write_text(YAML.replace("posts.json", "post.json"))
     assert run(["build", "corpus.yaml"]) == 1
-    assert "post.json: no such file or directory; check the path" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "corpus.yaml:15: post.json: no such file or directory; check the path" in said
     assert not Path("out").exists()
+    Path("corpus.yaml").write_text(YAML.replace("other/tokenizer.json", "none/tokenizer.json"))
+    assert run(["build", "corpus.yaml"]) == 1
+    assert "corpus.yaml:6: none/tokenizer.json: " in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_changed_options_of_datasets_are_named(corpus: Path) -> None:
+    build("corpus.yaml")
+    Path("corpus.yaml").write_text(YAML.replace("min_length: 20", "min_length: 21"))
+    message = r"different \(datasets\.posts\.min_length was 20 and is 21\)"
+    with pytest.raises(OutputError, match=message):
+        build("corpus.yaml")
 
 
 def test_a_given_tokenizer_for_all(corpus: Path) -> None:

@@ -11,6 +11,7 @@ from test_formats import documents_of
 
 from bpe.errors import TokenbinError
 from preprocess import CorpusError, build
+from preprocess.check.compare import compare
 from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import count
 from preprocess.settings.options import SettingsError, convert
@@ -81,7 +82,7 @@ def test_binary_files_of_a_directory_are_skipped_and_counted(tmp_path: Path) -> 
     options: dict[str, Any] = {"vocab_size": 260, "val_fraction": 0, "separator": "file"}
     result = build(train=root, out=tmp_path / "out", **options)
     assert result.stats["binary_files"] == 1
-    assert any("skipped: 1 binary files, such as " in line for line in result.lines)
+    assert any("skipped: 1 binary file, such as " in line for line in result.lines)
     assert result.manifests["train"].n_documents == 2
     found: list[Path] = []
     find_sources([root], ReadOptions(format="text"), found)
@@ -128,3 +129,23 @@ def test_separators_with_names(tmp_path: Path, separator: str, documents: list[s
     assert result.manifests["train"].n_documents == len(documents)
     counted = count(paths=path, tokenizer=tmp_path / "tokenizer.json", separator=separator)
     assert counted.total().documents == len(documents)
+
+
+def test_fields_of_text_are_refused(tmp_path: Path) -> None:
+    """JSON Lines under another name would be encoded as text, JSON and all."""
+    path = tmp_path / "x.dat"
+    path.write_text('{"text": "a"}\n' * 50)
+    (tmp_path / "y.jsonl").write_text('{"text": "a"}\n' * 50)
+    for given in ({"content_field": "text"}, {"text_preset": "title-text"}):
+        option = "--" + next(iter(given)).replace("_", "-")
+        with pytest.raises(CorpusError, match=rf"{option} is given, and all files are text without"):
+            build(train=path, out=tmp_path / "out", vocab_size=260, **given)
+    given = {"content_field": "text", "vocab_size": 260, "val_fraction": 0}
+    # One of them has records, or their format is given.
+    build(train=[path, tmp_path / "y.jsonl"], out=tmp_path / "a", **given)
+    build(train=path, format="jsonl", out=tmp_path / "b", **given)
+    tokenizer = tmp_path / "a" / "tokenizer.json"
+    with pytest.raises(CorpusError, match="all files are text without fields"):
+        count(paths=path, tokenizer=tokenizer, content_field="text")
+    with pytest.raises(CorpusError, match="all files are text without fields"):
+        compare(first=tokenizer, second=tokenizer, content_field="text")

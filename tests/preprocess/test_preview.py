@@ -41,8 +41,8 @@ def test_a_build(here: Path, capsys: Any) -> None:
     lines = printed(capsys, "--train", "text", "--val-fraction", "0.5", "--workers", "1")
     size = (here / "text" / "a.jsonl").stat().st_size
     assert lines[0] == f"train and val: 1 file, {size:,} bytes: a.jsonl"
-    assert lines[1] == "skipped: 1 binary files, such as text/b.png"
-    assert lines[2] == "tokenizer: is trained"
+    assert lines[1] == "skipped: 1 binary file, such as text/b.png"
+    assert lines[2] == "tokenizer: to be trained"
     assert lines[3].startswith("output: train.bin, val.bin in data, about 0.0 MB (6.0 bytes of")
     assert " GB are free in " in lines[4]
     assert "with 1 workers and units of 4,194,304 bytes, and counts of pre-tokens" in lines[5]

@@ -19,7 +19,14 @@ import preprocess
 from preprocess.cli import COMMANDS, run
 from preprocess.run.record import differences, record_inputs
 from preprocess.settings import schema
-from preprocess.settings.options import Option, SettingsError, convert, options_of, size_in_bytes
+from preprocess.settings.options import (
+    Option,
+    SettingsError,
+    convert,
+    nearest,
+    options_of,
+    size_in_bytes,
+)
 from preprocess.settings.schema import BuildSettings, CountSettings, EncodeSettings
 
 ROOT = Path(__file__).parents[2]
@@ -276,3 +283,9 @@ def test_an_unknown_option_is_answered_with_the_nearest(
         "tokenbin: error: unrecognized arguments: --vocab_sise; did you mean --vocab-size?; see"
         " tokenbin build --help\n"
     )
+
+
+def test_names_that_begin_alike_are_suggested_first() -> None:
+    assert nearest("dedup", ["debug", "deduplicate"]) == "; did you mean deduplicate?"
+    with pytest.raises(SettingsError, match=r"^text_preset: should be 'title-text'; got 'x'$"):
+        convert({"text_preset": "x"}, BuildSettings)

@@ -64,7 +64,7 @@ def test_it_is_the_text_of_a_file(
     assert "standard input cannot be read here; save the text to a file" in repaired[0]
     (tmp_path / "out" / "tokenizer.json").write_bytes(tokenizer)
     give(monkeypatch, TEXT)
-    with pytest.raises(Exception, match="standard input is not compared with that of before"):
+    with pytest.raises(Exception, match="standard input cannot be compared with that of before"):
         build(train="-", vocab_size=290, val_fraction=0.2, out=tmp_path / "out", **more)
     build(train="-", vocab_size=290, val_fraction=0.2, out=tmp_path / "out", overwrite=True, **more)
     assert torture.contents(tmp_path / "out") == found
