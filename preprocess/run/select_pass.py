@@ -256,7 +256,7 @@ class SpoolPass:
         self._slice.take(self._written(rows)["characters"])
         with closing(run_numbered(units, make_work, limits.workers, run_on_threads)) as results:
             for index, unit, (content, of_unit, batch) in results:
-                if index != at.source:
+                if at.after is None:  # the unit begins a source
                     at.records = 0
                 text.append(content.data)
                 rows.append(memoryview(of_unit.tobytes()))

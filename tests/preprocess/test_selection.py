@@ -157,6 +157,22 @@ def test_all_of_it_is_counted(corpus: dict[str, Any], tmp_path: Path) -> None:
     assert result.stats["files"] == 3
 
 
+def test_bad_records_are_listed_as_without_a_selection(tmp_path: Path, small: None) -> None:
+    for name in "abc":
+        lines = ['{"text": "one two"}', "{}", '{"text": "three"}', '{"text": 1}'] * 20
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    given: dict[str, Any] = {"train": str(tmp_path / "*.jsonl"), "on_bad_record": "skip"}
+    given |= {"vocab_size": 260, "val_fraction": 0, "unit_size": 150}
+    build(out=tmp_path / "plain", **given)
+    with pytest.raises(faults.CutOff):
+        stopping = faults.Stopping("reading documents", 12)
+        build(out=tmp_path / "out", shuffle_documents=1, progress=stopping, **given)
+    build(out=tmp_path / "out", shuffle_documents=1, **given)
+    found, expected = (tmp_path / x / "rejects.jsonl" for x in ("out", "plain"))
+    assert found.read_text() == expected.read_text()
+    assert len(expected.read_text().splitlines()) == 120
+
+
 def test_validation_is_chosen_among_what_is_left(tmp_path: Path) -> None:
     documents = [f"document {i % 100}" for i in range(400)]
     (tmp_path / "x.txt").write_text(END.join(documents))
