@@ -164,8 +164,8 @@ def test_bad_records_are_listed_as_without_a_selection(tmp_path: Path, small: No
     given: dict[str, Any] = {"train": str(tmp_path / "*.jsonl"), "on_bad_record": "skip"}
     given |= {"vocab_size": 260, "val_fraction": 0, "unit_size": 150}
     build(out=tmp_path / "plain", **given)
+    stopping = faults.Stopping("reading documents", 12)
     with pytest.raises(faults.CutOff):
-        stopping = faults.Stopping("reading documents", 12)
         build(out=tmp_path / "out", shuffle_documents=1, progress=stopping, **given)
     build(out=tmp_path / "out", shuffle_documents=1, **given)
     found, expected = (tmp_path / x / "rejects.jsonl" for x in ("out", "plain"))
