@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
-    from preprocess.sampling import get_batch
+    from preprocess.sampling.get_batch import get_batch
     from preprocess.settings.corpus import (
         DatasetConfig,
         PipelineConfig,
@@ -47,7 +47,7 @@ _MODULE_OF = {
     "TokenizeStageConfig": "preprocess.settings.corpus",
     "TokenizerConfig": "preprocess.settings.corpus",
     "build": "preprocess.pipeline",
-    "get_batch": "preprocess.sampling",
+    "get_batch": "preprocess.sampling.get_batch",
     "open_tokens": "preprocess.dataset.reader",
 }
 

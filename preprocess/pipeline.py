@@ -32,7 +32,7 @@ from preprocess.run.outputs import (
     read_object,
 )
 from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options, read_options
-from preprocess.settings.options import StrPath, convert, options_of
+from preprocess.settings.options import SettingsError, StrPath, convert, options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
     BuildSettings,
@@ -44,7 +44,7 @@ from preprocess.settings.schema import (
     VocabularySettings,
 )
 from preprocess.sources import check_fields_are_used, find_sources
-from preprocess.sources.standard_input import standard_input_in_a_file
+from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
 from preprocess.storage import Files, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
@@ -177,7 +177,12 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
 
     for name, each in config.builds.items():
         try:
-            find_sources((*each.train, *each.val), read_options(each, None, ()))
+            sources = find_sources((*each.train, *each.val), read_options(each, None, ()))
+            if has_standard_input(sources):
+                raise SettingsError(
+                    "standard input (-) cannot be one of several datasets, which are read more"
+                    " than once; save it to a file"
+                )
             if each.tokenizer is not None:
                 is_ranks = each.tokenizer.endswith(".tiktoken")
                 given = load_given_tokenizer(each, each.pattern if is_ranks else None)
@@ -284,6 +289,7 @@ def _train(
 
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
     assert isinstance(settings, TrainSettings)
+    n_before = len(progress.stages)
     entry = journal.last(Trained)
     if entry is not None:
         with journal_errors():
@@ -294,7 +300,7 @@ def _train(
     compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
     tokenizer = train_tokenizer(plan.training_sources, settings, journal, progress, left_out)
     outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-    stages = [stage.facts() for stage in progress.stages]
+    stages = [stage.facts() for stage in progress.stages[n_before:]]
     journal.append(Trained(tokenizer.fingerprint, left_out, stages))
     return tokenizer
 

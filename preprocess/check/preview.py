@@ -125,6 +125,8 @@ def _describe_documents(
             shown = text[:_SHOWN_CHARACTERS]
             tokens = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
         yield f"{name}, document {number}: {len(text):,} characters{tokens}"
+    if settings.deduplicate and part.number:
+        yield f"{name}: documents that are in train are shown, and left out by the run"
     if settings.shuffle_documents is not None:
         yield f"{name}: documents are shown in the order of the files, before they are shuffled"
 

@@ -375,7 +375,7 @@ def _check_sources(
                     file.manifest, file.path, tokenizer, storage, progress
                 )
                 different = rebuild.find_difference(origin, file)
-    except rebuild.RebuildError as error:
+    except (rebuild.RebuildError, OutputError) as error:
         # Not damage: sources are often deleted after a build.
         return Finding(file.path, not deep, f"not compared with its sources: {error}")
     if different is None:

@@ -220,7 +220,7 @@ def check_has_text(sources: Sequence[Source], name: str) -> None:
 
 def check_bad_records(left_out: LeftOut, batch: DocumentBatch, most: int) -> None:
     """Raise CorpusError if more than `most` records were left out; `batch` has the last ones."""
-    if left_out.bad_records > most:
+    if left_out.bad_records > most and batch.rejected:
         first = batch.rejected[most - left_out.bad_records]
         place = f"row {first.record:,}" if first.byte is None else f"byte {first.byte:,}"
         raise CorpusError(

@@ -291,6 +291,8 @@ class Plan(Struct, frozen=True, dict=True):
         n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
         if not any(part.selects for part in self.passes):
             return n_bytes, 0
+        if all(part.selected is not None for part in self.passes):
+            return n_bytes, n_bytes
         # The documents, sorted pieces of them, and the documents in their order.
         return n_bytes, n_bytes * (1 if self.settings.shuffle_documents is None else 3)
 
@@ -430,9 +432,15 @@ def load_given_tokenizer(
 def find_passes(
     settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer, file_name: str
 ) -> tuple[Pass, list[Pass]]:
-    """Find (the pass that fills a token file, perhaps among others; all passes of its run)."""
+    """Find (the pass that fills a token file, perhaps among others; the passes that it needs).
+
+    It needs itself, and earlier ones if copies of their documents are left out.
+    """
     passes = make_passes(settings, tokenizer)
-    return next(each for each in passes if file_name in each.names.values()), passes
+    found = next(each for each in passes if file_name in each.names.values())
+    if settings.deduplicate:
+        return found, [each for each in passes if each.number <= found.number]
+    return found, [found]
 
 
 def reload_tokenizer(

@@ -20,9 +20,11 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+import xxhash
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from bpe.errors import CorpusError
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions, Rejected
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
@@ -76,6 +78,7 @@ class Spooled(Struct, tag_field="kind", tag="spooled", kw_only=True, forbid_unkn
     bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
     is_all: bool = False  # no later document can be chosen
+    digests: list[str] = []  # xxh3_128 of the text and the rows
 
 
 class Selected(Struct, tag_field="kind", tag="selected", forbid_unknown_fields=True):
@@ -87,6 +90,7 @@ class Selected(Struct, tag_field="kind", tag="selected", forbid_unknown_fields=T
     copies: int
     outside: int
     end: int  # number of documents read, up to the last one that decides
+    digests: list[str]  # xxh3_128 of the text and the bounds
 
 
 class Selection(Struct):
@@ -112,15 +116,19 @@ def select_documents(
     found, storage = Selection({}, LeftOut(), []), journal.storage
     done = {each.number: each for each in journal.entries_of(Selected)}
     for each in passes:
-        spool = SpoolPass(each, settings, limits, journal, progress)
+        earlier = [done[x.number] for x in passes if x.number < each.number]
+        spool = SpoolPass(
+            each, settings, limits, journal, progress, earlier, found.left_out.bad_records
+        )
         spool.run()
         found.left_out.merge(spool.at.left_out)
         found.rejected += spool.rejected
         chosen = done.get(each.number)
         if chosen is None:
-            earlier = [done[x.number] for x in passes if x.number < each.number]
-            chosen = done[each.number] = _choose(spool, earlier)
+            chosen = done[each.number] = _choose(spool)
             journal.append(chosen)
+        else:
+            _check_files(each.number, settings, chosen, journal)
         if settings.shuffle_documents is not None:
             for name in (f"text-{each.number}", f"bounds-{each.number}"):
                 storage.remove(name)
@@ -132,14 +140,11 @@ def select_documents(
     return found
 
 
-def _choose(spool: SpoolPass, earlier: Sequence[Selected]) -> Selected:
+def _choose(spool: SpoolPass) -> Selected:
     """Choose and order the documents of a pass, which come after those of earlier ones."""
     settings, journal, number = spool.settings, spool.journal, spool.at.number
-    before = [_rows(journal, each.number)[: each.end] for each in earlier]
-    rows = _rows(journal, number)
-    copies, first = spool.find_copies([*before, rows]), sum(map(len, before))
     names = f"text-{number}", f"bounds-{number}"
-    choice = selection.choose(rows, copies, first, settings, journal.storage, *names)
+    choice = spool.choose(_rows(journal, number), *names)
     if not choice.n_chosen:
         left_out, part = structs.replace(spool.at.left_out), spool.part
         left_out.merge(LeftOut(
@@ -151,8 +156,35 @@ def _choose(spool: SpoolPass, earlier: Sequence[Selected]) -> Selected:
         with spool.progress.stage("shuffling", 2 * choice.n_bytes) as stage:
             shuffle(journal.storage, names, shuffled, choice.n_bytes, seed, stage)
     return Selected(
-        number, choice.n_chosen, choice.n_bytes, choice.n_copies, choice.n_outside, choice.end
+        number, choice.n_chosen, choice.n_bytes, choice.n_copies, choice.n_outside, choice.end,
+        [_digest(journal, name).hexdigest() for name in _names(number, settings)],
     )
+
+
+def _names(number: int, settings: SelectSettings) -> tuple[str, str]:
+    """Return the names of the files with the selected documents of a pass, and their bounds."""
+    if settings.shuffle_documents is None:
+        return f"text-{number}", f"bounds-{number}"
+    return f"shuffled-{number}", f"order-{number}"
+
+
+def _digest(journal: Journal, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
+    """Return the digest of the first bytes of a work file; None: of all."""
+    storage, digest, place = journal.storage, xxhash.xxh3_128(), 0
+    stop = (storage.size(name) or 0) if n_bytes is None else n_bytes
+    while place < stop and (piece := storage.read(name, place, min(place + (1 << 20), stop))):
+        digest.update(piece)
+        place += len(piece)
+    return digest
+
+
+def _check_files(
+    number: int, settings: SelectSettings, chosen: Selected, journal: Journal
+) -> None:
+    """Raise JournalError if the selected documents of an earlier run are damaged."""
+    for name, digest in zip(_names(number, settings), chosen.digests, strict=True):
+        if _digest(journal, name).hexdigest() != digest:
+            raise _damaged(journal, name)
 
 
 def _rows(journal: Journal, number: int) -> selection.Rows:
@@ -174,14 +206,8 @@ def _damaged(journal: Journal, name: str) -> JournalError:
 def _open(
     part: Selectable, settings: SelectSettings, chosen: Selected, journal: Journal
 ) -> SelectedSource:
-    """Open the chosen documents of a pass; raise JournalError if their files are damaged."""
-    storage, n = journal.storage, part.number
-    is_shuffled = settings.shuffle_documents is not None
-    names = (f"shuffled-{n}", f"order-{n}") if is_shuffled else (f"text-{n}", f"bounds-{n}")
-    text_size, bounds_size = map(storage.size, names)
-    if (text_size or 0) < chosen.text_bytes or bounds_size != 16 * chosen.documents:
-        raise _damaged(journal, names[0])
-    text, bounds = map(storage.path, names)
+    """Open the chosen documents of a pass."""
+    text, bounds = map(journal.storage.path, _names(part.number, settings))
     name = "selected documents"
     return SelectedSource(text, bounds, chosen.text_bytes, name, part.reading)
 
@@ -207,6 +233,12 @@ class SpoolUnits:
     def _spool(self, unit: WorkUnit) -> _Spooled:
         batch = unit.read(self._memory.array)
         unit.check_unchanged()
+        has_values = bool(batch.fields) or batch.spans is not None
+        if has_values or batch.starts_mid_document or batch.ends_mid_document:
+            raise CorpusError(
+                f"{unit.where}: a format with divided documents or with values of its own cannot be"
+                " read while documents are selected; leave out the options that select them"
+            )
         rows = selection.measure(batch, self._compares)
         return batch.close_gaps()[0], rows, batch.without_text()
 
@@ -220,6 +252,8 @@ class SpoolPass:
     limits: SelectionLimits
     journal: Journal
     progress: Progress
+    earlier: Sequence[Selected] = ()  # passes whose documents come first
+    n_bad_before: int = 0  # bad records of these
 
     def __post_init__(self) -> None:
         number = self.part.number
@@ -234,15 +268,20 @@ class SpoolPass:
         at, progress, number = self.at, self.progress, self.part.number
         n_bytes = sum(source.n_bytes for source in self.part.files)
         title = "reading documents"
+        names = f"text-{number}", f"rows-{number}"
+        sizes = at.text_bytes, at.documents * selection.ROW.itemsize
         if at.is_all:
             progress.add_stage_before(title, at.seconds, at.bytes, "B")
+            if not any(each.number == number for each in self.journal.entries_of(Selected)):
+                self._check_files(names, sizes)
             return
+        self._digests = self._check_files(names, sizes)
         storage = self.journal.storage
         with ExitStack() as stack:
-            text = storage.stream(f"text-{number}", at.text_bytes)
-            stack.enter_context(closing(text))
-            rows = storage.stream(f"rows-{number}", at.documents * selection.ROW.itemsize)
-            stack.enter_context(closing(rows))
+            text, rows = (
+                stack.enter_context(closing(storage.stream(name, size)))
+                for name, size in zip(names, sizes, strict=True)
+            )
             # The journal's thread may still sync the streams.
             stack.callback(self.journal.rest)
             with progress.stage(title, n_bytes, "B", at.bytes, at.seconds) as stage:
@@ -253,13 +292,19 @@ class SpoolPass:
         units = units_after(files, at.source, at.after)
         make_work = SpoolUnits(self.settings.deduplicate)
         at.rejected = []
-        self._slice.take(self._written(rows)["characters"])
+        written = self._written(rows)
+        for row in range(0, len(written) if self._counts_characters else 0, 1 << 18):
+            self._slice.take(written["characters"][row : row + (1 << 18)])
         with closing(run_numbered(units, make_work, limits.workers, run_on_threads)) as results:
             for index, unit, (content, of_unit, batch) in results:
                 if at.after is None:  # the unit begins a source
                     at.records = 0
-                text.append(content.data)
-                rows.append(memoryview(of_unit.tobytes()))
+                written_now = content.data, memoryview(of_unit.tobytes())
+                for stream, digest, data in zip(
+                    (text, rows), self._digests, written_now, strict=True
+                ):
+                    stream.append(data)
+                    digest.update(data)
                 at.documents, at.text_bytes = at.documents + len(of_unit), text.n_bytes
                 self._note_left_out(batch)
                 at.source, at.after = resume_point_after(index, unit)
@@ -285,9 +330,21 @@ class SpoolPass:
         at.records += batch.n_records
         at.rejected += new
         self.rejected += new
-        check_bad_records(at.left_out, batch, self.limits.max_bad_records)
+        of_all = structs.replace(at.left_out, bad_records=at.left_out.bad_records)
+        of_all.bad_records += self.n_bad_before
+        check_bad_records(of_all, batch, self.limits.max_bad_records)
+
+    def _check_files(
+        self, names: tuple[str, str], sizes: tuple[int, int]
+    ) -> list[xxhash.xxh3_128]:
+        """Return the digests of the files up to the checkpoint; raise if they are others."""
+        found = [_digest(self.journal, *each) for each in zip(names, sizes, strict=True)]
+        if self.at.digests and [each.hexdigest() for each in found] != self.at.digests:
+            raise _damaged(self.journal, names[0])
+        return found
 
     def _submit(self, text: Stream, rows: Stream) -> None:
+        self.at.digests = [each.hexdigest() for each in self._digests]
         self.journal.submit(self.at, [text, rows])
         self.at.rejected = []
 
@@ -299,16 +356,27 @@ class SpoolPass:
         """Return True if no later document can be chosen."""
         if not self.settings.limits:
             return False
-        if not self.settings.deduplicate:
+        if self._counts_characters:
             self._slice.take(new["characters"])
             return self._slice.is_complete
         if self.at.documents < self._next_look:
             return False
         self._next_look = 2 * self.at.documents
-        written = self._written(rows)
-        return selection.choose(written, self.find_copies([written]), 0, self.settings).is_complete
+        return self.choose(self._written(rows)).is_complete
 
-    def find_copies(self, rows: Sequence[selection.Rows]) -> NDArray[np.uint64]:
+    @property
+    def _counts_characters(self) -> bool:
+        """True if a slice is complete after so many documents, whatever they are."""
+        return self.settings.limits and not self.settings.deduplicate
+
+    def choose(self, rows: selection.Rows, text: str = "", bounds: str = "") -> selection.Choice:
+        """Choose among documents of this pass; with names of files, write the bounds."""
+        before = [_rows(self.journal, each.number)[: each.end] for each in self.earlier]
+        copies, first = self._find_copies([*before, rows]), sum(map(len, before))
+        storage = self.journal.storage if text else None
+        return selection.choose(rows, copies, first, self.settings, storage, text, bounds)
+
+    def _find_copies(self, rows: Sequence[selection.Rows]) -> NDArray[np.uint64]:
         """Find copies in the memory of the run; none if they are not looked for."""
         if not self.settings.deduplicate:
             return np.zeros(-(-sum(map(len, rows)) // 64), np.uint64)

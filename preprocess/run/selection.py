@@ -62,29 +62,50 @@ def find_copies(rows: Sequence[Rows], n_bytes: float) -> NDArray[np.uint64]:
     copies = np.zeros(-(-n // 64), np.uint64)
     n_parts = max(1, int(-(-n * _COMPARED_BYTES // max(n_bytes, 1 << 20))))
     for part in range(n_parts):
-        numbers: list[NDArray[np.int64]] = []
-        digests: list[NDArray[np.uint64]] = []
-        place = 0
+        seen, place = _Seen(copies), 0
         for of in rows:
             for start in range(0, len(of), _BLOCK):
                 block = of["digest"][start : start + _BLOCK]
                 inside = np.flatnonzero(block[:, 0] % np.uint64(n_parts) == part)
-                numbers.append(inside + (place + start))
-                digests.append(block[inside])
+                seen.add(inside + (place + start), block[inside])
             place += len(of)
-        if numbers:
-            set_bits(copies, _copies_among(np.concatenate(numbers), np.concatenate(digests)))
+        seen.merge()
     return copies
 
 
-def _copies_among(
-    numbers: NDArray[np.int64], digests: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Return the numbers, ascending, whose digest an earlier one has, too."""
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable
-    digests = digests[order]
-    is_copy: NDArray[np.bool_] = (digests[1:] == digests[:-1]).all(axis=1)
-    return numbers[order[1:][is_copy]]
+class _Seen:
+    """Digests seen so far, each once, and later ones that are not compared with them yet.
+
+    Args:
+        copies: Gets the bits of copies.
+    """
+
+    def __init__(self, copies: NDArray[np.uint64]) -> None:
+        self._copies = copies
+        self._digests = np.zeros((0, 2), np.uint64)
+        self._added: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
+        self._n_added = 0
+
+    def add(self, numbers: NDArray[np.int64], digests: NDArray[np.uint64]) -> None:
+        """Add the next documents: their numbers and digests."""
+        self._added.append((numbers, digests))
+        self._n_added += len(numbers)
+        # Sorting as many as are sorted already takes amortized constant time for each.
+        if self._n_added > max(_BLOCK, len(self._digests)):
+            self.merge()
+
+    def merge(self) -> None:
+        """Find the copies among the added documents."""
+        n = len(self._digests)
+        numbers = np.concatenate([np.full(n, -1), *(each[0] for each in self._added)])
+        digests = np.concatenate([self._digests, *(each[1] for each in self._added)])
+        self._added, self._n_added = [], 0
+        order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: seen ones come first
+        digests, numbers = digests[order], numbers[order]
+        is_copy = np.zeros(len(digests), np.bool_)
+        is_copy[1:] = (digests[1:] == digests[:-1]).all(axis=1)
+        set_bits(self._copies, numbers[is_copy])
+        self._digests = digests[~is_copy]
 
 
 class Slice:

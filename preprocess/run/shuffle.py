@@ -14,27 +14,20 @@ from numpy.typing import NDArray
 
 from preprocess.documents.batch import Offsets
 from preprocess.report.progress import Stage
+from preprocess.split_mix import mix
 from preprocess.storage import Storage
 
 _PIECE_BYTES = 32 << 20  # of text sorted at a time
-_MAX_PIECES = 4096  # of more than 128 GiB, each is larger
+_PIECE_DOCUMENTS = 1 << 16  # sorted at a time
+_MAX_PIECES = 4096  # of more than 128 GiB or 268 million documents, each is larger
 _KEYED = np.dtype([("key", "<u8"), ("size", "<i8")])
-_BLOCK = 1 << 18  # documents of a piece, at most
 
 
 def random_keys(seed: int, first: int, n: int) -> NDArray[np.uint64]:
     """Return the keys of documents `first` to `first + n`."""
-    start = _mix(np.array([seed % 2**64], np.uint64))
+    start = mix(np.array([seed % 2**64], np.uint64))
     numbers = np.arange(first, first + n, dtype=np.uint64)
-    return _mix(start + numbers)
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the outputs of SplitMix64 for states uint64[n]."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return mix(start + numbers)
 
 
 def shuffle(
@@ -51,13 +44,17 @@ def shuffle(
         seed: Seed of the order.
         stage: Is advanced by each byte twice.
     """
+    n_documents = (storage.size(names[1]) or 0) // 16
     piece_bytes = max(_PIECE_BYTES, n_bytes // _MAX_PIECES)
-    n_ranges = max(1, -(-n_bytes // piece_bytes))
+    piece_documents = max(_PIECE_DOCUMENTS, n_documents // _MAX_PIECES)
+    n_ranges = max(1, -(-n_bytes // piece_bytes), -(-n_documents // piece_documents))
     pieces, keyed = f"{shuffled[0]}-pieces", f"{shuffled[1]}-pieces"
     with ExitStack() as stack:
         text, rows = (stack.enter_context(closing(storage.stream(x))) for x in (pieces, keyed))
         found = []
-        for piece, (keys, sizes) in _sorted_pieces(storage, names, piece_bytes, seed):
+        for piece, (keys, sizes) in _sorted_pieces(
+            storage, names, piece_bytes, piece_documents, seed
+        ):
             limits = np.searchsorted(_range_of(keys, n_ranges), np.arange(n_ranges + 1))
             places = np.append(0, np.cumsum(sizes))[limits]
             found.append(np.stack([places + text.n_bytes, limits + rows.n_bytes // 16], axis=1))
@@ -89,14 +86,14 @@ def _range_of(keys: NDArray[np.uint64], n_ranges: int) -> NDArray[np.uint64]:
 
 
 def _sorted_pieces(
-    storage: Storage, names: tuple[str, str], piece_bytes: int, seed: int
+    storage: Storage, names: tuple[str, str], piece_bytes: int, piece_documents: int, seed: int
 ) -> Iterator[tuple[bytes, tuple[NDArray[np.uint64], Offsets]]]:
     """Yield (text, (keys, sizes)) of pieces of the documents, each sorted by its keys."""
     text = np.memmap(storage.path(names[0]), np.uint8, "r")
     all_bounds = np.memmap(storage.path(names[1]), "<i8", "r").reshape(-1, 2)
     first = 0
     while first < len(all_bounds):
-        bounds = np.array(all_bounds[first : first + _BLOCK])
+        bounds = np.array(all_bounds[first : first + piece_documents])
         ends = np.cumsum(bounds[:, 1] - bounds[:, 0])
         n = max(int(np.searchsorted(ends, piece_bytes, side="right")), 1)
         keys = random_keys(seed, first, n)

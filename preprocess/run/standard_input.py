@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from preprocess.run.journal import Journal
 from preprocess.sources.standard_input import FILE_NAME, read_pieces
-from preprocess.storage import DamagedStateError
+from preprocess.storage import DamagedStateError, OutputError
 
 
 class InputRead(Struct, tag_field="kind", tag="input", forbid_unknown_fields=True):
@@ -29,8 +29,9 @@ def keep_standard_input(journal: Journal) -> Path:
 
     Raises:
         CorpusError: There is no standard input.
-        OutputError: The file cannot be written.
-        DamagedStateError: Standard input is not that of the run that is resumed.
+        OutputError: The file cannot be written, or standard input is not that of the run that is
+            resumed.
+        DamagedStateError: The file of the run that is resumed is damaged.
     """
     storage, entry = journal.storage, journal.last(InputRead)
     path = storage.path(FILE_NAME)
@@ -54,7 +55,7 @@ def keep_standard_input(journal: Journal) -> Path:
             digest.update(piece)
             n_bytes += len(piece)
         if n_bytes and (n_bytes, digest.hexdigest()) != (entry.bytes, entry.digest):
-            raise DamagedStateError(
+            raise OutputError(
                 f"-: standard input has {n_bytes:,} bytes, and is not the {entry.bytes:,} bytes"
                 " that the interrupted run has read; give the same or nothing (< /dev/null) to"
                 " resume, or start over (--overwrite)"

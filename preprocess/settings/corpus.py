@@ -241,11 +241,6 @@ class PipelineConfig:
             settings = BuildSettings(**options)
         except SettingsError as error:
             raise SettingsError(f"{place}{error}") from None
-        if "-" in (*settings.train, *settings.val):
-            raise SettingsError(
-                f"{place}data_files: standard input (-) cannot be one of several datasets, which"
-                " are read more than once; save it to a file"
-            )
         if name in self.builds:
             raise SettingsError(f"{place}name: {name!r} is an earlier dataset; rename one of them")
         for other, before in self.builds.items():

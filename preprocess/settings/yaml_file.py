@@ -54,10 +54,10 @@ def load_config(path: Path) -> PipelineConfig:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not UTF-8 at byte {error.start:,}; convert it") from None
-    loader = yaml.SafeLoader(text)
+    lines: dict[_Key, int] = {}
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        lines: dict[_Key, int] = {}
         if node is not None:
             _find_lines(node, (), lines, path)
         values = loader.construct_document(node) if node is not None else None
@@ -65,8 +65,11 @@ def load_config(path: Path) -> PipelineConfig:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark is not None else ""
         raise SettingsError(f"{path}{line}: is not YAML ({error.problem}); correct it") from None
-    finally:
-        loader.dispose()
+    except SettingsError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what = " ".join(str(error).split())
+        raise SettingsError(f"{path}: has a value that is not valid ({what}); correct it") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: expected sections, such as datasets; found {values!r}")
 

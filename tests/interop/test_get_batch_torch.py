@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from preprocess.sampling import get_batch
+from preprocess.sampling.get_batch import get_batch
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -70,3 +70,11 @@ def test_the_memory_of_a_tensor_is_not_given_to_another_batch() -> None:
         for part in get_batch(data, 64, 150, "cpu"):
             part.fill_(-1)
     assert all(torch.equal(part, before) for part, before in zip(held, seen, strict=True))
+
+
+def test_tensors_of_the_caller_are_filled() -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    expected = get_batch(tokens, 3, 5, rng=np.random.default_rng(1))
+    out = torch.zeros((3, 5), dtype=torch.int64), torch.zeros((3, 5), dtype=torch.int32)
+    assert get_batch(tokens, 3, 5, rng=np.random.default_rng(1), out=out) is out
+    assert all((a.numpy() == b).all() for a, b in zip(out, expected, strict=True))

@@ -205,6 +205,9 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
         (b"datasets: []", r"c\.yaml:1: datasets: expected a list of at least one"),
         (b"datasets: x", r"c\.yaml:1: datasets: expected a list of at least one"),
         (b"a: \xff", r"c\.yaml: is not UTF-8 at byte 3; convert it"),
+        (b"name: 2024-99-99", r"c\.yaml: has a value that is not valid \(month must be in 1"),
+        (b"a: \x07", r"c\.yaml: has a value that is not valid \(unacceptable character"),
+        (b"a: " + b"[" * 3000, r"c\.yaml: has a value that is not valid|is not YAML"),
         (b"a: !!python/object:os.system x", r"c\.yaml:1: is not YAML \(could not determine a con"),
     ):
         Path("c.yaml").write_bytes(content)

@@ -10,11 +10,12 @@ import written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess import sampling
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import windows_of
-from preprocess.sampling import SamplingError, get_batch
+from preprocess.sampling import data as sampling
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.get_batch import get_batch
 
 
 def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:
@@ -134,7 +135,7 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(path)
         return open_tokens(path)
 
-    monkeypatch.setattr("preprocess.sampling.open_tokens", counted)
+    monkeypatch.setattr("preprocess.sampling.data.open_tokens", counted)
     return opened
 
 
@@ -335,3 +336,24 @@ def test_windows_of_data_are_not_to_be_written() -> None:
         windows = windows_of(data, 3)
         assert windows.tolist() == [data[i : i + 3].tolist() for i in range(7)]
         assert not windows.flags.writeable
+
+
+def test_arrays_of_the_caller_are_filled() -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    expected = get_batch(tokens, 3, 5, rng=np.random.default_rng(1))
+    for dtype in (np.int64, np.int32, np.uint32):
+        out = np.zeros((3, 5), dtype), np.zeros((3, 5), dtype)
+        found = get_batch(tokens, 3, 5, rng=np.random.default_rng(1), out=out)
+        assert found is out
+        assert all((a == b).all() for a, b in zip(out, expected, strict=True))
+    wrong: list[Any] = [
+        (np.zeros((3, 4), np.int64), r"int64\[3, 5\]; got int64\[3, 4\]"),
+        (np.zeros((3, 5)), r"got float64\[3, 5\]"),
+        (np.zeros((3, 5), np.int8), r"got int8\[3, 5\]"),
+        ([[0]], r"out should be two arrays or CPU tensors of int32 or int64\[3, 5\]; got list"),
+    ]  # fmt: skip
+    for each, message in wrong:
+        with pytest.raises(SamplingError, match=message):
+            get_batch(tokens, 3, 5, out=(each, each))
+    with pytest.raises(SamplingError, match="out and device were both given: out is filled where"):
+        get_batch(tokens, 3, 5, "cpu", out=(expected[0], expected[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +20,12 @@ from verify_cases import damages, flip
 from bpe import Tokenizer
 from preprocess import CorpusError, SettingsError, build, open_tokens
 from preprocess.check.verify import verify
+from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import Progress
 from preprocess.run import journal, select_pass, selection, shuffle
 from preprocess.run.journal import JournalError
+from preprocess.storage import open_storage
 
 END = "<|endoftext|>"
 texts = st.text(st.sampled_from("ab é日\n"), min_size=0, max_size=6)
@@ -77,7 +80,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, pieces and parts of a few documents, and an entry in the journal after each unit."""
     monkeypatch.setattr(selection, "_BLOCK", 3)
     monkeypatch.setattr(selection, "_COMPARED_BYTES", 1 << 18)
-    monkeypatch.setattr(shuffle, "_BLOCK", 4)
+    monkeypatch.setattr(shuffle, "_PIECE_DOCUMENTS", 4)
     monkeypatch.setattr(shuffle, "_PIECE_BYTES", 12)
     monkeypatch.setattr(select_pass, "_FIRST_LOOK", 2)
     monkeypatch.setattr(select_pass, "_COMPARED", 1 << 20)
@@ -297,6 +300,102 @@ def test_damaged_work_files_are_refused(corpus: dict[str, Any], tmp_path: Path) 
         (out / ".build.partial" / name).unlink()
         with pytest.raises(JournalError, match="documents of the interrupted run are damaged"):
             build(out=out, **corpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "units"),
+    [("shuffled-0", "counting", 1), ("order-0", "counting", 1), ("text-0", "shuffling", 1),
+     ("rows-0", "shuffling", 0), ("text-0", "reading documents", 9)],
+)  # fmt: skip
+def test_a_flipped_bit_of_work_files_is_found(
+    corpus: dict[str, Any], tmp_path: Path, name: str, stage: str, units: int
+) -> None:
+    with pytest.raises(faults.CutOff):
+        build(out=tmp_path / "out", progress=faults.Stopping(stage, units), **corpus)
+    flip(tmp_path / "out" / ".build.partial" / name, 40)
+    with pytest.raises(JournalError, match="documents of the interrupted run are damaged"):
+        build(out=tmp_path / "out", **corpus)
+
+
+def test_copies_of_train_do_not_fill_the_slice_of_val(
+    tmp_path: Path, tokenizer: Path, small: None
+) -> None:
+    (tmp_path / "t.txt").write_text(END.join("ab"))
+    (tmp_path / "v.txt").write_text(END.join("abcdef"))
+    given: dict[str, Any] = {"train": tmp_path / "t.txt", "val": tmp_path / "v.txt"}
+    given |= {"tokenizer": tokenizer, "deduplicate": True, "max_documents": 2, "workers": 1}
+    for unit_size in (1, 1000):
+        out = tmp_path / str(unit_size)
+        build(**given, unit_size=unit_size, out=out)
+        assert documents_of(out / "val.bin", Tokenizer.from_file(tokenizer)) == ["c", "d"]
+
+
+def test_bad_records_of_all_passes_count(tmp_path: Path) -> None:
+    for name in ("t", "v"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "one two"}\n{"x": 1}\n')
+    given: dict[str, Any] = {"train": tmp_path / "t.jsonl", "val": tmp_path / "v.jsonl"}
+    given |= {"vocab_size": 260, "on_bad_record": "skip", "shuffle_documents": 1}
+    given |= {"content_field": "text", "out": tmp_path / "out"}
+    with pytest.raises(CorpusError, match="This is bad record 2, and 1 are allowed"):
+        build(**given, max_bad_records=1)
+    assert build(**given, max_bad_records=2).stats["bad_records"] == 2
+
+
+def test_stages_are_listed_once(corpus: dict[str, Any], tmp_path: Path) -> None:
+    stopping = faults.Stopping("encoding train", 3)
+    with pytest.raises(faults.CutOff):
+        build(out=tmp_path / "out", progress=stopping, **corpus)
+    stages = [each["name"] for each in build(out=tmp_path / "out", **corpus).stats["stages"]]
+    assert stages == [
+        "reading documents", "reading documents", "counting", "merging", "encoding train",
+        "encoding val",
+    ]  # fmt: skip
+
+
+def test_memory_does_not_grow_with_short_or_equal_documents(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    (tmp_path / "x.txt").write_text("".join(f"{i % 100:03}\n" for i in range(400_000)))
+    given: dict[str, Any] = {"paths": tmp_path / "x.txt", "tokenizer": tokenizer}
+    given |= {"separator": "line", "unit_size": 100_000, "workers": 1, "overwrite": True}
+    encode(**given, out=tmp_path / "x.bin")
+    for more, limit in (({"shuffle_documents": 1}, 100e6), ({"deduplicate": True}, 40e6)):
+        tracemalloc.start()
+        encode(**given, out=tmp_path / "x.bin", **more)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < limit
+
+
+def test_only_what_is_needed_is_read_to_verify(tmp_path: Path) -> None:
+    for name in ("t", "v"):
+        (tmp_path / f"{name}.txt").write_text(END.join(f"{name} document {i}" for i in range(50)))
+    for name, more in (("a", {}), ("b", {"shuffle_documents": 1}), ("c", {"deduplicate": True})):
+        given: dict[str, Any] = {"train": tmp_path / "t.txt", "val": tmp_path / "v.txt"}
+        build(**given, **more, vocab_size=280, out=tmp_path / name)
+    (tmp_path / "v.txt").unlink()
+    for name in "abc":
+        flip(tmp_path / name / "train.bin", 9)
+        verify(tmp_path / name / "train.bin", repair=True)
+        assert not damages(verify(tmp_path / name / "train.bin", deep=True))
+
+
+def test_a_directory_in_use_is_not_compared(corpus: dict[str, Any], tmp_path: Path) -> None:
+    build(out=tmp_path / "out", **corpus)
+    with open_storage(str(tmp_path / "out"), "other"):
+        found = damages(verify(tmp_path / "out", deep=True))
+    assert "not compared with its sources" in found[0]
+    assert "is writing in this directory" in found[0]
+
+
+def test_formats_that_divide_documents_are_refused(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReadOptions, "keeps_whole", False)
+    (tmp_path / "x.txt").write_text("word " * 100)
+    with pytest.raises(CorpusError, match="a format with divided documents or with values of its"):
+        encode(paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin", unit_size=50,
+               shuffle_documents=1)  # fmt: skip
 
 
 def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ import torture
 from verify_cases import damages
 
 from bpe.errors import CorpusError
-from preprocess import SettingsError, build
+from preprocess import PipelineConfig, SettingsError, build
 from preprocess.check.compare import compare
 from preprocess.check.verify import verify
 from preprocess.pipeline import count, train
 from preprocess.run import journal
-from preprocess.storage import DamagedStateError
+from preprocess.storage import DamagedStateError, OutputError
 
 ROOT = Path(__file__).parents[2]
 TEXT = format_files.text(format_files.DOCUMENTS[:60])
@@ -94,7 +94,7 @@ def test_it_is_resumed(
     with pytest.raises(faults.CutOff):
         build(**options, unit_size=300, progress=faults.Stopping("encoding train and val", 5))
     give(monkeypatch, TEXT[1:])
-    with pytest.raises(DamagedStateError, match="bytes that the interrupted run has read"):
+    with pytest.raises(OutputError, match="bytes that the interrupted run has read"):
         build(**options)
     give(monkeypatch, b"x" if again == "a terminal" else TEXT if again == "the same" else b"",
          again == "a terminal")  # fmt: skip
@@ -136,11 +136,11 @@ def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(CorpusError, match="there is no standard input; give files"):
         build(train="-", **given)
-    datasets = [{"name": "a", "data_files": "-"}]
-    from preprocess import PipelineConfig
-
-    with pytest.raises(SettingsError, match="cannot be one of several datasets"):
-        PipelineConfig(datasets=datasets)
+    (tmp_path / "list").write_text("-")
+    for files in ("-", f"@{tmp_path / 'list'}"):
+        config = PipelineConfig(datasets=[{"name": "a", "data_files": files}])
+        with pytest.raises(SettingsError, match=r"datasets: 0: .* cannot be one of several datas"):
+            build(config)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 

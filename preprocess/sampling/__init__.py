@@ -1,0 +1,1 @@
+"""Windows of token files for training loops: random batches, samplers."""

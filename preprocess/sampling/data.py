@@ -1,0 +1,110 @@
+"""Data to draw windows from: token files, paths of them, and arrays of ids."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bpe.errors import TokenbinError
+from bpe.files.locations import local_path
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.shards import ShardView, windows_of
+from preprocess.reused_memory import ReusedMemory
+
+if TYPE_CHECKING:
+    import torch
+
+Identity = tuple[tuple[int, ...], ...]
+Batch = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.integer[Any]] | ShardView
+Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
+
+# A loop usually has two batches of two arrays: one in use, one being drawn.
+outputs = ReusedMemory(limit=8, largest=1 << 24)
+# Files opened by path, least recently used first; a training loop alternates between two.
+_files: dict[str, tuple[Identity, TokenFile]] = {}
+_FILES_KEPT = 16
+_lock = threading.Lock()
+
+
+class SamplingError(TokenbinError, ValueError):
+    """A batch cannot be drawn from this data with these arguments."""
+
+
+def name_of(dataset: Dataset) -> str:
+    """Return the path of a dataset, for messages."""
+    path = dataset.path if isinstance(dataset, TokenFile) else dataset
+    return "the array" if isinstance(path, np.ndarray) else os.fspath(path)
+
+
+def read_windows(
+    tokens: Tokens, starts: npt.NDArray[np.int64], length: int
+) -> npt.NDArray[np.integer[Any]]:
+    """Copy windows of `length` ids: integer[n, length]; starts int64[n]."""
+    if isinstance(tokens, ShardView):
+        return tokens.windows(starts, length)
+    found: npt.NDArray[np.integer[Any]] = windows_of(tokens, length)[starts]
+    return found
+
+
+def new_batch(batch_size: int, context_length: int) -> Batch:
+    """Return int64[batch_size, context_length], uninitialized, from reused memory."""
+    return outputs.array(8 * batch_size * context_length).view(np.int64).reshape(batch_size, -1)
+
+
+def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
+    """Copy an array to a PyTorch device; to CUDA from pinned memory, asynchronously."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def token_array(dataset: Dataset) -> Tokens:
+    """Return the ids of a dataset without a copy: integer[n_tokens]."""
+    if isinstance(dataset, TokenFile):
+        return dataset.tokens
+    if isinstance(dataset, str | os.PathLike):
+        return _open_cached(os.path.abspath(local_path(dataset))).tokens
+    if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+        found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
+        raise SamplingError(
+            "a dataset is what open_tokens() returns, the path of a .bin, or a 1-D NumPy array of "
+            f"integers; got {found or type(dataset).__name__}"
+        )
+    return dataset
+
+
+def _open_cached(path: str) -> TokenFile:
+    """Open a token file, or return it from the cache unless it was replaced."""
+    # A builder renames the manifest last, so the identity of a file being replaced changes again.
+    seen = _identity(path)
+    with _lock:
+        identity, file = _files.pop(path, ((), None))
+    # Without the lock, so that no other thread or forked process waits for it.
+    if file is None or not seen or identity != seen:
+        file = open_tokens(path)
+    with _lock:
+        _files[path] = seen, file
+        if len(_files) > _FILES_KEPT:
+            del _files[next(iter(_files))]
+    return file
+
+
+def _identity(path: str) -> Identity:
+    """Identify the manifest and the `.bin` (shards have none); () without a manifest."""
+    stem = os.path.splitext(path)[0]
+    try:
+        found = [os.stat(f"{stem}.json")]
+    except FileNotFoundError:
+        return ()
+    with suppress(FileNotFoundError):
+        found.append(os.stat(f"{stem}.bin"))
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

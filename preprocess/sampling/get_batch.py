@@ -1,0 +1,131 @@
+"""Random batches of windows, for training loops like nanoGPT's.
+
+All windows of `context_length + 1` ids are drawn with the same probability. Returned arrays share
+no memory with the data. Only the modules for reading are imported, so sampling does not load the
+builder; the first call with a device imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from preprocess.sampling.data import (
+    Batch,
+    Dataset,
+    SamplingError,
+    name_of,
+    new_batch,
+    read_windows,
+    to_device,
+    token_array,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Filled = TypeVar("Filled")
+
+
+@overload
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int, device: None = None,
+    *, rng: np.random.Generator | None = None,
+) -> tuple[Batch, Batch]: ...
+@overload
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int, device: None = None,
+    *, rng: np.random.Generator | None = None, out: tuple[Filled, Filled],
+) -> tuple[Filled, Filled]: ...
+@overload
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int, device: str | torch.device,
+    *, rng: np.random.Generator | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int,
+    device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
+    out: tuple[Any, Any] | None = None,
+) -> tuple[Any, Any]:
+    """Draw random windows and their targets: the same windows, one id later.
+
+    >>> inputs, targets = get_batch(np.arange(9), batch_size=2, context_length=4)
+    >>> inputs.shape, (targets == inputs + 1).all()
+    ((2, 4), np.True_)
+
+    Args:
+        dataset: The result of `open_tokens`; or the path of a `.bin` or its manifest, which is
+            opened once, and again if it was replaced; or integer[n_tokens], such as a memory map of
+            raw ids. Windows may cross shards.
+        batch_size: Number of windows, at least 1; drawn with replacement.
+        context_length: Number of inputs in a window, at least 1.
+        device: None for NumPy arrays, else the PyTorch device of the tensors. For CUDA, memory is
+            pinned and copied asynchronously.
+        rng: Generator of the starts; None uses entropy of the system, so threads and forked
+            processes draw different batches. Pass `np.random.default_rng(seed)` for reproducible
+            batches.
+        out: Arrays or CPU tensors to fill, integer[batch_size, context_length] each, such as pinned
+            tensors; `device` must be None. None: new arrays.
+
+    Returns:
+        (inputs, targets), each int64[batch_size, context_length], C-contiguous, or `out`:
+        `targets[i, j]` is the id after `inputs[i, j]`. New arrays share no memory with each other
+        or the data, so targets can be masked in place.
+
+    Raises:
+        SamplingError: The data is too short for one window, not 1-D, or not of integers; or an
+            argument is out of range.
+        TokenFileError: The path is not a finished `.bin`.
+        Exception: PyTorch does not have the device.
+    """
+    if rng is None:
+        rng = np.random.default_rng()
+    elif not isinstance(rng, np.random.Generator):
+        raise SamplingError(
+            f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
+            "once before the loop"
+        )
+    # Small NumPy integers would overflow.
+    batch_size, context_length = operator.index(batch_size), operator.index(context_length)
+    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
+        if value < 1:
+            raise SamplingError(f"{name} should be at least 1; got {value}")
+    if out is not None and device is not None:
+        raise SamplingError(
+            "out and device were both given: out is filled where it is; copy it to the device"
+            " yourself, or leave one of the two out"
+        )
+    tokens = token_array(dataset)
+    n_starts = len(tokens) - context_length
+    if n_starts < 1:
+        raise SamplingError(
+            f"{name_of(dataset)} has {len(tokens):,} tokens, and a window needs context_length + 1"
+            f" = {context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
+        )
+    starts = rng.integers(n_starts, size=batch_size)
+    windows = read_windows(tokens, starts, context_length + 1)
+    if out is not None:
+        for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
+            _array_of(array, values.shape)[:] = values
+        return out
+    inputs, targets = (new_batch(batch_size, context_length) for _ in range(2))
+    inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
+    if device is None:
+        return inputs, targets
+    return to_device(inputs, device), to_device(targets, device)
+
+
+def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]]:
+    """Return an array to fill, or the memory of a tensor; raise SamplingError for another one."""
+    array = given if isinstance(given, np.ndarray) else getattr(given, "numpy", lambda: given)()
+    is_array = isinstance(array, np.ndarray) and array.dtype.kind in "iu"
+    if not is_array or array.shape != shape or array.dtype.itemsize < 4:
+        is_array = isinstance(array, np.ndarray)
+        found = f"{array.dtype}{list(array.shape)}" if is_array else type(given).__name__
+        raise SamplingError(
+            f"out should be two arrays or CPU tensors of int32 or int64{list(shape)}; got {found}"
+        )
+    return array
