@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling.get_batch import get_batch
+    from preprocess.sampling.sampler import Sampler
     from preprocess.settings.corpus import (
         DatasetConfig,
         PipelineConfig,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from preprocess.settings.options import SettingsError
 
 __all__ = [
-    "BuildResult", "CorpusError", "DatasetConfig", "PipelineConfig", "SettingsError", "TokenFile",
-    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
+    "BuildResult", "CorpusError", "DatasetConfig", "PipelineConfig", "Sampler", "SettingsError",
+    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
     "open_tokens",
 ]
 
@@ -41,6 +42,7 @@ _MODULE_OF = {
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
     "PipelineConfig": "preprocess.settings.corpus",
+    "Sampler": "preprocess.sampling.sampler",
     "SettingsError": "preprocess.settings.options",
     "TokenFile": "preprocess.dataset.reader",
     "TokenFileError": "preprocess.dataset.columns",

@@ -119,6 +119,7 @@ def test_sampling_knows_only_the_token_file() -> None:
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
         "preprocess.reused_memory",
+        "preprocess.split_mix",
     }
     for name in MODULES:
         if name.startswith("preprocess.sampling."):

@@ -54,7 +54,8 @@ def read_windows(
 
 def new_batch(batch_size: int, context_length: int) -> Batch:
     """Return int64[batch_size, context_length], uninitialized, from reused memory."""
-    return outputs.array(8 * batch_size * context_length).view(np.int64).reshape(batch_size, -1)
+    memory = outputs.array(8 * batch_size * context_length).view(np.int64)
+    return memory.reshape(batch_size, context_length)
 
 
 def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:

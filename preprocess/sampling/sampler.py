@@ -1,0 +1,293 @@
+"""Sampler: batches of windows of a dataset, in an order, for one of several processes.
+
+What a window is and the order of windows are independent choices. The order is an endless stream of
+windows (`orders`); batch `step` has the next `global_batch_size` of them, of which each rank takes
+its share. So a batch depends on the dataset, the options, the seed and the step alone, and the
+stream does not depend on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.sampling import fields as fields_of
+from preprocess.sampling.data import (
+    Dataset,
+    SamplingError,
+    name_of,
+    new_batch,
+    read_windows,
+    to_device,
+    token_array,
+)
+from preprocess.sampling.orders import ORDERS, Numbers
+from preprocess.sampling.windows import DocumentWindows, Spans, StrideWindows, Windows
+
+if TYPE_CHECKING:
+    import os
+
+    import torch
+
+_STEPS = 64  # whose windows are computed at a time
+# What a state must have in common with the sampler that loads it; the others may change.
+_SAME = (
+    "dataset", "global_batch_size", "context_length", "windows", "stride", "order", "drop_last",
+)
+
+
+class Sampler:
+    """Batches of windows of a dataset.
+
+    >>> sampler = Sampler(np.arange(10), 2, 4, order="sequential", drop_last=False)
+    >>> batch = sampler.batch(0)
+    >>> batch["inputs"].tolist(), batch["targets"].tolist()
+    ([[0, 1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3, 4], [5, 6, 7, 8]])
+    >>> len(sampler), sampler.batch(1)["targets"].tolist()
+    (2, [[9, -100, -100, -100]])
+
+    Iterating yields the batches from the current step to the end of the epoch, and moves the step;
+    `random` has no epochs, and yields batches without end.
+
+    Args:
+        dataset: What `open_tokens` returns, the path of a .bin or of its manifest, or
+            integer[n_tokens].
+        global_batch_size: Number of windows in a batch of all ranks, at least 1.
+        context_length: Number of inputs in a window, at least 1.
+        windows: "stride": windows begin at multiples of `stride`, across documents. "documents":
+            windows of one document each; shorter ones are padded.
+        stride: Distance of windows; None: `context_length`, so that windows do not overlap.
+        order: "random": independent windows, each with the same probability; of "stride" they begin
+            at any position, as those of `get_batch`. "epoch": each window once per epoch, in a new
+            random order. "sequential": each window once per epoch, in the order of the data.
+        seed: Of "random" and "epoch".
+        drop_last: True to leave out a last window of "stride" with fewer targets, and the last
+            windows of an epoch that do not fill a batch. False: the window is padded, and the last
+            batch of an epoch is smaller.
+        rank: Number of this process, in range(world_size).
+        world_size: Number of processes.
+        fields: Names of the arrays of a batch, see `preprocess.sampling.fields`.
+        device: None for NumPy arrays, else the PyTorch device of tensors.
+
+    Attributes:
+        step: The next step of an iteration.
+
+    Raises:
+        SamplingError: An option has a value that cannot work, or there is no window.
+        TokenFileError: The path is not a finished `.bin`.
+    """
+
+    def __init__(
+        self, dataset: Dataset, global_batch_size: int, context_length: int, *,
+        windows: Literal["stride", "documents"] = "stride", stride: int | None = None,
+        order: Literal["random", "epoch", "sequential"] = "random", seed: int = 0,
+        drop_last: bool = True, rank: int = 0, world_size: int = 1,
+        fields: Sequence[str] = ("inputs", "targets"),
+        device: str | torch.device | None = None,
+    ) -> None:
+        stride = context_length if stride is None else stride
+        given = {
+            "global_batch_size": global_batch_size, "context_length": context_length,
+            "stride": stride, "world_size": world_size,
+        }
+        sizes = {name: operator.index(value) for name, value in given.items()}
+        for name, value in sizes.items():
+            if value < 1:
+                raise SamplingError(f"{name} should be at least 1; got {value}")
+        if not 0 <= rank < world_size:
+            raise SamplingError(
+                f"rank should be in range(world_size), of {world_size}; got {rank}"
+            )
+        if seed < 0:
+            raise SamplingError(f"seed should be at least 0; got {seed}")
+        self.dataset = _open(dataset)
+        self._tokens = token_array(self.dataset)
+        self._options: dict[str, Any] = {
+            "dataset": _fingerprint(self.dataset), **sizes, "windows": windows, "order": order,
+            "seed": seed, "drop_last": bool(drop_last),
+        }
+        self._rank, self._world_size, self._device = rank, world_size, device
+        self._context_length, self._global_batch_size = context_length, global_batch_size
+        if order not in ORDERS:
+            raise SamplingError(f"order should be one of {', '.join(ORDERS)}; got {order!r}")
+        self._fields = self._check_fields(fields)
+        self._windows = self._make_windows(windows, stride, drop_last)
+        n_windows = len(self._windows)
+        self._n_batches = n_windows // global_batch_size
+        if not drop_last:
+            self._n_batches = -(-n_windows // global_batch_size)
+        self._check_enough(n_windows)
+        self._block: tuple[int, list[Numbers]] = (-1, [])
+        self.step = 0
+
+    def _make_windows(self, windows: str, stride: int, drop_last: bool) -> Windows:
+        if windows == "documents":
+            if not isinstance(self.dataset, TokenFile):
+                raise SamplingError(
+                    "windows='documents' needs a dataset with documents, and an array has none;"
+                    " give a .bin"
+                )
+            return DocumentWindows(self.dataset.document_ends, self._context_length, stride)
+        if windows != "stride":
+            raise SamplingError(f"windows should be one of stride, documents; got {windows!r}")
+        if self._options["order"] == "random":
+            # Every position, and only whole windows, as of `get_batch`.
+            stride, drop_last = 1, True
+        return StrideWindows(len(self._tokens), self._context_length, stride, drop_last)
+
+    def _check_enough(self, n_windows: int) -> None:
+        """Raise SamplingError if there is no window, or no batch in an epoch."""
+        if n_windows < 1:
+            raise SamplingError(
+                f"{name_of(self.dataset)} has {len(self._tokens):,} tokens, and a window of"
+                f" context_length {self._context_length:,} needs one more than that; choose a"
+                " smaller context_length, more data, or drop_last=False"
+            )
+        if self._options["order"] != "random" and not self._n_batches:
+            raise SamplingError(
+                f"{name_of(self.dataset)} has {n_windows:,} windows, and a batch needs"
+                f" {self._global_batch_size:,}; choose a smaller global_batch_size, or"
+                " drop_last=False"
+            )
+
+    def _check_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
+        for name in fields:
+            if name not in fields_of.NAMES:
+                raise SamplingError(
+                    f"there is no field {name!r}; choose some of {', '.join(fields_of.NAMES)}"
+                )
+            if name in fields_of.NEED_END_OF_TEXT and not isinstance(self.dataset, TokenFile):
+                raise SamplingError(
+                    f"the field {name!r} needs a dataset with documents, and an array has none;"
+                    " give a .bin"
+                )
+        return tuple(fields)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; raise TypeError for "random"."""
+        if self._options["order"] == "random":
+            raise TypeError(
+                "a sampler of order 'random' has no length: it yields batches without end; choose"
+                " order='epoch', or a number of steps"
+            )
+        return self._n_batches
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """Return the arrays of this rank of batch `step`, by name.
+
+        Args:
+            step: From 0 on, over all epochs.
+
+        Returns:
+            int64[n, context_length] for each of `fields`, except `cu_seqlens`; n is the share of
+            this rank, which may be 0.
+        """
+        step = operator.index(step)
+        if step < 0:
+            raise SamplingError(f"step should be at least 0; got {step}")
+        numbers = self._numbers(step)
+        n, world_size = len(numbers), self._world_size
+        first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
+        found = self._read(self._windows.spans(numbers[first:stop]))
+        arrays = {name: getattr(found, name) for name in self._fields}
+        if self._device is None:
+            return arrays
+        return {name: to_device(array, self._device) for name, array in arrays.items()}
+
+    def _numbers(self, step: int) -> Numbers:
+        """Return the numbers of the windows of a global batch; those of many steps are kept."""
+        block, index = divmod(step, _STEPS)
+        if self._block[0] != block:
+            self._block = block, self._numbers_of_block(block)
+        return self._block[1][index]
+
+    def _numbers_of_block(self, block: int) -> list[Numbers]:
+        steps = range(block * _STEPS, (block + 1) * _STEPS)
+        size, n_windows = self._global_batch_size, len(self._windows)
+        order, seed = ORDERS[self._options["order"]], self._options["seed"]
+        if self._options["order"] == "random":
+            positions = np.arange(steps.start * size, steps.stop * size)
+            return np.split(order(positions, n_windows, seed), _STEPS)
+        ranges = []
+        for step in steps:
+            epoch, number = divmod(step, self._n_batches)
+            first = epoch * n_windows + number * size
+            ranges.append(range(first, min(first + size, (epoch + 1) * n_windows)))
+        positions = np.concatenate([np.arange(each.start, each.stop) for each in ranges])
+        limits = np.cumsum([len(each) for each in ranges])[:-1]
+        return np.split(order(positions, n_windows, seed), limits)
+
+    def _read(self, spans: Spans) -> fields_of.Fields:
+        """Read windows, and pad those with fewer tokens."""
+        n, length = len(spans.starts), self._context_length
+        inputs, targets = new_batch(n, length), new_batch(n, length)
+        end_of_text = None
+        if isinstance(self.dataset, TokenFile):
+            end_of_text = self.dataset.manifest.end_of_text_id
+        is_full = bool((spans.n_targets == length).all())
+        if is_full:
+            if n:
+                found = read_windows(self._tokens, spans.starts, length + 1)
+                inputs[:], targets[:] = found[:, :-1], found[:, 1:]
+            return fields_of.Fields(inputs, targets, None, end_of_text)
+        for row, (start, n_inputs, n_targets) in enumerate(zip(*map(list, spans), strict=True)):
+            ids = self._tokens[int(start) : int(start) + max(n_inputs, n_targets + 1)]
+            inputs[row, :n_inputs], inputs[row, n_inputs:] = ids[:n_inputs], end_of_text or 0
+            targets[row, :n_targets] = ids[1 : n_targets + 1]
+            targets[row, n_targets:] = fields_of.IGNORED
+        return fields_of.Fields(inputs, targets, spans.n_inputs, end_of_text)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self._options["order"] == "random":
+            while True:
+                self.step += 1
+                yield self.batch(self.step - 1)
+        stop = (self.step // self._n_batches + 1) * self._n_batches
+        while self.step < stop:
+            self.step += 1
+            yield self.batch(self.step - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for JSON: the step, the seed, the dataset and the options."""
+        return {"step": self.step, **self._options}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a sampler with this state is; the number of ranks may be another.
+
+        Raises:
+            SamplingError: The state is of another dataset, or of other options.
+        """
+        own = self._options
+        for name in (*_SAME, "seed", "step"):
+            if name not in state:
+                raise SamplingError(f"the state has no {name!r}; give what state_dict() returned")
+        different = [name for name in (*_SAME, "seed") if state[name] != own[name]]
+        if different:
+            name = different[0]
+            raise SamplingError(
+                f"the state is of another sampler: its {name} is {state[name]!r}, and here it is"
+                f" {own[name]!r}; make the sampler with the dataset and options of the state"
+            )
+        self.step = operator.index(state["step"])
+
+
+def _open(dataset: Dataset) -> Dataset:
+    """Open a path; check other datasets."""
+    if isinstance(dataset, TokenFile | np.ndarray):
+        return dataset
+    token_array(dataset)  # raises for what is no dataset
+    path: str | os.PathLike[str] = dataset
+    return open_tokens(path)
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """Return the digest of the manifest of a token file, or the size and dtype of an array."""
+    if isinstance(dataset, TokenFile):
+        return str(xxhash.xxh3_128_hexdigest(dataset.manifest.to_json().encode()))
+    array = token_array(dataset)
+    return f"{len(array)} {array.dtype}"

@@ -1,0 +1,121 @@
+"""Windows of a dataset: where window i begins, and how many tokens it has.
+
+A window has up to `context_length` inputs; the target of each is the token after it. The last input
+of a window that ends with the data, or with its document, has no target.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+
+_BLOCK = 256  # documents whose number of windows is summed up in memory
+
+
+class Spans(NamedTuple):
+    """Positions of windows: inputs of window i are tokens [starts[i], starts[i] + n_inputs[i])."""
+
+    starts: Numbers
+    n_inputs: Numbers
+    n_targets: Numbers
+
+
+class Windows(Protocol):
+    """All windows of a dataset; `len` is their number."""
+
+    def __len__(self) -> int: ...
+
+    def spans(self, numbers: Numbers) -> Spans:
+        """Return the positions of windows, by their numbers from 0 on."""
+
+
+def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Numbers:
+    """Count the windows of sequences: int64[n] from int64[n].
+
+    Windows begin at multiples of `stride` and have at least one target; after the one that has the
+    last target there is none.
+    """
+    n_targets = np.maximum(n_tokens - 1, 0)
+    n_to_last = -(-np.maximum(n_targets - context_length, 0) // stride)
+    n_later: Numbers = np.minimum(n_to_last, np.maximum(n_targets - 1, 0) // stride)
+    return n_later + (n_targets > 0)
+
+
+class StrideWindows:
+    """Windows that begin at multiples of `stride`, across documents.
+
+    Args:
+        n_tokens: Number of tokens.
+        context_length: Number of inputs.
+        stride: Distance of windows.
+        drop_last: True to leave out a last window with fewer than `context_length` targets.
+    """
+
+    def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
+        self._n_tokens, self._context_length, self._stride = n_tokens, context_length, stride
+        n_windows = int(count_windows(np.array([n_tokens]), context_length, stride)[0])
+        if drop_last and n_windows and (n_windows - 1) * stride + context_length > n_tokens - 1:
+            n_windows -= 1
+        self._n_windows = n_windows
+
+    def __len__(self) -> int:
+        return self._n_windows
+
+    def spans(self, numbers: Numbers) -> Spans:
+        starts = numbers * self._stride
+        left = self._n_tokens - starts
+        n_inputs = np.minimum(left, self._context_length)
+        return Spans(starts, n_inputs, np.minimum(left - 1, self._context_length))
+
+
+class DocumentWindows:
+    """Windows of one document each; a document longer than a window has several.
+
+    Args:
+        ends: uint64[n_documents], the position after each document, mapped.
+        context_length: Number of inputs.
+        stride: Distance of windows in a document.
+    """
+
+    def __init__(
+        self, ends: npt.NDArray[np.uint64], context_length: int, stride: int
+    ) -> None:
+        self._ends, self._context_length, self._stride = ends, context_length, stride
+        n_blocks = -(-len(ends) // _BLOCK)
+        totals = np.zeros(n_blocks + 1, np.int64)
+        step = 1 << 12
+        for block in range(0, n_blocks, step):
+            documents = slice(block * _BLOCK, (block + step) * _BLOCK)
+            counts = self._counts(documents.start, documents.stop)[1]
+            sums = np.add.reduceat(counts, np.arange(0, len(counts), _BLOCK))
+            totals[block + 1 : block + 1 + len(sums)] = sums
+        self._before = np.cumsum(totals)  # windows before each block
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def spans(self, numbers: Numbers) -> Spans:
+        found = np.empty((3, len(numbers)), np.int64)
+        blocks = np.searchsorted(self._before, numbers, side="right") - 1
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            bounds, counts = self._counts(block * _BLOCK, (block + 1) * _BLOCK)
+            before = np.append(0, np.cumsum(counts)) + self._before[block]
+            document = np.searchsorted(before, numbers[here], side="right") - 1
+            inside = (numbers[here] - before[document]) * self._stride
+            starts = bounds[document] + inside
+            left = bounds[document + 1] - starts
+            n_inputs = np.minimum(left, self._context_length)
+            found[:, here] = starts, n_inputs, np.minimum(left - 1, self._context_length)
+        return Spans(*found)
+
+    def _counts(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
+        """Return (bounds int64[n + 1], numbers of windows int64[n]) of documents [first, stop)."""
+        ends = self._ends[first:stop].astype(np.int64)
+        begin = int(self._ends[first - 1]) if first else 0
+        bounds = np.append(begin, ends)
+        return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)

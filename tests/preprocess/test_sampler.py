@@ -1,0 +1,430 @@
+"""Samplers: each window once per epoch, ranks disjoint, resume anywhere, windows worked by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess import Sampler, TokenFileError, build, open_tokens
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.orders import permute
+from preprocess.sampling.windows import DocumentWindows, StrideWindows
+
+LETTERS = np.array([10, 11, 12, 13, 14, 15], np.uint16)  # A to F
+NONE = -100
+FIRST = [10, 11, 12, 13], [11, 12, 13, 14]
+
+
+def windows_of(sampler: Sampler) -> list[tuple[list[int], list[int]]]:
+    """(inputs, targets) of all windows of an epoch, in the order in which they come."""
+    batches = (sampler.batch(step) for step in range(len(sampler)))
+    return [
+        (inputs, targets)
+        for batch in batches
+        for inputs, targets in zip(
+            batch["inputs"].tolist(), batch["targets"].tolist(), strict=True
+        )
+    ]
+
+
+# Windows, worked out by hand.
+
+
+@pytest.mark.parametrize(
+    ("stride", "drop_last", "expected"),
+    [
+        (2, False, [FIRST, ([12, 13, 14, 15], [13, 14, 15, NONE])]),
+        (2, True, [FIRST]),
+        (1, True, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
+        (1, False, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
+        (3, False, [FIRST, ([13, 14, 15, 0], [14, 15, NONE, NONE])]),
+        (4, False, [FIRST, ([14, 15, 0, 0], [15, NONE, NONE, NONE])]),
+        (4, True, [FIRST]),
+        (5, False, [FIRST]),
+        (None, True, [FIRST]),
+    ],
+)  # fmt: skip
+def test_windows_of_six_tokens(stride: int | None, drop_last: bool, expected: Any) -> None:
+    sampler = Sampler(
+        LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last
+    )
+    assert windows_of(sampler) == expected
+
+
+@pytest.mark.parametrize(
+    ("stride", "starts"),
+    [(1, [0, 1, 2, 3]), (2, [0, 2, 4, 6]), (3, [0, 3, 6, 9]), (4, [0, 4, 8, 12])],
+)
+def test_a_batch_of_four_windows(stride: int, starts: list[int]) -> None:
+    sampler = Sampler(np.arange(100), 4, 4, stride=stride, order="sequential")
+    batch = sampler.batch(0)
+    assert batch["inputs"].tolist() == [[s, s + 1, s + 2, s + 3] for s in starts]
+    assert (batch["targets"] == batch["inputs"] + 1).all()
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 15))
+def test_every_target_is_in_a_window(n: int, context_length: int, stride: int) -> None:
+    """With windows that do not leave gaps; none is there in vain."""
+    windows = StrideWindows(n, context_length, stride, False)
+    spans = windows.spans(np.arange(len(windows)))
+    covered: Counter[int] = Counter()
+    for start, n_inputs, n_targets in zip(*(each.tolist() for each in spans), strict=True):
+        assert n_targets >= 1
+        assert n_inputs - n_targets in (0, 1)
+        covered.update(range(start + 1, start + 1 + n_targets))
+    if stride <= context_length:
+        assert sorted(covered) == list(range(1, n))
+    if stride == context_length:
+        assert set(covered.values()) == {1}
+    full = StrideWindows(n, context_length, stride, True)
+    assert len(full) == len([i for i in range(0, n, stride) if i + context_length < n])
+
+
+@given(
+    st.lists(st.integers(2, 30), min_size=1, max_size=40), st.integers(1, 9), st.integers(1, 9),
+    st.integers(1, 5),
+)
+def test_no_window_crosses_a_document(
+    sizes: list[int], context_length: int, stride: int, block: int
+) -> None:
+    ends = np.cumsum(sizes).astype(np.uint64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("preprocess.sampling.windows._BLOCK", block)
+        windows = DocumentWindows(ends, context_length, stride)
+        spans = windows.spans(np.arange(len(windows)))
+        shuffled = np.random.default_rng(0).permutation(len(windows))
+        again = windows.spans(shuffled)
+    found = list(zip(*(each.tolist() for each in spans), strict=True))
+    expected, begin = [], 0
+    for size in sizes:
+        alone = StrideWindows(size, context_length, stride, False)
+        own = alone.spans(np.arange(len(alone)))
+        expected += [(begin + a, b, c) for a, b, c in zip(*(x.tolist() for x in own), strict=True)]
+        begin += size
+    assert found == expected
+    assert all((a[shuffled] == b).all() for a, b in zip(spans, again, strict=True))
+
+
+# Orders.
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**70), st.integers(0, 2**40))
+def test_a_permutation_has_each_number_once(n: int, seed: int, epoch: int) -> None:
+    found = permute(np.arange(n), n, seed, epoch)
+    assert np.array_equal(np.sort(found), np.arange(n))
+    assert np.array_equal(permute(np.array([n - 1, 0]), n, seed, epoch), found[[-1, 0]])
+
+
+def test_permutations_are_uniform() -> None:
+    """Chi-squared of all permutations of four, and of positions and neighbours of eight."""
+    counts = Counter(tuple(permute(np.arange(4), 4, seed, 0).tolist()) for seed in range(6000))
+    expected = 6000 / 24
+    chi = sum((counts[x] - expected) ** 2 / expected for x in itertools.permutations(range(4)))
+    assert chi < 56  # 23 degrees of freedom, passed once in 10,000 times
+    positions, following = np.zeros((8, 8)), np.zeros((8, 8))
+    for epoch in range(4000):
+        found = permute(np.arange(8), 8, 7, epoch)
+        positions[np.arange(8), found] += 1
+        following[found[:-1], found[1:]] += 1
+    assert ((positions - 500) ** 2 / 500).sum() < 95
+    assert ((following[~np.eye(8, dtype=bool)] - 500) ** 2 / 500).sum() < 105
+
+
+def test_random_windows_are_uniform() -> None:
+    """Every start, the first and the last included, as often as the others."""
+    sampler = Sampler(np.arange(14), 50, 4, order="random", seed=3)
+    starts = np.concatenate([sampler.batch(step)["inputs"][:, 0] for step in range(400)])
+    counts = np.bincount(starts)
+    assert len(counts) == 10  # starts 0 to 9
+    assert ((counts - 2000) ** 2 / 2000).sum() < 34
+    pairs = np.bincount(starts[:-1] * 10 + starts[1:], minlength=100)
+    assert ((pairs - 200) ** 2 / 200).sum() < 160
+
+
+orders = st.sampled_from(["epoch", "sequential", "random"])
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(10, 80), st.integers(1, 7), st.integers(1, 6), orders, st.booleans(),
+    st.integers(1, 5), st.integers(0, 3),
+)
+def test_ranks_are_disjoint_and_their_union_is_the_batch(
+    n: int, batch_size: int, context_length: int, order: Any, drop_last: bool, world_size: int,
+    seed: int,
+) -> None:
+    options: dict[str, Any] = {"order": order, "seed": seed, "drop_last": drop_last}
+    try:
+        whole = Sampler(np.arange(n), batch_size, context_length, **options)
+    except SamplingError:
+        assert drop_last
+        return
+    ranks = [
+        Sampler(
+            np.arange(n), batch_size, context_length, rank=rank, world_size=world_size, **options
+        )
+        for rank in range(world_size)
+    ]
+    for step in (0, 1, 2, 7, 200):
+        batch = whole.batch(step)
+        parts = [rank.batch(step) for rank in ranks]
+        sizes = [len(part["inputs"]) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        for name in ("inputs", "targets"):
+            joined = np.concatenate([part[name] for part in parts])
+            assert np.array_equal(joined, batch[name])
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(2, 90), st.integers(1, 7), st.integers(1, 6), st.integers(1, 8),
+    st.sampled_from(["epoch", "sequential"]), st.integers(0, 5),
+)
+def test_every_window_once_per_epoch(
+    n: int, batch_size: int, context_length: int, stride: int, order: Any, seed: int
+) -> None:
+    sampler = Sampler(
+        np.arange(n), batch_size, context_length, stride=stride, order=order, seed=seed,
+        drop_last=False,
+    )
+    in_order = Sampler(
+        np.arange(n), 1, context_length, stride=stride, order="sequential", drop_last=False
+    )
+    assert len(sampler) == math.ceil(len(in_order) / batch_size)
+    for _ in range(3):
+        seen = [tuple(row) for batch in sampler for row in batch["targets"].tolist()]
+        assert sorted(seen) == sorted(tuple(targets) for _, targets in windows_of(in_order))
+    assert sampler.step == 3 * len(sampler)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        sampler = Sampler(np.arange(500), 7, 2, order="epoch", seed=seed)
+        steps = range(epoch * len(sampler), (epoch + 1) * len(sampler))
+        return [x for step in steps for x in sampler.batch(step)["inputs"][:, 0].tolist()]
+
+    found = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(a != b for a, b in itertools.combinations(found, 2))
+    assert order(0, 0) == found[0]
+
+
+@pytest.mark.parametrize("order", ["epoch", "sequential", "random"])
+def test_a_sampler_resumes_at_any_step_with_other_ranks(order: Any) -> None:
+    options: dict[str, Any] = {"order": order, "seed": 5, "drop_last": False}
+    tokens = np.arange(203)
+    whole = Sampler(tokens, 6, 3, **options)
+    expected = [whole.batch(step)["inputs"].tolist() for step in range(40)]
+    for stop in (0, 1, 11, 12, 13, 25):
+        first = Sampler(tokens, 6, 3, rank=0, world_size=2, **options)
+        while first.step < stop:  # over the ends of epochs
+            for _ in first:
+                if first.step == stop:
+                    break
+        state = first.state_dict()
+        resumed = [
+            Sampler(tokens, 6, 3, rank=rank, world_size=3, **options) for rank in range(3)
+        ]
+        for each in resumed:
+            each.load_state_dict(state)
+            assert each.step == stop
+        batches = [next(iter(each))["inputs"].tolist() for each in resumed]
+        assert [row for batch in batches for row in batch] == expected[stop]
+
+
+def test_a_trillion_tokens(tmp_path: Path) -> None:
+    """A sparse file: numbers of 64 bits, no memory for the order."""
+    path = tmp_path / "x.bin"
+    n = 10**12
+    with open(path, "wb") as file:
+        file.truncate(2 * n)
+        file.seek(2 * (n - 3))
+        file.write(np.array([7, 8, 9], np.uint16).tobytes())
+    tokens = np.memmap(path, np.uint16, "r")
+    tracemalloc.start()
+    last = Sampler(tokens, 2, 2, stride=1, order="sequential")
+    batch = last.batch(len(last) - 1)
+    assert batch["inputs"].tolist()[-1] == [7, 8]
+    assert batch["targets"].tolist()[-1] == [8, 9]
+    sampler = Sampler(tokens, 64, 128, order="epoch")
+    numbers = np.concatenate([sampler._numbers(step) for step in range(100)])
+    assert len(np.unique(numbers)) == 6400
+    assert len(sampler) == (n - 1) // 128 // 64
+    assert numbers.max() > 0.9 * n / 128 > 0.1 * n / 128 > numbers.min()
+    assert sampler.batch(10**7)["inputs"].shape == (64, 128)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_one_window() -> None:
+    for order in ("epoch", "sequential", "random"):
+        sampler = Sampler(np.arange(5), 1, 4, order=order)  # type: ignore[arg-type]
+        assert sampler.batch(9)["inputs"].tolist() == [[0, 1, 2, 3]]
+
+
+# Fields.
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    texts = ["abc", "d", "e" * 11, "fg", "hi jk"]
+    (directory / "x.txt").write_text("<|endoftext|>".join(texts))
+    build(train=directory / "x.txt", val_fraction=0, vocab_size=257, out=directory / "out")
+    build(train=directory / "x.txt", val_fraction=0, vocab_size=257, out=directory / "shards",
+          shard_tokens=9)  # fmt: skip
+    return directory
+
+
+def reference(inputs: np.ndarray[Any, Any], n_inputs: list[int], end: int) -> dict[str, Any]:
+    """The fields, token by token."""
+    segments, positions, begins = [], [], []
+    for number, (row, n) in enumerate(zip(inputs.tolist(), n_inputs, strict=True)):
+        segment, position = 1, 0
+        for place, token in enumerate(row):
+            if place >= n:
+                segments.append(0)
+                positions.append(0)
+                if place == n:
+                    begins.append(number * len(row) + place)
+                continue
+            if position == 0:
+                begins.append(number * len(row) + place)
+            segments.append(segment)
+            positions.append(position)
+            position += 1
+            if token == end:
+                segment, position = segment + 1, 0
+    return {"segment_ids": segments, "position_ids": positions,
+            "cu_seqlens": [*begins, inputs.size]}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["out", "shards"])
+@pytest.mark.parametrize("windows", ["stride", "documents"])
+@pytest.mark.parametrize("context_length", [1, 4, 6])
+def test_fields(corpus: Path, where: str, windows: Any, context_length: int) -> None:
+    tokens = open_tokens(corpus / where / "train.json")
+    names = (
+        "inputs", "targets", "attention_mask", "segment_ids", "position_ids", "cu_seqlens",
+        "document_targets", "loss_mask",
+    )  # fmt: skip
+    sampler = Sampler(
+        tokens, 3, context_length, windows=windows, order="epoch", drop_last=False, fields=names
+    )
+    end = tokens.manifest.end_of_text_id
+    n_real = 0
+    for batch in sampler:
+        assert tuple(batch) == names
+        mask = batch["attention_mask"]
+        expected = reference(batch["inputs"], mask.sum(axis=1).tolist(), end)
+        for name, values in expected.items():
+            assert batch[name].ravel().tolist() == values, name
+        is_end = batch["inputs"] == end
+        assert (batch["document_targets"][is_end] == NONE).all()
+        assert (batch["document_targets"] == batch["targets"])[~is_end].all()
+        assert (batch["loss_mask"] == (batch["targets"] != NONE)).all()
+        assert (mask | ~batch["loss_mask"].astype(bool)).all()
+        n_real += int(batch["loss_mask"].sum())
+        assert batch["cu_seqlens"].dtype == np.int32
+    if windows == "stride":
+        assert n_real == len(tokens) - 1
+    else:
+        assert n_real == len(tokens) - tokens.n_documents  # no target is of another document
+
+
+def test_documents_of_a_token_file(corpus: Path) -> None:
+    tokens = open_tokens(corpus / "out" / "train.bin")
+    sampler = Sampler(tokens, 2, 8, windows="documents", order="sequential", drop_last=False)
+    end = tokens.manifest.end_of_text_id
+    first = sampler.batch(0)
+    assert first["inputs"].tolist() == [
+        [*b"abc", end, end, end, end, end], [*b"d", end, end, end, end, end, end, end],
+    ]  # fmt: skip
+    assert first["targets"].tolist() == [
+        [*b"bc", end, *[NONE] * 5], [end, *[NONE] * 7],
+    ]  # fmt: skip
+    # The third has 12 tokens: two windows.
+    assert sampler.batch(1)["inputs"].tolist() == [[*b"e" * 8], [*b"e" * 3, *[end] * 5]]
+    assert len(sampler) == 3
+
+
+def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
+    path = corpus / "out" / "train.bin"
+    by_path = Sampler(path, 2, 3, order="epoch")
+    by_file = Sampler(open_tokens(path), 2, 3, order="epoch")
+    by_file.load_state_dict(by_path.state_dict())
+    assert (by_path.batch(1)["inputs"] == by_file.batch(1)["inputs"]).all()
+    (tmp_path / "y.txt").write_text("another text, of another dataset")
+    build(train=tmp_path / "y.txt", val_fraction=0, vocab_size=257, out=tmp_path / "out")
+    other = Sampler(tmp_path / "out" / "train.bin", 2, 3, order="epoch")
+    with pytest.raises(SamplingError, match=r"its dataset is '.*; make the sampler with"):
+        other.load_state_dict(by_path.state_dict())
+    with pytest.raises(TokenFileError, match="no such file"):
+        Sampler(tmp_path / "none.bin", 2, 3)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"global_batch_size": 0}, "global_batch_size should be at least 1; got 0"),
+        ({"context_length": 0}, "context_length should be at least 1; got 0"),
+        ({"stride": 0}, "stride should be at least 1; got 0"),
+        ({"world_size": 0}, "world_size should be at least 1; got 0"),
+        ({"rank": 2, "world_size": 2}, r"rank should be in range\(world_size\), of 2; got 2"),
+        ({"rank": -1}, r"rank should be in range\(world_size\), of 1; got -1"),
+        ({"seed": -1}, "seed should be at least 0; got -1"),
+        ({"order": "sorted"}, "order should be one of random, epoch, sequential; got 'sorted'"),
+        ({"windows": "lines"}, "windows should be one of stride, documents; got 'lines'"),
+        ({"windows": "documents"}, "windows='documents' needs a dataset with documents"),
+        ({"fields": ["mask"]}, "there is no field 'mask'; choose some of inputs, targets"),
+        ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
+        ({"context_length": 100}, "has 100 tokens, and a window of context_length 100 needs one"),
+        ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
+        ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
+        ({"dataset": [1, 2]}, "a dataset is what open_tokens"),
+    ],
+)
+def test_wrong_options(more: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"dataset": np.arange(100), "global_batch_size": 2}
+    options |= {"context_length": 4}
+    with pytest.raises(SamplingError, match=message):
+        Sampler(**options | more)
+
+
+def test_wrong_uses() -> None:
+    sampler = Sampler(np.arange(100), 2, 4)
+    with pytest.raises(TypeError, match="order 'random' has no length: it yields batches without"):
+        len(sampler)
+    with pytest.raises(SamplingError, match="step should be at least 0; got -1"):
+        sampler.batch(-1)
+    state = sampler.state_dict()
+    with pytest.raises(SamplingError, match="the state has no 'step'; give what state_dict"):
+        sampler.load_state_dict({x: y for x, y in state.items() if x != "step"})
+    with pytest.raises(SamplingError, match="the state is of another sampler: its seed is 1, and"):
+        sampler.load_state_dict(state | {"seed": 1})
+
+
+def test_memory_stays_flat(corpus: Path) -> None:
+    tokens = open_tokens(corpus / "out" / "train.bin")
+    sampler = Sampler(tokens, 2, 3, order="epoch", fields=("inputs", "segment_ids"))
+    for step in range(2000):
+        sampler.batch(step)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for step in range(2000, 22_000):
+        sampler.batch(step)
+    after, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 100_000
+    assert most < 3_000_000
