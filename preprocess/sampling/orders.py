@@ -15,7 +15,9 @@ from preprocess.split_mix import key_of, mix
 
 Numbers = npt.NDArray[np.int64]
 
-_ROUNDS = 12
+_ROUNDS = 8
+_ROUNDS_OF_SMALL = 16  # until the permutations of few numbers are equally frequent
+_SMALL = 64  # side of a small grid
 _U64 = np.uint64
 
 
@@ -55,7 +57,8 @@ def permute(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
     n_low = math.isqrt(n - 1) + 1
     n_high = -(-n // n_low)
     sizes = _U64(n_low), _U64(n_high)
-    keys = [key_of(seed, epoch, number) for number in range(_ROUNDS)]
+    n_rounds = _ROUNDS if n_low > _SMALL else _ROUNDS_OF_SMALL
+    keys = [key_of(seed, epoch, number) for number in range(n_rounds)]
     found, left = places.astype(np.uint64), np.arange(len(places))
     while len(left):
         high, low = np.divmod(found[left], sizes[0])
