@@ -6,6 +6,7 @@ memory; the one before is let go of, as a training loop does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,33 @@ def get_batch_one_map(job: Job, clock: Clock) -> Result:
     """The same loop on a map that stays."""
     tokens = _mapped(random_tokens(job.directory))
     return _draw(clock, lambda rng: _windows(tokens, rng))
+
+
+def _of_sampler(job: Job, clock: Clock, order: Any) -> Result:
+    """Batches of a `Sampler`, which are others than those of `get_batch`."""
+    from preprocess import Sampler
+
+    tokens = _mapped(random_tokens(job.directory))
+    sampler = Sampler(tokens, BATCH_SIZE, CONTEXT_LENGTH, order=order)
+    steps = itertools.count()
+
+    def batch(_: np.random.Generator) -> Batch:
+        found = sampler.batch(next(steps))
+        return found["inputs"], found["targets"]
+
+    return Result(_draw(clock, batch).n_bytes, None)
+
+
+@side("get-batch", "Sampler, random", package="numpy")
+def sampler_random(job: Job, clock: Clock) -> Result:
+    """Ours, as a function of seed and step."""
+    return _of_sampler(job, clock, "random")
+
+
+@side("get-batch", "Sampler, epoch", package="numpy")
+def sampler_epoch(job: Job, clock: Clock) -> Result:
+    """Ours, each window once per epoch."""
+    return _of_sampler(job, clock, "epoch")
 
 
 @side("get-batch", "fill only", package="numpy")

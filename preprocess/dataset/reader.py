@@ -28,9 +28,10 @@ _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 class TokenFile:
     """A finished `.bin` with its documents and manifest, memory-mapped.
 
-    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids. The maps
-    live as long as the object or any view of `tokens`. A pickle holds the absolute path and the
-    digest of the manifest; unpickling opens the files again, and raises if they were rebuilt.
+    `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids,
+    `file.doc(i)` a copy of those of a document. The maps live as long as the object or any view of `tokens`. A pickle
+    holds the absolute path and the digest of the manifest; unpickling opens the files again, and
+    raises if they were rebuilt.
 
     Attributes:
         path: Path of the `.bin`; with shards, of the manifest.
@@ -40,7 +41,10 @@ class TokenFile:
         tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `ShardView`.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, tokenizer: AnyTokenizer | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
         self.path = path.with_suffix(".json") if manifest.shards else path
         self._absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
@@ -77,6 +81,46 @@ class TokenFile:
     def document_ends(self) -> npt.NDArray[np.uint64]:
         """Position after the last id of each document: read-only uint64[n_documents]."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
+
+    def doc(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Copy the ids of a document, special ids included: uint16|uint32[n].
+
+        Negative numbers count from the end, as in a list.
+
+        Raises:
+            IndexError: There is no such document.
+        """
+        n = self.n_documents
+        if not -n <= number < n:
+            raise IndexError(f"{self.path}: there is no document {number:,} of {n:,}")
+        number %= n
+        start = int(self.document_ends[number - 1]) if number else 0
+        return self[start : int(self.document_ends[number])]
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """Decode ids, special ones included, with the tokenizer of the dataset.
+
+        It is the one given to `open_tokens`, else tokenizer.json beside the file. Incomplete
+        characters become U+FFFD.
+
+        Raises:
+            TokenFileError: There is no tokenizer.json, or the dataset was built with another one.
+            EncodingError: An id is not in the vocabulary.
+        """
+        if self._tokenizer is None:
+            from bpe import load_tokenizer
+
+            path = Path(self._absolute_path).with_name("tokenizer.json")
+            if not path.exists():
+                raise TokenFileError(
+                    f"{path}: missing, and no tokenizer was given; pass the one that the dataset"
+                    " was built with: open_tokens(path, tokenizer=...)"
+                )
+            tokenizer = load_tokenizer(path)
+            _check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
+            self._tokenizer = tokenizer
+        found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
+        return found.decode("utf-8", "replace")
 
     @property
     def vocab_size(self) -> int:
@@ -175,15 +219,22 @@ def open_tokens(
         )
     bin_path = Path(path).with_suffix(".bin")
     manifest = _read_manifest(bin_path)
-    if tokenizer is not None:
-        wanted = tokenizer if isinstance(tokenizer, str) else tokenizer.fingerprint
-        if manifest.tokenizer_fingerprint != wanted:
-            raise TokenFileError(
-                f"{bin_path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "
-                f"and the one given is {wanted[:16]}...; use the tokenizer.json that was built "
-                "with it, or build the files again with this one"
-            )
-    return TokenFile(bin_path, manifest)
+    if tokenizer is None or isinstance(tokenizer, str):
+        if tokenizer is not None:
+            _check_tokenizer(bin_path, manifest, tokenizer)
+        return TokenFile(bin_path, manifest)
+    _check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
+    return TokenFile(bin_path, manifest, tokenizer)
+
+
+def _check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
+    """Raise TokenFileError if a dataset was built with another tokenizer."""
+    if manifest.tokenizer_fingerprint != fingerprint:
+        raise TokenFileError(
+            f"{path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "
+            f"and the one given is {fingerprint[:16]}...; use the tokenizer.json that was built "
+            "with it, or build the files again with this one"
+        )
 
 
 def _read_manifest(bin_path: Path) -> Manifest:

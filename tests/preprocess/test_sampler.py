@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bpe import Tokenizer
 from preprocess import Sampler, TokenFileError, build, open_tokens
 from preprocess.sampling.data import SamplingError
 from preprocess.sampling.orders import permute
@@ -428,3 +429,36 @@ def test_memory_stays_flat(corpus: Path) -> None:
     tracemalloc.stop()
     assert after - before < 100_000
     assert most < 3_000_000
+
+
+# Reading a token file.
+
+
+@pytest.mark.parametrize("where", ["out", "shards"])
+def test_documents_and_their_text(corpus: Path, where: str) -> None:
+    tokens = open_tokens(corpus / where / "train.json")
+    texts = [tokens.decode(tokens.doc(i)) for i in range(tokens.n_documents)]
+    assert texts == [f"{x}<|endoftext|>" for x in ("abc", "d", "e" * 11, "fg", "hi jk")]
+    assert tokens.decode(tokens.doc(-1)) == texts[-1]
+    assert tokens.decode(tokens[:2]) == "ab"
+    assert tokens.doc(0).dtype == np.uint16
+    for number in (5, -6):
+        with pytest.raises(IndexError, match=rf"there is no document {number} of 5"):
+            tokens.doc(number)
+
+
+def test_the_tokenizer_of_a_token_file(corpus: Path, tmp_path: Path) -> None:
+    for name in ("train.bin", "train.docs", "train.json"):
+        (tmp_path / name).write_bytes((corpus / "out" / name).read_bytes())
+    tokens = open_tokens(tmp_path / "train.bin")
+    with pytest.raises(TokenFileError, match="missing, and no tokenizer was given; pass the one"):
+        tokens.decode(tokens.doc(0))
+    own = Tokenizer.from_file(corpus / "out" / "tokenizer.json")
+    given = open_tokens(tmp_path / "train.bin", tokenizer=own)
+    assert given.decode(given.doc(1)) == "d<|endoftext|>"
+    (tmp_path / "y.txt").write_text("aaaa bbbb")
+    build(train=tmp_path / "y.txt", val_fraction=0, vocab_size=258, out=tmp_path / "other")
+    other = (tmp_path / "other" / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(other)
+    with pytest.raises(TokenFileError, match=r"built with the tokenizer \w+\.\.\., and the one given"):
+        tokens.decode([1])
