@@ -29,9 +29,9 @@ class TokenFile:
     """A finished `.bin` with its documents and manifest, memory-mapped.
 
     `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids,
-    `file.doc(i)` a copy of those of a document. The maps live as long as the object or any view of `tokens`. A pickle
-    holds the absolute path and the digest of the manifest; unpickling opens the files again, and
-    raises if they were rebuilt.
+    `file.doc(i)` a copy of those of a document. The maps live as long as the object or any view of
+    `tokens`. A pickle holds the absolute path and the digest of the manifest; unpickling opens the
+    files again, and raises if they were rebuilt.
 
     Attributes:
         path: Path of the `.bin`; with shards, of the manifest.

@@ -58,6 +58,6 @@ def keep_standard_input(journal: Journal) -> Path:
             raise OutputError(
                 f"-: standard input has {n_bytes:,} bytes, and is not the {entry.bytes:,} bytes"
                 " that the interrupted run has read; give the same or nothing (< /dev/null) to"
-                " resume, or start over (--overwrite)"
+                f" resume, or remove {storage.where()} to start over"
             )
     return path
