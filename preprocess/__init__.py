@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling.get_batch import get_batch
+    from preprocess.sampling.mixture import Mixture
     from preprocess.sampling.sampler import Sampler
     from preprocess.settings.corpus import (
         DatasetConfig,
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from preprocess.settings.options import SettingsError
 
 __all__ = [
-    "BuildResult", "CorpusError", "DatasetConfig", "PipelineConfig", "Sampler", "SettingsError",
-    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
-    "open_tokens",
+    "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "PipelineConfig", "Sampler",
+    "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig",
+    "build", "get_batch", "open_tokens",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -41,6 +42,7 @@ _MODULE_OF = {
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
+    "Mixture": "preprocess.sampling.mixture",
     "PipelineConfig": "preprocess.settings.corpus",
     "Sampler": "preprocess.sampling.sampler",
     "SettingsError": "preprocess.settings.options",

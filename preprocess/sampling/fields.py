@@ -24,11 +24,13 @@ class Fields:
         inputs: int64[n_windows, context_length].
         targets: int64, of the same shape.
         n_inputs: int64[n_windows], the number of tokens in each row; None: all are full.
-        end_of_text: The id at the end of each document; None: unknown.
+        end_of_text: The id at the end of each document, or int64[n_windows, 1], one for each row;
+            None: unknown.
     """
 
     def __init__(
-        self, inputs: Array, targets: Array, n_inputs: Array | None, end_of_text: int | None
+        self, inputs: Array, targets: Array, n_inputs: Array | None,
+        end_of_text: int | Array | None,
     ) -> None:
         self.inputs, self.targets = inputs, targets
         self._n_inputs, self._end_of_text = n_inputs, end_of_text
@@ -46,7 +48,7 @@ class Fields:
         """True where a document begins, or the row, or its padding: bool."""
         begins = np.zeros(self.inputs.shape, np.bool_)
         begins[:, 0] = True
-        begins[:, 1:] = self.inputs[:, :-1] == self._end_of_text
+        begins[:, 1:] = self.inputs[:, :-1] == np.asarray(self._end_of_text)
         if self._n_inputs is not None:
             rows = np.flatnonzero(self._n_inputs < self.inputs.shape[1])
             places = np.arange(self.inputs.shape[1])
@@ -77,7 +79,7 @@ class Fields:
     @cached_property
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
-        return np.where(self.inputs == self._end_of_text, IGNORED, self.targets)
+        return np.where(self.inputs == np.asarray(self._end_of_text), IGNORED, self.targets)
 
     @cached_property
     def loss_mask(self) -> Array:

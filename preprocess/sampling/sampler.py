@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -27,12 +28,14 @@ from preprocess.sampling.data import (
     token_array,
 )
 from preprocess.sampling.orders import ORDERS, Numbers
-from preprocess.sampling.windows import DocumentWindows, Spans, StrideWindows, Windows
+from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
 
 if TYPE_CHECKING:
     import os
 
     import torch
+
+Array = npt.NDArray[Any]
 
 _STEPS = 64  # whose windows are computed at a time
 # What a state must have in common with the sampler that loads it; the others may change.
@@ -76,6 +79,8 @@ class Sampler:
 
     Attributes:
         step: The next step of an iteration.
+        dataset: The dataset, opened.
+        layout: Options that samplers of one mixture have in common, and the order.
 
     Raises:
         SamplingError: An option has a value that cannot work, or there is no window.
@@ -122,6 +127,10 @@ class Sampler:
         if not drop_last:
             self._n_batches = -(-n_windows // global_batch_size)
         self._check_enough(n_windows)
+        self.layout: dict[str, Any] = {
+            "global_batch_size": global_batch_size, "context_length": context_length, "rank": rank,
+            "world_size": world_size, "fields": self._fields, "device": device, "order": order,
+        }
         self._block: tuple[int, list[Numbers]] = (-1, [])
         self.step = 0
 
@@ -193,11 +202,31 @@ class Sampler:
         numbers = self._numbers(step)
         n, world_size = len(numbers), self._world_size
         first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
-        found = self._read(self._windows.spans(numbers[first:stop]))
-        arrays = {name: getattr(found, name) for name in self._fields}
+        return self.arrays_of(fields_of.Fields(*self._read(numbers[first:stop])))
+
+    def arrays_of(self, fields: fields_of.Fields) -> dict[str, Any]:
+        """Return the arrays of the sampler's fields, by name, on its device."""
+        arrays = {name: getattr(fields, name) for name in self._fields}
         if self._device is None:
             return arrays
         return {name: to_device(array, self._device) for name, array in arrays.items()}
+
+    def read(self, positions: Numbers) -> tuple[Array, Array, Array | None, int | None]:
+        """Read the windows at positions of the endless stream: arguments of `Fields`."""
+        order, seed = ORDERS[self._options["order"]], self._options["seed"]
+        return self._read(order(positions, self.n_windows, seed))
+
+    @property
+    def n_windows(self) -> int:
+        """Number of windows of an epoch; of "random", of those that are drawn from."""
+        return len(self._windows)
+
+    @property
+    def tokens_per_window(self) -> float:
+        """Mean number of inputs of a window that are no padding."""
+        if self._options["windows"] == "documents":
+            return min(len(self._tokens) / self.n_windows, float(self._context_length))
+        return float(self._context_length)
 
     def _numbers(self, step: int) -> Numbers:
         """Return the numbers of the windows of a global batch; those of many steps are kept."""
@@ -222,8 +251,9 @@ class Sampler:
         limits = np.cumsum([len(each) for each in ranges])[:-1]
         return np.split(order(positions, n_windows, seed), limits)
 
-    def _read(self, spans: Spans) -> fields_of.Fields:
-        """Read windows, and pad those with fewer tokens."""
+    def _read(self, numbers: Numbers) -> tuple[Array, Array, Array | None, int | None]:
+        """Read windows by their numbers, and pad those with fewer tokens; as `read`."""
+        spans = self._windows.spans(numbers)
         n, length = len(spans.starts), self._context_length
         inputs, targets = new_batch(n, length), new_batch(n, length)
         end_of_text = None
@@ -234,13 +264,13 @@ class Sampler:
             if n:
                 found = read_windows(self._tokens, spans.starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-            return fields_of.Fields(inputs, targets, None, end_of_text)
+            return inputs, targets, None, end_of_text
         for row, (start, n_inputs, n_targets) in enumerate(zip(*map(list, spans), strict=True)):
             ids = self._tokens[int(start) : int(start) + max(n_inputs, n_targets + 1)]
             inputs[row, :n_inputs], inputs[row, n_inputs:] = ids[:n_inputs], end_of_text or 0
             targets[row, :n_targets] = ids[1 : n_targets + 1]
             targets[row, n_targets:] = fields_of.IGNORED
-        return fields_of.Fields(inputs, targets, spans.n_inputs, end_of_text)
+        return inputs, targets, spans.n_inputs, end_of_text
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._options["order"] == "random":

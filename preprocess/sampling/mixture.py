@@ -1,0 +1,254 @@
+"""Mixture: batches of windows of several datasets, in given proportions.
+
+Windows of a mixture are numbered over all batches. Window p belongs to the dataset in whose share
+of [0, 1) the fractional part of p * g + offset is, g near the golden ratio: such points are spread
+more evenly than random ones, so every stretch has the proportions but for a few windows. How many
+of the windows before p a dataset has is a floor sum, computed in logarithmic time; so a batch
+depends on the samplers, the weights, the seed and the step alone.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from preprocess.dataset.reader import TokenFile
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.fields import Fields
+from preprocess.sampling.sampler import Sampler
+from preprocess.split_mix import key_of
+
+Weights = Mapping[str, float]
+
+_MODULUS = 2**64
+_STEP = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, odd
+_EQUAL = ("global_batch_size", "context_length", "rank", "world_size", "fields", "device")
+
+
+class Mixture:
+    """Batches of windows of several samplers.
+
+    >>> samplers = {
+    ...     name: Sampler(np.arange(first, first + 99), 4, 2, order="epoch", seed=1)
+    ...     for name, first in (("few", 0), ("many", 500))
+    ... }
+    >>> mixture = Mixture(samplers, {"few": 1, "many": 3})
+    >>> [int((mixture.batch(step)["inputs"] >= 500).all(axis=1).sum()) for step in range(4)]
+    [3, 3, 3, 3]
+
+    Iterating yields batches from the current step on, and moves the step.
+
+    Args:
+        samplers: Name of a dataset -> its sampler. All have the same batch size, context length,
+            rank, world size, fields and device.
+        weights: Name of a dataset -> its weight; or a schedule, a list of (first step, weights),
+            the first from step 0 on.
+        unit: What weights are shares of: "tokens" that are no padding, "documents" or "windows".
+        seed: Of the order in which datasets take turns.
+        exhausted: "repeat": a dataset whose epoch is over begins another. "stop": an iteration ends
+            before the first batch for which that would be needed.
+
+    Attributes:
+        step: The next step of an iteration.
+
+    Raises:
+        SamplingError: Samplers differ, or weights cannot work.
+    """
+
+    def __init__(
+        self, samplers: Mapping[str, Sampler], weights: Weights | Sequence[tuple[int, Weights]],
+        *, unit: Literal["tokens", "documents", "windows"] = "tokens", seed: int = 0,
+        exhausted: Literal["repeat", "stop"] = "repeat",
+    ) -> None:
+        if not samplers:
+            raise SamplingError("a mixture needs at least one sampler; got none")
+        self.samplers = dict(samplers)
+        first, *others = self.samplers.items()
+        for name, sampler in others:
+            for option in _EQUAL:
+                values = sampler.layout[option], first[1].layout[option]
+                if values[0] != values[1]:
+                    raise SamplingError(
+                        f"the samplers {first[0]!r} and {name!r} differ in {option}, {values[1]!r}"
+                        f" and {values[0]!r}; make them with the same"
+                    )
+        if exhausted not in ("repeat", "stop"):
+            raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
+        if unit not in ("tokens", "documents", "windows"):
+            raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
+        self._layout, self._exhausted, self._seed = first[1].layout, exhausted, seed
+        self._offset = int(key_of(seed)[0])
+        schedule = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
+        self._schedule = [(step, self._shares(given, unit)) for step, given in schedule]
+        starts = [step for step, _ in self._schedule]
+        if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
+            raise SamplingError(
+                f"the steps of a schedule should ascend from 0; got {', '.join(map(str, starts))}"
+            )
+        self.step = 0
+
+    def _shares(self, weights: Weights, unit: str) -> tuple[int, ...]:
+        """Return where the share of each dataset ends, in [0, 2**64]."""
+        if unknown := weights.keys() ^ self.samplers.keys():
+            raise SamplingError(
+                f"weights should be of the samplers {', '.join(self.samplers)}, each once; check"
+                f" {', '.join(map(repr, sorted(unknown)))}"
+            )
+        if any(not 0 <= weights[name] < math.inf for name in weights):
+            raise SamplingError(f"weights should be at least 0, and finite; got {dict(weights)}")
+        shares = [
+            weights[name] / self._units_per_window(name, unit) for name in self.samplers
+        ]
+        total = sum(shares)
+        if not 0 < total < math.inf:
+            raise SamplingError(f"weights should have a sum above 0; got {dict(weights)}")
+        sums = np.cumsum(shares) / total
+        ends = [round(float(x) * 2**53) << 11 for x in sums]
+        last = max(number for number, share in enumerate(shares) if share)
+        return (*ends[:last], *[_MODULUS] * (len(ends) - last))
+
+    def _units_per_window(self, name: str, unit: str) -> float:
+        sampler = self.samplers[name]
+        if unit == "windows":
+            return 1.0
+        if unit == "tokens":
+            return sampler.tokens_per_window
+        dataset = sampler.dataset
+        if not isinstance(dataset, TokenFile):
+            raise SamplingError(
+                f"the sampler {name!r} reads an array, which has no documents; choose"
+                " unit='tokens' or 'windows', or give a .bin"
+            )
+        return sampler.tokens_per_window * dataset.n_documents / dataset.n_tokens
+
+    def counts(self, step: int) -> dict[str, int]:
+        """Return how many windows each dataset has in the batches before `step`."""
+        size = self._layout["global_batch_size"]
+        found = [0] * len(self.samplers)
+        stops = [start for start, _ in self._schedule[1:]]
+        for (start, ends), stop in zip(self._schedule, [*stops, step], strict=True):
+            if start < step:
+                below = [
+                    _count_below(end, min(stop, step) * size, self._offset)
+                    - _count_below(end, start * size, self._offset)
+                    for end in ends
+                ]
+                found = [n + b - a for n, (a, b) in zip(found, pairwise([0, *below]), strict=True)]
+        return dict(zip(self.samplers, found, strict=True))
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """Return the arrays of this rank of batch `step`, as `Sampler.batch`."""
+        step = operator.index(step)
+        if step < 0:
+            raise SamplingError(f"step should be at least 0; got {step}")
+        size, length = self._layout["global_batch_size"], self._layout["context_length"]
+        ends = [ends for start, ends in self._schedule if start <= step][-1]
+        positions = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
+        points = positions * np.uint64(_STEP) + np.uint64(self._offset)
+        limits = np.array([end for end in ends if end < _MODULUS], np.uint64)
+        dataset_of = np.searchsorted(limits, points, side="right")
+        rank, world_size = self._layout["rank"], self._layout["world_size"]
+        first, stop = (size * each // world_size for each in (rank, rank + 1))
+        n = stop - first
+        inputs, targets = np.empty((n, length), np.int64), np.empty((n, length), np.int64)
+        n_inputs, end_of_text = np.full(n, length), np.zeros((n, 1), np.int64)
+        for number, (sampler, before) in enumerate(
+            zip(self.samplers.values(), self.counts(step).values(), strict=True)
+        ):
+            all_rows = np.flatnonzero(dataset_of == number)
+            chosen = (all_rows >= first) & (all_rows < stop)
+            rows = all_rows[chosen] - first
+            read = sampler.read(before + np.flatnonzero(chosen))
+            inputs[rows], targets[rows] = read[0], read[1]
+            n_inputs[rows] = length if read[2] is None else read[2]
+            end_of_text[rows] = -1 if read[3] is None else read[3]
+        sampler = next(iter(self.samplers.values()))
+        is_full = bool((n_inputs == length).all())
+        return sampler.arrays_of(
+            Fields(inputs, targets, None if is_full else n_inputs, end_of_text)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches until a dataset runs out; TypeError if none does."""
+        limits = {
+            name: sampler.n_windows
+            for name, sampler in self.samplers.items()
+            if sampler.layout["order"] != "random"
+        }
+        if self._exhausted == "repeat" or not limits:
+            raise TypeError(
+                "a mixture that repeats its datasets has no length: it yields batches without end;"
+                " choose exhausted='stop', or a number of steps"
+            )
+        low, high = 0, 1
+
+        def fits(n: int) -> bool:
+            counts = self.counts(n)
+            return all(counts[name] <= limit for name, limit in limits.items())
+
+        while fits(high) and high < 2**62:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        stop = len(self) if self._exhausted == "stop" else math.inf
+        while self.step < stop:
+            self.step += 1
+            yield self.batch(self.step - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for JSON: the step, the shares, and the states of the samplers."""
+        states = {name: sampler.state_dict() for name, sampler in self.samplers.items()}
+        shares = [[step, *map(str, ends)] for step, ends in self._schedule]
+        return {"step": self.step, "seed": self._seed, "shares": shares, "samplers": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a mixture with this state is; the number of ranks may be another.
+
+        Raises:
+            SamplingError: The state is of other samplers, weights or another seed.
+        """
+        own = self.state_dict()
+        for name in ("seed", "shares"):
+            if state.get(name) != own[name]:
+                raise SamplingError(
+                    f"the state is of another mixture: its {name} differ; make the mixture with the"
+                    " weights and the seed of the state"
+                )
+        if [*state["samplers"]] != [*own["samplers"]]:
+            raise SamplingError(
+                f"the state is of the samplers {', '.join(state['samplers'])}, and here they are"
+                f" {', '.join(own['samplers'])}; give the same, in the same order"
+            )
+        for name, sampler in self.samplers.items():
+            sampler.load_state_dict(state["samplers"][name])
+        self.step = operator.index(state["step"])
+
+
+def _count_below(end: int, n: int, offset: int) -> int:
+    """Count the p in range(n) with (p * _STEP + offset) mod 2**64 < end."""
+    return (
+        _floor_sum(n, _MODULUS, _STEP, offset + _MODULUS)
+        - _floor_sum(n, _MODULUS, _STEP, offset + _MODULUS - end)
+    )
+
+
+def _floor_sum(n: int, m: int, a: int, b: int) -> int:
+    """Return the sum of (a * i + b) // m for i in range(n); none of them is negative."""
+    total = 0
+    while n:
+        total += n * (n - 1) // 2 * (a // m) + n * (b // m)
+        a, b = a % m, b % m
+        last = a * n + b
+        if last < m:
+            break
+        n, b, m, a = last // m, last % m, a, m
+    return total
