@@ -54,6 +54,8 @@ class Sampler:
     >>> len(sampler), sampler.batch(1)["targets"].tolist()
     (2, [[9, -100, -100, -100]])
 
+    A pickle holds the options and the path of the dataset. Several threads may call `batch`.
+
     Iterating yields the batches from the current step to the end of the epoch, and moves the step;
     `random` has no epochs, and yields batches without end.
 
@@ -95,6 +97,12 @@ class Sampler:
         fields: Sequence[str] = ("inputs", "targets"),
         device: str | torch.device | None = None,
     ) -> None:
+        self._arguments = {
+            "global_batch_size": global_batch_size, "context_length": context_length,
+            "windows": windows, "stride": stride, "order": order, "seed": seed,
+            "drop_last": drop_last, "rank": rank, "world_size": world_size, "fields": tuple(fields),
+            "device": device,
+        }
         stride = context_length if stride is None else stride
         given = {
             "global_batch_size": global_batch_size, "context_length": context_length,
@@ -231,9 +239,11 @@ class Sampler:
     def _numbers(self, step: int) -> Numbers:
         """Return the numbers of the windows of a global batch; those of many steps are kept."""
         block, index = divmod(step, _STEPS)
-        if self._block[0] != block:
-            self._block = block, self._numbers_of_block(block)
-        return self._block[1][index]
+        kept, numbers = self._block  # another thread may replace it
+        if kept != block:
+            numbers = self._numbers_of_block(block)
+            self._block = block, numbers
+        return numbers[index]
 
     def _numbers_of_block(self, block: int) -> list[Numbers]:
         steps = range(block * _STEPS, (block + 1) * _STEPS)
@@ -282,6 +292,10 @@ class Sampler:
             self.step += 1
             yield self.batch(self.step - 1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A memory map would be pickled with all of its data.
+        return _make, (self.dataset, self._arguments, self.step)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
         return {"step": self.step, **self._options}
@@ -304,6 +318,13 @@ class Sampler:
                 f" {own[name]!r}; make the sampler with the dataset and options of the state"
             )
         self.step = operator.index(state["step"])
+
+
+def _make(dataset: Dataset, arguments: dict[str, Any], step: int) -> Sampler:
+    """Make the sampler of a pickle."""
+    sampler = Sampler(dataset, **arguments)
+    sampler.step = step
+    return sampler
 
 
 def _open(dataset: Dataset) -> Dataset:

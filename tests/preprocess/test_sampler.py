@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer
-from preprocess import Sampler, TokenFileError, build, open_tokens
+from preprocess import Mixture, Sampler, TokenFileError, build, open_tokens
 from preprocess.sampling.data import SamplingError
 from preprocess.sampling.orders import permute
 from preprocess.sampling.windows import DocumentWindows, StrideWindows
@@ -462,3 +464,31 @@ def test_the_tokenizer_of_a_token_file(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(other)
     with pytest.raises(TokenFileError, match=r"built with the tokenizer \w+\.\.\., and"):
         tokens.decode([1])
+
+
+def test_a_pickle_has_no_tokens(corpus: Path) -> None:
+    sampler = Sampler(
+        corpus / "out" / "train.bin", 2, 3, order="epoch", seed=4, fields=("inputs", "loss_mask"),
+        drop_last=False,
+    )
+    next(iter(sampler))
+    content = pickle.dumps(sampler)
+    assert len(content) < 1000
+    again = pickle.loads(content)
+    assert again.state_dict() == sampler.state_dict()
+    batch = again.batch(7)
+    assert [*batch] == ["inputs", "loss_mask"]
+    assert np.array_equal(batch["inputs"], sampler.batch(7)["inputs"])
+    mixture = Mixture({"x": sampler}, {"x": 1})
+    assert len(pickle.dumps(mixture)) < 1500
+    again = pickle.loads(pickle.dumps(mixture))
+    assert np.array_equal(again.batch(5)["inputs"], mixture.batch(5)["inputs"])
+
+
+def test_threads_draw_the_same_batches() -> None:
+    sampler = Sampler(np.arange(3000), 4, 5, order="epoch")
+    steps = [step for i in range(150) for step in (i, 9999 - i, 64 * i)]
+    expected = [sampler.batch(step)["inputs"].tolist() for step in steps]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda step: sampler.batch(step)["inputs"].tolist(), steps)
+    assert [*found] == expected
