@@ -106,7 +106,7 @@ def formats(job: Job, rounds: int) -> Table:
 
 
 def _ratio(ours: Any, theirs: Any) -> str:
-    """How many times as fast `ours` is: median, lowest and highest."""
+    """Format the speedup of `ours` over `theirs`: median, minimum and maximum."""
     seconds: list[tuple[Measured, Measured]] = list(zip(ours, theirs, strict=True))
     ratios = [b.seconds["process"] / a.seconds["process"] for a, b in seconds]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

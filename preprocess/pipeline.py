@@ -31,7 +31,13 @@ from preprocess.run.outputs import (
     needs_tokenizer_file,
     read_object,
 )
-from preprocess.run.plan import Plan, load_given_tokenizer, make_read_options, read_options
+from preprocess.run.plan import (
+    Plan,
+    load_given_tokenizer,
+    load_tokenizer_of_build,
+    make_read_options,
+    read_options,
+)
 from preprocess.settings.options import SettingsError, StrPath, convert, options_of
 from preprocess.settings.schema import (
     END_OF_TEXT,
@@ -184,9 +190,7 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
                     " than once; save it to a file"
                 )
             if each.tokenizer is not None:
-                is_ranks = each.tokenizer.endswith(".tiktoken")
-                given = load_given_tokenizer(each, each.pattern if is_ranks else None)
-                SpecialIds.of(given, each)
+                SpecialIds.of(load_tokenizer_of_build(each), each)
         except TokenbinError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
     has_file = place.size(_CONFIG_FILE) is not None

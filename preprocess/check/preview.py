@@ -13,7 +13,7 @@ import numpy as np
 from bpe.separated import iter_ranges
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
-from preprocess.run.plan import Pass, Plan, load_given_tokenizer
+from preprocess.run.plan import Pass, Plan, load_tokenizer_of_build
 from preprocess.run.selection import Slice
 from preprocess.settings.options import convert
 from preprocess.settings.schema import BuildSettings, SelectSettings
@@ -52,9 +52,7 @@ def _preview(settings: BuildSettings) -> list[str]:
     """Describe the build of one dataset."""
     given: AnyTokenizer | None = None
     if settings.tokenizer is not None:
-        is_ranks = settings.tokenizer.endswith(".tiktoken")
-        given = load_given_tokenizer(settings, settings.pattern if is_ranks else None)
-    # The tokenizer of a corpus is not trained yet: the patterns of its settings are the same.
+        given = load_tokenizer_of_build(settings)
     run, stats_file = settings.named("build"), settings.named("stats.json")
     plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
     lines = []
@@ -145,10 +143,11 @@ def _first_documents(part: Pass, settings: SelectSettings) -> Iterator[str]:
             bounds = batch.bounds[2 * batch.starts_mid_document :]
             for start, end in iter_ranges(bounds):
                 document = batch.buffer[start:end].tobytes()
-                digest = blake2b(document, digest_size=16).digest()
-                if settings.deduplicate and digest in seen:
-                    continue
-                seen.add(digest)
+                if settings.deduplicate:
+                    digest = blake2b(document, digest_size=16).digest()
+                    if digest in seen:
+                        continue
+                    seen.add(digest)
                 text = document.decode()
                 (chosen,), (begin,) = wanted.take(np.array([len(text)]))
                 if chosen:

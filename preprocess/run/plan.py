@@ -415,6 +415,13 @@ def read_options(
     )
 
 
+def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
+    """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
+    assert settings.tokenizer is not None
+    is_ranks = settings.tokenizer.endswith(".tiktoken")
+    return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
+
+
 def load_given_tokenizer(
     settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
 ) -> AnyTokenizer:
@@ -450,8 +457,7 @@ def reload_tokenizer(
     from preprocess.run.count_pass import train_tokenizer
 
     if settings.tokenizer is not None:
-        is_ranks = settings.tokenizer.endswith(".tiktoken")
-        return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
+        return load_tokenizer_of_build(settings)
     first = make_passes(settings, None)[0]
     with Journal(storage) as journal:
         select_passes([first], settings, settings, journal, progress)

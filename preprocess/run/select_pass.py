@@ -120,10 +120,10 @@ def select_documents(
         spool = SpoolPass(
             each, settings, limits, journal, progress, earlier, found.left_out.bad_records
         )
-        spool.run()
+        chosen = done.get(each.number)
+        spool.run(is_selected=chosen is not None)
         found.left_out.merge(spool.at.left_out)
         found.rejected += spool.rejected
-        chosen = done.get(each.number)
         if chosen is None:
             chosen = done[each.number] = _choose(spool)
             journal.append(chosen)
@@ -263,8 +263,11 @@ class SpoolPass:
         self._slice = selection.Slice(self.settings)
         self._next_look = _FIRST_LOOK
 
-    def run(self) -> None:
-        """Read the remaining units, until no later document can be chosen."""
+    def run(self, is_selected: bool) -> None:
+        """Read the remaining units, until no later document can be chosen.
+
+        `is_selected`: the documents are selected already, so the files of this pass may be gone.
+        """
         at, progress, number = self.at, self.progress, self.part.number
         n_bytes = sum(source.n_bytes for source in self.part.files)
         title = "reading documents"
@@ -272,7 +275,7 @@ class SpoolPass:
         sizes = at.text_bytes, at.documents * selection.ROW.itemsize
         if at.is_all:
             progress.add_stage_before(title, at.seconds, at.bytes, "B")
-            if not any(each.number == number for each in self.journal.entries_of(Selected)):
+            if not is_selected:
                 self._check_files(names, sizes)
             return
         self._digests = self._check_files(names, sizes)
@@ -330,8 +333,8 @@ class SpoolPass:
         at.records += batch.n_records
         at.rejected += new
         self.rejected += new
-        of_all = structs.replace(at.left_out, bad_records=at.left_out.bad_records)
-        of_all.bad_records += self.n_bad_before
+        n_bad = self.n_bad_before + at.left_out.bad_records
+        of_all = structs.replace(at.left_out, bad_records=n_bad)
         check_bad_records(of_all, batch, self.limits.max_bad_records)
 
     def _check_files(

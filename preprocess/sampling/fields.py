@@ -73,7 +73,7 @@ class Fields:
 
     @cached_property
     def cu_seqlens(self) -> Array:
-        """Where documents begin in the flattened inputs, and their end: int32[n_documents + 1]."""
+        """Cumulative lengths of the documents in the flattened inputs: int32[n_documents + 1]."""
         return np.append(np.flatnonzero(self._begins), self.inputs.size).astype(np.int32)
 
     @cached_property

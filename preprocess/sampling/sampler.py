@@ -226,7 +226,7 @@ class Sampler:
 
     @property
     def n_windows(self) -> int:
-        """Number of windows of an epoch; of "random", of those that are drawn from."""
+        """Number of windows per epoch; for order "random", number of possible windows."""
         return len(self._windows)
 
     @property

@@ -92,7 +92,7 @@ def _advise(name: str, what: str, kind: type) -> str:
     sections = {"tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig}
     for section, of_section in sections.items():
         if name in options_of(of_section):
-            return f"there is no such setting here; it belongs into the section {section}"
+            return f"there is no such setting here; it belongs in the section {section}"
     return what
 
 
@@ -205,7 +205,7 @@ class PipelineConfig:
         known = options_of(RunSettings)
         read, wrong = read_values(options, BuildSettings)
         wrong += [
-            (name, "belongs into the configuration, which is given, too")
+            (name, "belongs in the configuration, which is given, too")
             for name in read
             if name not in known or known[name].changes_result
         ]

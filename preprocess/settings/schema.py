@@ -296,8 +296,8 @@ class BuildSettings(TrainSettings, ShardSettings):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     config: Config | None = run_option(
-        None, "A corpus.yaml of several datasets; of the other options only those that never change"
-        " an output may be given with it.", positional=True,
+        None, "A corpus.yaml with several datasets; only options that do not change the outputs may"
+        " be combined with it.", positional=True,
     )
     train: Locations = option(
         (), "Text files and directories, read in the order given; a directory in sorted order.",

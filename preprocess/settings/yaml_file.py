@@ -22,7 +22,7 @@ def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
     """Read the configuration in the options of a build, and apply the other ones to it.
 
     Raises:
-        SettingsError: As `load_config`; or an option belongs into the configuration.
+        SettingsError: As `load_config`; or an option belongs in the configuration.
     """
     config = options["config"]
     if not isinstance(config, PipelineConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -41,7 +41,7 @@ class StandardInput:
         raise CorpusError("-: standard input cannot be read here; save the text to a file")
 
 
-def has_standard_input(sources: MutableSequence[Source]) -> bool:
+def has_standard_input(sources: Iterable[Source]) -> bool:
     """Return True if standard input is among sources."""
     return any(isinstance(source, StandardInput) for source in sources)
 

@@ -157,7 +157,7 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
     assert "prose: train: up to date" in capsys.readouterr().out
     assert run(["build", "corpus.yaml", "--strip", "--vocab-size", "400"]) == 2
     said = capsys.readouterr().err
-    assert "vocab_size: belongs into the configuration, which is given, too; strip: belongs" in said
+    assert "vocab_size: belongs in the configuration, which is given, too; strip: belongs" in said
     with pytest.raises(OutOfTimeError):
         build("corpus.yaml", max_minutes=1e-9, overwrite=True)
 
@@ -168,9 +168,9 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
         ("    content_field: text", "    contents_field: text",
          r"7: contents_field: there is no such setting; did you mean content_field\?"),
         ("    content_field: text", "    workers: 2",
-         r"7: workers: there is no such setting here; it belongs into the section tokenize"),
+         r"7: workers: there is no such setting here; it belongs in the section tokenize"),
         ("    content_field: text", "    vocab_size: 2",
-         r"7: vocab_size: .* belongs into the section tokenizer"),
+         r"7: vocab_size: .* belongs in the section tokenizer"),
         ("    data_files: [code", "    train: [code", r"6: train: .*; did you mean data_files\?"),
         ("tokenize:", "tokenise:", r"3: tokenise: there is no such section; did you mean token"),
         ("workers: 2", "workers: two", r"3: workers: should be a whole number of at least 1; got"),

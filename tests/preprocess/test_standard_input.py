@@ -35,7 +35,7 @@ def give(monkeypatch: pytest.MonkeyPatch, data: bytes, is_terminal: bool = False
 
 @pytest.fixture
 def peace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What the same text in a file of the same name gives."""
+    """Return the outputs of a build of the same text from a file of the same name."""
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
     path = tmp_path / "standard-input"
     path.write_bytes(TEXT)
