@@ -114,12 +114,15 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
         "bpe.errors",
+        "bpe.files.atomic_write",
         "bpe.files.locations",
+        "bpe.kernels.pack",
         "preprocess.dataset.columns",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
         "preprocess.reused_memory",
         "preprocess.split_mix",
+        "preprocess.storage",
     }
     for name in MODULES:
         if name.startswith("preprocess.sampling."):

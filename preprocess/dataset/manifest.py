@@ -147,6 +147,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
             before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
         return files
 
+    @property
+    def digest(self) -> str:
+        """Digest of the text of NAME.json, which identifies the dataset: hexadecimal xxh3_128."""
+        return str(xxhash.xxh3_128_hexdigest(self.to_json().encode()))
+
     def to_json(self) -> str:
         """Return the exact text of NAME.json."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION} | msgspec.to_builtins(self)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from bpe.files.locations import local_path
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, Values, shard_name
@@ -35,6 +34,7 @@ class TokenFile:
 
     Attributes:
         path: Path of the `.bin`; with shards, of the manifest.
+        absolute_path: The same, also after a change of the working directory.
         manifest: Content of the manifest.
         parts: For each shard: name of a column -> read-only, mapped array of its values. Without
             shards there is one part.
@@ -46,7 +46,7 @@ class TokenFile:
     ) -> None:
         self._tokenizer = tokenizer
         self.path = path.with_suffix(".json") if manifest.shards else path
-        self._absolute_path = os.path.abspath(self.path)
+        self.absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
         self.parts: list[dict[str, Values]] = []
         for file in manifest.files(path.stem):
@@ -110,7 +110,7 @@ class TokenFile:
         if self._tokenizer is None:
             from bpe import load_tokenizer
 
-            path = Path(self._absolute_path).with_name("tokenizer.json")
+            path = Path(self.absolute_path).with_name("tokenizer.json")
             if not path.exists():
                 raise TokenFileError(
                     f"{path}: missing, and no tokenizer was given; pass the one that the dataset"
@@ -154,20 +154,16 @@ class TokenFile:
         return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self._absolute_path, _manifest_digest(self.manifest))
+        return _open_again, (self.absolute_path, self.manifest.digest)
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
 
 
-def _manifest_digest(manifest: Manifest) -> str:
-    return str(xxhash.xxh3_128_hexdigest(manifest.to_json().encode()))
-
-
 def _open_again(path: str, digest: str) -> TokenFile:
     """Open the files of a pickled `TokenFile`; raise TokenFileError if they were rebuilt."""
     file = open_tokens(path)
-    found = _manifest_digest(file.manifest)
+    found = file.manifest.digest
     if found != digest:
         raise TokenFileError(
             f"{path}: was rebuilt since it was pickled: expected a manifest with the digest"

@@ -19,10 +19,14 @@ from preprocess.reused_memory import ReusedMemory
 if TYPE_CHECKING:
     import torch
 
+    from preprocess.sampling.windows import Pieces
+
 Identity = tuple[tuple[int, ...], ...]
 Batch = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.integer[Any]] | ShardView
 Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
+
+IGNORED = -100  # a target that a loss leaves out, as in PyTorch
 
 # A loop usually has two batches of two arrays: one in use, one being drawn.
 outputs = ReusedMemory(limit=8, largest=1 << 24)
@@ -50,6 +54,58 @@ def read_windows(
         return tokens.windows(starts, length)
     found: npt.NDArray[np.integer[Any]] = windows_of(tokens, length)[starts]
     return found
+
+
+def read_pieces(
+    dataset: Dataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+) -> None:
+    """Copy the inputs and the targets of pieces to their places in a batch, and fill it up.
+
+    Args:
+        dataset: An open file, or an array.
+        pieces: All inside the dataset.
+        padding: For places without an input; those without a target have `IGNORED`.
+        inputs: int64[n_windows, context_length], filled.
+        targets: int64, of the same shape, filled.
+    """
+    tokens, inputs, targets = token_array(dataset), inputs.reshape(-1), targets.reshape(-1)
+    if not isinstance(dataset, TokenFile):
+        copy_pieces(tokens, pieces, padding, inputs, targets)
+    elif not isinstance(tokens, ShardView):
+        _copy_by_kernel(tokens, pieces, padding, inputs, targets)
+    else:
+        last = pieces.starts + np.maximum(pieces.n_inputs - 1, pieces.n_targets)
+        limits = np.searchsorted(tokens.starts, (pieces.starts, last), "right") - 1
+        inside = limits[0] == limits[1]
+        for number in np.unique(limits[0, inside]).tolist():
+            here = pieces.chosen(inside & (limits[0] == number))
+            here = here._replace(starts=here.starts - tokens.starts[number])
+            _copy_by_kernel(tokens.arrays[number], here, padding, inputs, targets)
+        copy_pieces(tokens, pieces.chosen(~inside), padding, inputs, targets)
+
+
+def copy_pieces(
+    tokens: Tokens, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+) -> None:
+    """Copy pieces as `read_pieces`, one after another: int64[n], int64[n]."""
+    columns = (each.tolist() for each in pieces[:5])
+    for start, n_inputs, n_targets, place, stop in zip(*columns, strict=True):
+        ids = tokens[start : start + max(n_inputs, n_targets + 1)]
+        inputs[place : place + n_inputs], inputs[place + n_inputs : stop] = ids[:n_inputs], padding
+        targets[place : place + n_targets] = ids[1 : n_targets + 1]
+        targets[place + n_targets : stop] = IGNORED
+
+
+def _copy_by_kernel(
+    ids: npt.NDArray[Any], pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+) -> None:
+    from bpe.kernels.pack import copy_pieces as run
+
+    if not run(ids, *pieces[:5], padding, IGNORED, inputs, targets):
+        raise SamplingError(
+            "a window has positions outside of the dataset: the file of its plan was changed while"
+            " it was open; remove it, and it is made again"
+        )
 
 
 def new_batch(batch_size: int, context_length: int) -> Batch:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IGNORED = -100  # a target that a loss leaves out, as in PyTorch
+from preprocess.sampling.data import IGNORED
+
 Array = npt.NDArray[Any]
 
 
@@ -26,60 +27,76 @@ class Fields:
         n_inputs: int64[n_windows], the number of tokens in each row; None: all are full.
         end_of_text: The id at the end of each document, or int64[n_windows, 1], one for each row;
             None: unknown.
+        begins: int64[n], places in the flattened inputs where a document or a part of it begins,
+            ascending, at each row and in it; None: they are looked for.
     """
 
     def __init__(
         self, inputs: Array, targets: Array, n_inputs: Array | None,
-        end_of_text: int | Array | None,
+        end_of_text: int | Array | None, begins: Array | None = None,
     ) -> None:
         self.inputs, self.targets = inputs, targets
-        self._n_inputs, self._end_of_text = n_inputs, end_of_text
+        self.n_inputs, self.end_of_text, self._begins = n_inputs, end_of_text, begins
 
     @cached_property
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
-        if self._n_inputs is None:
+        if self.n_inputs is None:
             return np.ones(self.inputs.shape, np.int64)
         places = np.arange(self.inputs.shape[1])
-        return (places < self._n_inputs[:, np.newaxis]).astype(np.int64)
+        return (places < self.n_inputs[:, np.newaxis]).astype(np.int64)
 
     @cached_property
-    def _begins(self) -> Array:
-        """True where a document begins, or the row, or its padding: bool."""
-        begins = np.zeros(self.inputs.shape, np.bool_)
+    def _segments(self) -> tuple[Array, Array, Array]:
+        """(place in the flattened inputs, length, number in its row or 0) of each segment."""
+        length = self.inputs.shape[1]
+        places = self._find_begins() if self._begins is None else self._begins
+        n_inputs = self.n_inputs
+        if n_inputs is not None:
+            padded = np.flatnonzero(n_inputs < length)
+            places = np.sort(np.append(places, padded * length + n_inputs[padded]))
+        rows = places // length
+        firsts = np.searchsorted(places, np.arange(len(self.inputs)) * length)
+        numbers = np.arange(1, len(places) + 1) - firsts[rows]
+        if n_inputs is not None:
+            numbers[places - rows * length >= n_inputs[rows]] = 0
+        return places, np.append(places[1:], self.inputs.size) - places, numbers
+
+    def _find_begins(self) -> Array:
+        """Find where rows begin, and where documents do in them, by the end of those before."""
+        begins = np.empty(self.inputs.shape, np.bool_)
         begins[:, 0] = True
-        begins[:, 1:] = self.inputs[:, :-1] == np.asarray(self._end_of_text)
-        if self._n_inputs is not None:
-            rows = np.flatnonzero(self._n_inputs < self.inputs.shape[1])
-            places = np.arange(self.inputs.shape[1])
-            padded = places > self._n_inputs[rows, np.newaxis]
-            begins[rows] &= ~padded
-            begins[rows, self._n_inputs[rows]] = True
-        return begins
+        np.equal(self.inputs[:, :-1], np.asarray(self.end_of_text), out=begins[:, 1:])
+        if self.n_inputs is not None:
+            rows = np.flatnonzero(self.n_inputs < self.inputs.shape[1])
+            begins[rows] &= np.arange(self.inputs.shape[1]) < self.n_inputs[rows, np.newaxis]
+        return np.flatnonzero(begins)
 
     @cached_property
     def segment_ids(self) -> Array:
         """Number of the document in its row, from 1; 0 for padding: int64."""
-        numbers: Array = np.cumsum(self._begins, axis=1) * self.attention_mask
-        return numbers
+        _, lengths, numbers = self._segments
+        ids: Array = np.repeat(numbers, lengths).reshape(self.inputs.shape)
+        return ids
 
     @cached_property
     def position_ids(self) -> Array:
-        """Position in the document, or in its part in the row, from 0: int64."""
-        places = np.arange(self.inputs.shape[1])
-        firsts = np.maximum.accumulate(np.where(self._begins, places, 0), axis=1)
-        positions: Array = (places - firsts) * self.attention_mask
-        return positions
+        """Position in the document, or in its part in the row, from 0; 0 for padding: int64."""
+        places, lengths, numbers = self._segments
+        positions: Array = np.arange(self.inputs.size) - np.repeat(places, lengths)
+        if not numbers.all():
+            positions *= np.repeat(numbers > 0, lengths)
+        return positions.reshape(self.inputs.shape)
 
     @cached_property
     def cu_seqlens(self) -> Array:
         """Cumulative lengths of the documents in the flattened inputs: int32[n_documents + 1]."""
-        return np.append(np.flatnonzero(self._begins), self.inputs.size).astype(np.int32)
+        return np.append(self._segments[0], self.inputs.size).astype(np.int32)
 
     @cached_property
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
-        return np.where(self.inputs == np.asarray(self._end_of_text), IGNORED, self.targets)
+        return np.where(self.inputs == np.asarray(self.end_of_text), IGNORED, self.targets)
 
     @cached_property
     def loss_mask(self) -> Array:

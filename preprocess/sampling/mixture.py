@@ -164,9 +164,9 @@ class Mixture:
             chosen = (all_rows >= first) & (all_rows < stop)
             rows = all_rows[chosen] - first
             read = sampler.read(before + np.flatnonzero(chosen))
-            inputs[rows], targets[rows] = read[0], read[1]
-            n_inputs[rows] = length if read[2] is None else read[2]
-            end_of_text[rows] = -1 if read[3] is None else read[3]
+            inputs[rows], targets[rows] = read.inputs, read.targets
+            n_inputs[rows] = length if read.n_inputs is None else read.n_inputs
+            end_of_text[rows] = -1 if read.end_of_text is None else read.end_of_text
         sampler = next(iter(self.samplers.values()))
         is_full = bool((n_inputs == length).all())
         return sampler.arrays_of(

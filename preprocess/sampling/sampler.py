@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.sampling import fields as fields_of
 from preprocess.sampling.data import (
     Dataset,
     SamplingError,
     name_of,
     new_batch,
+    read_pieces,
     read_windows,
     to_device,
     token_array,
 )
+from preprocess.sampling.fields import NAMES, NEED_END_OF_TEXT, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
+from preprocess.sampling.packing import STRATEGIES, PackedWindows
 from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ Array = npt.NDArray[Any]
 _STEPS = 64  # whose windows are computed at a time
 # What a state must have in common with the sampler that loads it; the others may change.
 _SAME = (
-    "dataset", "global_batch_size", "context_length", "windows", "stride", "order", "drop_last",
+    "dataset", "global_batch_size", "context_length", "windows", "stride", "strategy", "order",
+    "drop_last",
 )
 
 
@@ -65,8 +67,12 @@ class Sampler:
         global_batch_size: Number of windows in a batch of all ranks, at least 1.
         context_length: Number of inputs in a window, at least 1.
         windows: "stride": windows begin at multiples of `stride`, across documents. "documents":
-            windows of one document each; shorter ones are padded.
-        stride: Distance of windows; None: `context_length`, so that windows do not overlap.
+            windows of one document each; shorter ones are padded. "packed": windows of several
+            documents; longer documents are cut. Which documents share a window is planned when the
+            first sampler with these options is made, and kept in a file beside the dataset.
+        stride: Distance of windows; None: `context_length`, so that windows do not overlap. Not of
+            "packed".
+        strategy: Of "packed", see docs/sampling.md.
         order: "random": independent windows, each with the same probability; of "stride" they begin
             at any position, as those of `get_batch`. "epoch": each window once per epoch, in a new
             random order. "sequential": each window once per epoch, in the order of the data.
@@ -86,12 +92,14 @@ class Sampler:
 
     Raises:
         SamplingError: An option has a value that cannot work, or there is no window.
-        TokenFileError: The path is not a finished `.bin`.
+        TokenFileError: The path is not a finished `.bin`, or its plan is damaged.
+        OutputError: The plan of "packed" cannot be written.
     """
 
     def __init__(
         self, dataset: Dataset, global_batch_size: int, context_length: int, *,
-        windows: Literal["stride", "documents"] = "stride", stride: int | None = None,
+        windows: Literal["stride", "documents", "packed"] = "stride", stride: int | None = None,
+        strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "best_fit",
         order: Literal["random", "epoch", "sequential"] = "random", seed: int = 0,
         drop_last: bool = True, rank: int = 0, world_size: int = 1,
         fields: Sequence[str] = ("inputs", "targets"),
@@ -99,14 +107,13 @@ class Sampler:
     ) -> None:
         self._arguments = {
             "global_batch_size": global_batch_size, "context_length": context_length,
-            "windows": windows, "stride": stride, "order": order, "seed": seed,
-            "drop_last": drop_last, "rank": rank, "world_size": world_size, "fields": tuple(fields),
-            "device": device,
+            "windows": windows, "stride": stride, "strategy": strategy, "order": order,
+            "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": world_size,
+            "fields": tuple(fields), "device": device,
         }
-        stride = context_length if stride is None else stride
         given = {
             "global_batch_size": global_batch_size, "context_length": context_length,
-            "stride": stride, "world_size": world_size,
+            "stride": context_length if stride is None else stride, "world_size": world_size,
         }
         sizes = {name: operator.index(value) for name, value in given.items()}
         for name, value in sizes.items():
@@ -121,15 +128,16 @@ class Sampler:
         self.dataset = _open(dataset)
         self._tokens = token_array(self.dataset)
         self._options: dict[str, Any] = {
-            "dataset": _fingerprint(self.dataset), **sizes, "windows": windows, "order": order,
-            "seed": seed, "drop_last": bool(drop_last),
+            "dataset": _fingerprint(self.dataset), **sizes, "windows": windows,
+            "strategy": strategy if windows == "packed" else None, "order": order, "seed": seed,
+            "drop_last": bool(drop_last),
         }
         self._rank, self._world_size, self._device = rank, world_size, device
         self._context_length, self._global_batch_size = context_length, global_batch_size
         if order not in ORDERS:
             raise SamplingError(f"order should be one of {', '.join(ORDERS)}; got {order!r}")
         self._fields = self._check_fields(fields)
-        self._windows = self._make_windows(windows, stride, drop_last)
+        self._windows = self._make_windows(windows, stride, strategy)
         n_windows = len(self._windows)
         self._n_batches = n_windows // global_batch_size
         if not drop_last:
@@ -142,20 +150,34 @@ class Sampler:
         self._block: tuple[int, list[Numbers]] = (-1, [])
         self.step = 0
 
-    def _make_windows(self, windows: str, stride: int, drop_last: bool) -> Windows:
+    def _make_windows(self, windows: str, stride: int | None, strategy: str) -> Windows:
+        length, drop_last = self._context_length, bool(self._options["drop_last"])
+        if windows not in ("stride", "documents", "packed"):
+            raise SamplingError(
+                f"windows should be one of stride, documents, packed; got {windows!r}"
+            )
+        if windows == "stride":
+            if self._options["order"] == "random":
+                # Every position, and only whole windows, as of `get_batch`.
+                stride, drop_last = 1, True
+            return StrideWindows(len(self._tokens), length, stride or length, drop_last)
+        if not isinstance(self.dataset, TokenFile):
+            raise SamplingError(
+                f"windows={windows!r} needs a dataset with documents, and an array has none; give"
+                " a .bin"
+            )
         if windows == "documents":
-            if not isinstance(self.dataset, TokenFile):
-                raise SamplingError(
-                    "windows='documents' needs a dataset with documents, and an array has none;"
-                    " give a .bin"
-                )
-            return DocumentWindows(self.dataset.document_ends, self._context_length, stride)
-        if windows != "stride":
-            raise SamplingError(f"windows should be one of stride, documents; got {windows!r}")
-        if self._options["order"] == "random":
-            # Every position, and only whole windows, as of `get_batch`.
-            stride, drop_last = 1, True
-        return StrideWindows(len(self._tokens), self._context_length, stride, drop_last)
+            return DocumentWindows(self.dataset.document_ends, length, stride or length)
+        if strategy not in STRATEGIES:
+            raise SamplingError(
+                f"strategy should be one of {', '.join(STRATEGIES)}; got {strategy!r}"
+            )
+        if stride is not None:
+            raise SamplingError(
+                f"stride={stride} is of windows='stride' and 'documents'; packed windows do not"
+                " overlap: leave it out"
+            )
+        return PackedWindows(self.dataset, length, strategy)
 
     def _check_enough(self, n_windows: int) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
@@ -174,11 +196,11 @@ class Sampler:
 
     def _check_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
         for name in fields:
-            if name not in fields_of.NAMES:
+            if name not in NAMES:
                 raise SamplingError(
-                    f"there is no field {name!r}; choose some of {', '.join(fields_of.NAMES)}"
+                    f"there is no field {name!r}; choose some of {', '.join(NAMES)}"
                 )
-            if name in fields_of.NEED_END_OF_TEXT and not isinstance(self.dataset, TokenFile):
+            if name in NEED_END_OF_TEXT and not isinstance(self.dataset, TokenFile):
                 raise SamplingError(
                     f"the field {name!r} needs a dataset with documents, and an array has none;"
                     " give a .bin"
@@ -210,17 +232,17 @@ class Sampler:
         numbers = self._numbers(step)
         n, world_size = len(numbers), self._world_size
         first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
-        return self.arrays_of(fields_of.Fields(*self._read(numbers[first:stop])))
+        return self.arrays_of(self._read(numbers[first:stop]))
 
-    def arrays_of(self, fields: fields_of.Fields) -> dict[str, Any]:
+    def arrays_of(self, fields: Fields) -> dict[str, Any]:
         """Return the arrays of the sampler's fields, by name, on its device."""
         arrays = {name: getattr(fields, name) for name in self._fields}
         if self._device is None:
             return arrays
         return {name: to_device(array, self._device) for name, array in arrays.items()}
 
-    def read(self, positions: Numbers) -> tuple[Array, Array, Array | None, int | None]:
-        """Read the windows at positions of the endless stream: arguments of `Fields`."""
+    def read(self, positions: Numbers) -> Fields:
+        """Read the windows at positions of the endless stream."""
         order, seed = ORDERS[self._options["order"]], self._options["seed"]
         return self._read(order(positions, self.n_windows, seed))
 
@@ -232,6 +254,8 @@ class Sampler:
     @property
     def tokens_per_window(self) -> float:
         """Mean number of inputs of a window that are no padding."""
+        if self._options["windows"] == "packed":
+            return len(self._tokens) / self.n_windows
         if self._options["windows"] == "documents":
             return min(len(self._tokens) / self.n_windows, float(self._context_length))
         return float(self._context_length)
@@ -261,26 +285,23 @@ class Sampler:
         limits = np.cumsum([len(each) for each in ranges])[:-1]
         return np.split(order(positions, n_windows, seed), limits)
 
-    def _read(self, numbers: Numbers) -> tuple[Array, Array, Array | None, int | None]:
-        """Read windows by their numbers, and pad those with fewer tokens; as `read`."""
-        spans = self._windows.spans(numbers)
-        n, length = len(spans.starts), self._context_length
+    def _read(self, numbers: Numbers) -> Fields:
+        """Read windows by their numbers, and pad those with fewer tokens."""
+        pieces = self._windows.pieces(numbers)
+        n, length = len(numbers), self._context_length
         inputs, targets = new_batch(n, length), new_batch(n, length)
         end_of_text = None
         if isinstance(self.dataset, TokenFile):
             end_of_text = self.dataset.manifest.end_of_text_id
-        is_full = bool((spans.n_targets == length).all())
-        if is_full:
+        if len(pieces.starts) == n and bool((pieces.n_targets == length).all()):
             if n:
-                found = read_windows(self._tokens, spans.starts, length + 1)
+                found = read_windows(self._tokens, pieces.starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-            return inputs, targets, None, end_of_text
-        for row, (start, n_inputs, n_targets) in enumerate(zip(*map(list, spans), strict=True)):
-            ids = self._tokens[int(start) : int(start) + max(n_inputs, n_targets + 1)]
-            inputs[row, :n_inputs], inputs[row, n_inputs:] = ids[:n_inputs], end_of_text or 0
-            targets[row, :n_targets] = ids[1 : n_targets + 1]
-            targets[row, n_targets:] = fields_of.IGNORED
-        return inputs, targets, spans.n_inputs, end_of_text
+            return Fields(inputs, targets, None, end_of_text)
+        read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
+        begins = pieces.places if self._options["windows"] == "packed" else None
+        n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
+        return Fields(inputs, targets, n_inputs, end_of_text, begins)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._options["order"] == "random":
@@ -339,6 +360,6 @@ def _open(dataset: Dataset) -> Dataset:
 def _fingerprint(dataset: Dataset) -> str:
     """Return the digest of the manifest of a token file, or the size and dtype of an array."""
     if isinstance(dataset, TokenFile):
-        return str(xxhash.xxh3_128_hexdigest(dataset.manifest.to_json().encode()))
+        return dataset.manifest.digest
     array = token_array(dataset)
     return f"{len(array)} {array.dtype}"

@@ -16,12 +16,29 @@ Numbers = npt.NDArray[np.int64]
 _BLOCK = 256  # documents whose number of windows is summed up in memory
 
 
-class Spans(NamedTuple):
-    """Positions of windows: inputs of window i are tokens [starts[i], starts[i] + n_inputs[i])."""
+class Pieces(NamedTuple):
+    """Positions of the tokens of some windows; a window has one piece, or several.
+
+    Attributes:
+        starts: Inputs of piece i are tokens [starts[i], starts[i] + n_inputs[i]).
+        n_inputs: See `starts`.
+        n_targets: Of each piece, as many as inputs, or one less.
+        places: Where each piece begins, in the inputs of all windows one after another.
+        stops: Where the next piece begins, or the window ends; up to there it is padded.
+        n_in_windows: Number of inputs of each window.
+    """
 
     starts: Numbers
     n_inputs: Numbers
     n_targets: Numbers
+    places: Numbers
+    stops: Numbers
+    n_in_windows: Numbers
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> Pieces:
+        """Return the pieces for which the mask is True; `n_in_windows` as it is."""
+        starts, n_inputs, n_targets, places, stops = (each[which] for each in self[:5])
+        return Pieces(starts, n_inputs, n_targets, places, stops, self.n_in_windows)
 
 
 class Windows(Protocol):
@@ -29,8 +46,8 @@ class Windows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def spans(self, numbers: Numbers) -> Spans:
-        """Return the positions of windows, by their numbers from 0 on."""
+    def pieces(self, numbers: Numbers) -> Pieces:
+        """Return the pieces of windows, by their numbers from 0 on."""
 
 
 def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Numbers:
@@ -65,11 +82,9 @@ class StrideWindows:
     def __len__(self) -> int:
         return self._n_windows
 
-    def spans(self, numbers: Numbers) -> Spans:
+    def pieces(self, numbers: Numbers) -> Pieces:
         starts = numbers * self._stride
-        left = self._n_tokens - starts
-        n_inputs = np.minimum(left, self._context_length)
-        return Spans(starts, n_inputs, np.minimum(left - 1, self._context_length))
+        return _whole(starts, self._n_tokens - starts, self._context_length)
 
 
 class DocumentWindows:
@@ -98,8 +113,8 @@ class DocumentWindows:
     def __len__(self) -> int:
         return int(self._before[-1])
 
-    def spans(self, numbers: Numbers) -> Spans:
-        found = np.empty((3, len(numbers)), np.int64)
+    def pieces(self, numbers: Numbers) -> Pieces:
+        all_starts, all_left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
         blocks = np.searchsorted(self._before, numbers, side="right") - 1
         for block in np.unique(blocks).tolist():
             here = blocks == block
@@ -108,10 +123,8 @@ class DocumentWindows:
             document = np.searchsorted(before, numbers[here], side="right") - 1
             inside = (numbers[here] - before[document]) * self._stride
             starts = bounds[document] + inside
-            left = bounds[document + 1] - starts
-            n_inputs = np.minimum(left, self._context_length)
-            found[:, here] = starts, n_inputs, np.minimum(left - 1, self._context_length)
-        return Spans(*found)
+            all_starts[here], all_left[here] = starts, bounds[document + 1] - starts
+        return _whole(all_starts, all_left, self._context_length)
 
     def _counts(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
         """Return (bounds int64[n + 1], numbers of windows int64[n]) of documents [first, stop)."""
@@ -119,3 +132,11 @@ class DocumentWindows:
         begin = int(self._ends[first - 1]) if first else 0
         bounds = np.append(begin, ends)
         return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)
+
+
+def _whole(starts: Numbers, left: Numbers, context_length: int) -> Pieces:
+    """Return windows of one piece each, of which so many tokens are left."""
+    n_inputs = np.minimum(left, context_length)
+    n_targets = np.minimum(left - 1, context_length)
+    places = np.arange(len(starts)) * context_length
+    return Pieces(starts, n_inputs, n_targets, places, places + context_length, n_inputs)

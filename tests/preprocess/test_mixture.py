@@ -27,7 +27,7 @@ def samplers(batch_size: int = 6, **options: Any) -> dict[str, Sampler]:
 
 def stream(sampler: Sampler, n: int) -> list[int]:
     """The first ids of the first windows of a sampler, over epochs."""
-    return sampler.read(np.arange(n))[0][:, 0].tolist()
+    return sampler.read(np.arange(n)).inputs[:, 0].tolist()
 
 
 def drawn(mixture: Mixture, steps: range) -> dict[str, list[int]]:

@@ -20,7 +20,7 @@ from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import _manifest_digest, open_tokens
+from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.run.outputs import check_token_file_absent
 from preprocess.storage import LocalFiles, LocalStorage
@@ -128,9 +128,9 @@ def test_an_open_file_is_pickled_as_its_path(
 
 def test_a_pickled_file_that_changed_is_refused(built: Path) -> None:
     pickled = pickle.dumps(open_tokens(built))
-    wanted = _manifest_digest(open_tokens(built).manifest)
+    wanted = open_tokens(built).manifest.digest
     write(built.parent, [5, 299], [2])
-    found = _manifest_digest(open_tokens(built).manifest)
+    found = open_tokens(built).manifest.digest
     message = rf"train\.bin: was rebuilt .*: expected .*{wanted}, found {found}; open it again"
     with pytest.raises(TokenFileError, match=message):
         pickle.loads(pickled)

@@ -1,0 +1,271 @@
+"""Rows of several documents: which pieces share a row is a plan, made once and kept in a file.
+
+A document is cut into pieces of `context_length` tokens, the last of which may be shorter; a
+strategy gives each piece a row with room for it. Every token is in one piece. The plan is beside
+the dataset, NAME.STRATEGY-LENGTH-DIGEST.plan, little-endian, in this order:
+
+    header     256 bytes: JSON, filled up with blanks
+    offsets    int64[n_rows + 1], the number of the first piece of each row
+    starts     int64[n_pieces], positions in the dataset, sorted by row, in a row ascending
+    lengths    int32[n_pieces], negative if the document goes on in another piece
+
+The digest in its name is of the dataset's manifest; `digest` in the header is of what follows it.
+A plan is written under a temporary name, and renamed when it is complete; plans of a manifest that
+the dataset no longer has are removed then.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile
+from preprocess.sampling.windows import Numbers, Pieces
+
+_HEADER_BYTES = 256
+_FORMAT = "tokenbin plan 1"
+_POOL_ROWS = 64  # open at a time
+_FIRST_FIT_ROWS = 1 << 20
+_KEPT = "the dataset is not affected"
+
+Lengths = npt.NDArray[np.int32]
+Scratch = Callable[[int, Any], npt.NDArray[Any]]
+
+
+def _greedy(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
+    from bpe.kernels.pack import pack_greedy
+
+    return int(pack_greedy(lengths, row_length, row_of))
+
+
+def _pool(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
+    from bpe.kernels.pack import pack_pool
+
+    rows, rooms = np.zeros(_POOL_ROWS, np.int64), np.zeros(_POOL_ROWS, np.int64)
+    return int(pack_pool(lengths, row_length, row_of, rows, rooms))
+
+
+def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
+    from bpe.kernels.pack import pack_first_fit
+
+    tree = np.zeros(2 * _FIRST_FIT_ROWS, np.int64)
+    return int(pack_first_fit(lengths, row_length, row_of, tree))
+
+
+def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
+    from bpe.kernels.pack import pack_best_fit
+
+    n = len(lengths)
+    first_of = np.zeros(row_length + 1, np.int64)
+    has_rows = np.zeros(row_length // 64 + 1, np.uint64)
+    sorted_pieces, next_row = scratch(n, np.int64), scratch(n, np.int64)
+    return int(
+        pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of, has_rows)
+    )
+
+
+STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}
+
+
+class Plan(NamedTuple):
+    """The pieces of each row, mapped; see the module."""
+
+    offsets: Numbers
+    starts: Numbers
+    lengths: Lengths
+
+
+class PackedWindows:
+    """Windows of several pieces of documents each.
+
+    Args:
+        file: The dataset.
+        context_length: Length of a row.
+        strategy: One of `STRATEGIES`.
+    """
+
+    def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
+        self._file, self._context_length = file, context_length
+        self._plan = open_plan(file, context_length, strategy)
+
+    def __len__(self) -> int:
+        return len(self._plan.offsets) - 1
+
+    def pieces(self, numbers: Numbers) -> Pieces:
+        """Return the pieces of windows, by their numbers from 0 on."""
+        offsets, starts, lengths = self._plan
+        firsts = offsets[numbers]
+        n_pieces = offsets[numbers + 1] - firsts
+        afters = np.cumsum(n_pieces)
+        befores = afters - n_pieces
+        chosen = np.arange(n_pieces.sum()) + np.repeat(firsts - befores, n_pieces)
+        starts, signed = starts[chosen], lengths[chosen].astype(np.int64)
+        n_inputs = np.abs(signed)
+        sums = np.append(0, np.cumsum(n_inputs))
+        n_in_windows = sums[afters] - sums[befores]
+        window_begins = np.arange(len(numbers)) * self._context_length
+        places = sums[:-1] + np.repeat(window_begins - sums[befores], n_pieces)
+        stops = np.append(places[1:], len(numbers) * self._context_length)
+        return Pieces(starts, n_inputs, n_inputs - (signed > 0), places, stops, n_in_windows)
+
+
+def open_plan(file: TokenFile, context_length: int, strategy: str) -> Plan:
+    """Open the plan of a dataset; make it if there is none.
+
+    Raises:
+        TokenFileError: The plan, or the column of document ends, is damaged.
+        OutputError: The plan cannot be written.
+    """
+    digest = file.manifest.digest
+    about = {
+        "format": _FORMAT, "dataset": digest, "strategy": strategy, "row_length": context_length,
+    }
+    name = f"{Path(file.path).stem}.{strategy}-{context_length}-{digest[:16]}.plan"
+    path = Path(file.absolute_path).with_name(name)
+    if not path.exists():
+        _make_plan(path, file, about)
+    return _read_plan(path, about, file.n_tokens)
+
+
+def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
+    """Map a plan; raise TokenFileError if it is damaged."""
+    from bpe.kernels.pack import is_plan
+
+    with open(path, "rb") as opened:
+        head = opened.read(_HEADER_BYTES)
+        size = os.fstat(opened.fileno()).st_size
+        try:
+            header = json.loads(head)
+            n_rows, n_pieces, digest = (header[key] for key in ("n_rows", "n_pieces", "digest"))
+            is_sound = all(header[name] == value for name, value in about.items())
+            if not is_sound or size != _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces:
+                raise ValueError(n_rows)
+        except (ValueError, KeyError, TypeError):
+            raise _damaged(path, "a header of this dataset, and the size in it") from None
+        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    plan = _plan_in(data, n_rows, n_pieces)
+    if _digest_of(data) != digest or not is_plan(*plan, n_tokens, about["row_length"]):
+        raise _damaged(path, f"pieces of this dataset with the digest {digest}")
+    return plan
+
+
+def _plan_in(data: mmap.mmap, n_rows: int, n_pieces: int) -> Plan:
+    at = _HEADER_BYTES + 8 * (n_rows + 1)
+    return Plan(
+        np.frombuffer(data, np.int64, n_rows + 1, _HEADER_BYTES),
+        np.frombuffer(data, np.int64, n_pieces, at),
+        np.frombuffer(data, np.int32, n_pieces, at + 8 * n_pieces),
+    )
+
+
+def _damaged(path: Path, expected: str) -> TokenFileError:
+    return TokenFileError(
+        f"{path}: damaged: expected {expected}; remove it, and it is made again"
+    )
+
+
+def _digest_of(data: Any) -> str:
+    """Return the digest of what follows the header."""
+    digest = xxhash.xxh3_128()
+    with memoryview(data) as view:
+        for start in range(_HEADER_BYTES, len(view), 1 << 24):
+            digest.update(view[start : start + (1 << 24)])
+    return str(digest.hexdigest())
+
+
+def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
+    """Make a plan; of several processes one does so, and the others wait for it."""
+    from bpe.files.atomic_write import sync_directory
+    from preprocess.storage import writing
+
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path, _KEPT), open(partial, "a+b") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        # The one that held the lock before has renamed the file that is open here.
+        if path.exists():
+            return
+        opened.truncate(0)
+        data = _planned(opened, file, about)
+        data.flush()
+        os.fsync(opened.fileno())
+        os.replace(partial, path)
+        sync_directory(path.parent)
+        _remove_old_plans(path, Path(file.path).stem)
+
+
+def _remove_old_plans(path: Path, stem: str) -> None:
+    """Remove the plans of manifests that this dataset had before."""
+    pattern = rf"{re.escape(stem)}\.({'|'.join(STRATEGIES)})-\d+-[0-9a-f]{{16}}\.plan"
+    of_this = path.name[path.name.rindex("-") :]
+    for name in os.listdir(path.parent):
+        if re.fullmatch(pattern, name) and not name.endswith(of_this):
+            with suppress(FileNotFoundError):  # another process may have removed it
+                os.unlink(path.with_name(name))
+
+
+def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
+    """Write a plan to an empty file, and return its map."""
+    from bpe.kernels import pack as kernels
+
+    row_length, strategy = about["row_length"], STRATEGIES[about["strategy"]]
+
+    def scratch(n: int, dtype: Any) -> npt.NDArray[Any]:
+        """Return memory of a file without a name, which the system writes out when it must."""
+        with tempfile.TemporaryFile(dir=os.path.dirname(opened.name)) as temporary:
+            return np.frombuffer(_mapped(temporary, max(1, n * np.dtype(dtype).itemsize)), dtype, n)
+
+    n_pieces = 0
+    for number, (ends, begin, _, n_tokens) in enumerate(_documents(file)):
+        found = kernels.count_pieces(ends, begin, n_tokens, row_length)
+        if found < 0:
+            raise TokenFileError(
+                f"{file.path}: document {-1 - found:,} of shard {number} ends before it begins, or"
+                " after the last token; the file of document ends is damaged: run tokenbin verify"
+            )
+        n_pieces += found
+    lengths, row_of = scratch(n_pieces, np.int32), scratch(n_pieces, np.int64)
+    n = 0
+    for ends, begin, _, _ in _documents(file):
+        n = kernels.cut_documents(ends, begin, row_length, lengths, n)
+    n_rows = strategy(lengths, row_length, row_of, scratch)
+    data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
+    plan = _plan_in(data, n_rows, n_pieces)
+    kernels.count_in_rows(row_of, plan.offsets)
+    n = 0
+    for ends, begin, base, _ in _documents(file):
+        n = kernels.sort_by_row(ends, begin, base, row_length, row_of, n, *plan)
+    kernels.restore_offsets(plan.offsets)
+    header = about | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
+    data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
+    return data
+
+
+def _documents(file: TokenFile) -> Iterator[tuple[npt.NDArray[np.uint64], int, int, int]]:
+    """Yield (ends, begin of the first document, position of the shard, n_tokens) of each shard."""
+    base, begin = 0, 0
+    for ids, ends in file.shards:
+        yield ends, begin - base, base, len(ids)
+        begin = base + int(ends[-1]) if len(ends) else begin
+        base += len(ids)
+
+
+def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:
+    """Map a file of zeros, whose space is reserved: a full disk is an error here, not later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(opened.fileno(), 0, n_bytes)
+    else:  # macOS
+        opened.truncate(n_bytes)
+    return mmap.mmap(opened.fileno(), n_bytes)

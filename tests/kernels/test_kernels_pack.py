@@ -1,0 +1,217 @@
+"""Kernels that pack pieces into rows: the same rows as plain lists, and no index out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpe.kernels import pack as kernels
+from preprocess.sampling.data import copy_pieces
+from preprocess.sampling.windows import Pieces
+
+# Reference: a row is (its number, its room); each returns the row of each piece.
+
+
+def greedy(lengths: list[int], row_length: int) -> list[int]:
+    rows: list[int] = []
+    row, room = -1, 0
+    for length in lengths:
+        if length > room:
+            row, room = row + 1, row_length
+        rows.append(row)
+        room -= length
+    return rows
+
+
+def pool(lengths: list[int], row_length: int, n_open: int) -> list[int]:
+    rows: list[int] = []
+    places: list[list[int]] = []  # [row, room]
+    for length in lengths:
+        fitting = [place for place in places if place[1] >= length]
+        if fitting:
+            place = min(fitting, key=lambda place: place[1])
+        else:
+            if len(places) < n_open:
+                place = [0, 0]
+                places.append(place)
+            else:
+                place = min(places, key=lambda place: place[1])
+            place[:] = max(rows, default=-1) + 1, row_length
+        rows.append(place[0])
+        place[1] -= length
+    return rows
+
+
+def first_fit(lengths: list[int], row_length: int, n_open: int) -> list[int]:
+    rows: list[int] = []
+    rooms: list[int] = []
+    for length in lengths:
+        row = next((row for row, room in enumerate(rooms) if room >= length), len(rooms))
+        if row == len(rooms):
+            # Closed rows have no room for anything.
+            n_closed = 0 if not rooms else rooms.count(-1)
+            if len(rooms) - n_closed == n_open:
+                rooms[n_closed : n_closed + n_open // 2] = [-1] * (n_open // 2)
+            rooms.append(row_length)
+        rows.append(row)
+        rooms[row] -= length
+    return rows
+
+
+def best_fit(lengths: list[int], row_length: int) -> list[int]:
+    rows = [-1] * len(lengths)
+    open_rows: list[tuple[int, int]] = []  # (room, row), the last one last
+    for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
+        fitting = [each for each in open_rows if each[0] >= lengths[piece]]
+        room, row = row_length, len({row for _, row in open_rows})
+        if fitting:
+            least = min(fitting)[0]
+            room, row = next(each for each in reversed(open_rows) if each[0] == least)
+            open_rows.remove((room, row))
+        open_rows.append((room - lengths[piece], row))
+        rows[piece] = row
+    return rows
+
+
+def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[int, list[int]]:
+    n, row_of = len(lengths), np.full(len(lengths), -7)
+    memory: dict[str, Any] = {
+        "pack_greedy": (),
+        "pack_pool": (np.full(n_open, 9), np.full(n_open, 9)),
+        "pack_first_fit": (np.full(2 * n_open, 9),),
+        "pack_best_fit": (
+            np.full(n, 9), np.full(n, 9), np.full(row_length + 1, 9),
+            np.full(row_length // 64 + 1, 9, np.uint64),
+        ),
+    }
+    values = np.array(lengths, np.int32)
+    return getattr(kernels, name)(values, row_length, row_of, *memory[name]), row_of.tolist()
+
+
+@given(st.data(), st.integers(1, 200), st.sampled_from([2, 4, 8]))
+def test_strategies_are_those_of_plain_lists(data: Any, row_length: int, n_open: int) -> None:
+    lengths = data.draw(st.lists(st.integers(1, row_length), max_size=60))
+    for name, expected in (
+        ("pack_greedy", greedy(lengths, row_length)),
+        ("pack_pool", pool(lengths, row_length, n_open)),
+        ("pack_first_fit", first_fit(lengths, row_length, n_open)),
+        ("pack_best_fit", best_fit(lengths, row_length)),
+    ):
+        n_rows, rows = run(name, lengths, row_length, n_open)
+        assert (n_rows, rows) == (max(rows, default=-1) + 1, expected), name
+
+
+def test_strategies_by_hand() -> None:
+    """Rows of 10 tokens; the numbers are rows of the pieces."""
+    lengths = [6, 7, 3, 4, 10, 1, 5]
+    assert run("pack_greedy", lengths, 10, 2) == (5, [0, 1, 1, 2, 3, 4, 4])
+    assert run("pack_pool", lengths, 10, 2) == (4, [0, 1, 1, 0, 2, 3, 3])
+    assert run("pack_first_fit", lengths, 10, 4) == (4, [0, 1, 0, 2, 3, 0, 2])
+    assert run("pack_best_fit", lengths, 10, 2) == (4, [2, 1, 1, 2, 0, 3, 3])
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40), st.integers(1, 12), st.integers(0, 3),
+    st.integers(0, 100), st.randoms(use_true_random=False),
+)
+def test_pieces_are_cut_and_sorted_by_row(
+    sizes: list[int], row_length: int, begin: int, base: int, random: Any
+) -> None:
+    ends = begin + np.cumsum([0, *sizes])[1:].astype(np.uint64)
+    expected, at = [], begin
+    for size in sizes:
+        stop = at + size
+        while at < stop:
+            length = min(stop - at, row_length)
+            at += length
+            expected.append((base + at - length, length if at == stop else -length))
+    n_tokens = int(ends[-1]) if sizes else begin
+    n = kernels.count_pieces(ends, begin, n_tokens, row_length)
+    assert n == len(expected)
+    lengths = np.full(n + 2, 9, np.int32)
+    assert kernels.cut_documents(ends, begin, row_length, lengths, 1) == n + 1
+    assert lengths.tolist() == [9, *(abs(length) for _, length in expected), 9]
+    n_rows = random.randint(1, 9)
+    row_of = [random.randrange(n_rows) for _ in expected]
+    rows = np.array([*row_of, n_rows - 1])
+    offsets = np.zeros(n_rows + 1, np.int64)
+    kernels.count_in_rows(rows[:-1], offsets)
+    assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
+    starts, signed = np.full(n, 9), np.full(n, 9, np.int32)
+    first = kernels.sort_by_row(
+        ends, begin, base, row_length, rows[:-1], 0, offsets, starts, signed
+    )
+    assert first == n
+    assert kernels.restore_offsets(offsets) == n_rows
+    assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
+    by_row = sorted(range(n), key=lambda piece: row_of[piece])
+    assert list(zip(starts.tolist(), signed.tolist(), strict=True)) == [
+        expected[piece] for piece in by_row
+    ]
+
+
+@pytest.mark.parametrize("ends", [[5, 4, 9], [5, 11], [1, 9]])
+def test_ends_out_of_order_are_told(ends: list[int]) -> None:
+    begin = 2 if ends[0] == 1 else 0
+    found = kernels.count_pieces(np.array(ends, np.uint64), begin, 10, 4)
+    assert found == (-1 if begin else -2)
+
+
+@given(st.data())
+def test_pieces_are_copied_as_slices(data: Any) -> None:
+    """Each where it belongs, filled up to the next; of both widths."""
+    tokens = np.arange(100, 140).astype(data.draw(st.sampled_from([np.uint16, np.uint32])))
+    columns: list[tuple[int, ...]] = []
+    at = data.draw(st.integers(0, 3))
+    for n_inputs in data.draw(st.lists(st.integers(0, 20), max_size=6)):
+        n_targets = max(n_inputs - data.draw(st.integers(0, 1)), 0)
+        start = data.draw(st.integers(0, 40 - max(n_inputs, n_targets + 1)))
+        stop = at + n_inputs + data.draw(st.integers(0, 3))
+        columns.append((start, n_inputs, n_targets, at, stop))
+        at = stop
+    arrays = [np.array(column, np.int64) for column in zip(*columns, strict=True)]
+    if not arrays:
+        arrays = [np.zeros(0, np.int64)] * 5
+    inputs, targets, more = np.full(at + 2, -1), np.full(at + 2, -1), np.full(at + 2, -1)
+    expected = inputs.copy()
+    copy_pieces(tokens, Pieces(*arrays, arrays[0]), 5, expected, more)
+    assert kernels.copy_pieces(tokens, *arrays, 5, -100, inputs, targets)
+    assert (inputs == expected).all()
+    assert (targets == more).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"starts": -1}, {"starts": 7}, {"n_inputs": 11}, {"n_inputs": -1}, {"n_targets": -1},
+        {"n_targets": 10}, {"places": -1}, {"places": 18}, {"stops": 21}, {"places": 2**62},
+        {"starts": 2**62}, {"n_inputs": 2**62}, {"stops": 2**62},
+    ],
+)  # fmt: skip
+def test_pieces_out_of_bounds_are_refused(change: dict[str, int]) -> None:
+    tokens = np.arange(10, dtype=np.uint16)
+    inputs, targets = np.full(20, -1), np.full(20, -1)
+    piece = {"starts": 2, "n_inputs": 4, "n_targets": 3, "places": 5, "stops": 12} | change
+    arrays = [np.array([value]) for value in piece.values()]
+    assert not kernels.copy_pieces(tokens, *arrays, 0, -100, inputs, targets)
+    assert (inputs == -1).all()
+    assert (targets == -1).all()
+
+
+def test_only_a_sound_plan_is_one() -> None:
+    offsets, starts = np.array([0, 1, 3]), np.array([2, 0, 5])
+    lengths = np.array([-3, 2, 1], np.int32)
+    assert kernels.is_plan(offsets, starts, lengths, 6, 3)
+    assert kernels.is_plan(np.array([0]), starts[:0], lengths[:0], 0, 3)
+    for name, index, value in (
+        ("offsets", 0, 1), ("offsets", 1, 0), ("offsets", 1, 4), ("offsets", 2, 2),
+        ("offsets", 1, -1), ("starts", 0, -1), ("starts", 0, 3), ("starts", 2, 6),
+        ("starts", 1, 2**62), ("lengths", 1, 3), ("lengths", 0, 0), ("lengths", 0, -4),
+    ):  # fmt: skip
+        arrays = {"offsets": offsets.copy(), "starts": starts.copy(), "lengths": lengths.copy()}
+        arrays[name][index] = value
+        assert not kernels.is_plan(*arrays.values(), 6, 3), (name, index, value)

@@ -1,0 +1,303 @@
+"""Packed windows: nothing is lost or doubled, and the plan is kept, checked and made once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from preprocess import Sampler, TokenFile, TokenFileError, open_tokens
+from preprocess.sampling import packing
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.packing import STRATEGIES
+from preprocess.storage import OutputError
+
+END = 299
+FIELDS = (
+    "inputs", "targets", "segment_ids", "position_ids", "attention_mask", "cu_seqlens", "loss_mask",
+)
+
+
+def dataset(directory: Path, sizes: list[int], shard_tokens: int | None = None) -> TokenFile:
+    """Documents of so many tokens, the last of which is `END`; ids tell the place."""
+    ids = np.arange(sum(sizes), dtype=np.uint32) % 290
+    ends = np.cumsum(sizes)
+    ids[ends - 1] = END
+    more = {"shard_tokens": shard_tokens, "split_documents": True} if shard_tokens else {}
+    with written.token_file(directory, "train", vocab_size=301, **more) as writer:
+        writer.append(ids, ends)
+        writer.finish(end_of_text_id=END, **written.FIELDS)
+    return open_tokens(directory / "train.json")
+
+
+def packed(file: TokenFile, context_length: int, strategy: Any, **more: Any) -> Sampler:
+    options: dict[str, Any] = {"order": "sequential", "drop_last": False} | more
+    return Sampler(file, 3, context_length, windows="packed", strategy=strategy, **options)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 40),
+    st.sampled_from(sorted(STRATEGIES)), st.sampled_from([None, 5, 50]),
+)
+def test_no_token_is_lost_or_doubled(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], context_length: int, strategy: str,
+    shard_tokens: int | None,
+) -> None:
+    """Each token is an input once, and a target once if the one before it is of its document."""
+    file = dataset(tmp_path_factory.mktemp("packed"), sizes, shard_tokens)
+    tokens = np.asarray(file.tokens).astype(np.int64)
+    sampler = packed(file, context_length, strategy, fields=FIELDS)
+    pairs: Counter[tuple[int, int]] = Counter()
+    n_inputs = 0
+    for batch in sampler:
+        arrays = {name: each for name, each in batch.items() if name != "cu_seqlens"}
+        assert {each.shape for each in arrays.values()} == {batch["inputs"].shape}
+        n_inputs += check_rows(batch)
+        pairs.update(zip(batch["inputs"].ravel().tolist(), batch["targets"].ravel().tolist(),
+                         strict=True))
+    n_padding = sampler.n_windows * context_length - len(tokens)
+    assert n_inputs == len(tokens)
+    expected = Counter(zip(tokens.tolist(), [*tokens[1:].tolist(), -100], strict=True))
+    for pair in [pair for pair in expected if pair[0] == END and pair[1] != -100]:
+        expected[END, -100] += expected.pop(pair)
+    expected[END, -100] += n_padding
+    assert pairs == +expected
+    assert sampler.tokens_per_window == pytest.approx(len(tokens) / sampler.n_windows)
+
+
+def check_rows(batch: dict[str, Any]) -> int:
+    """Check the fields of each row against plain Python; return the number of tokens."""
+    total, cu_seqlens = 0, [0]
+    for row, (inputs, mask) in enumerate(
+        zip(batch["inputs"].tolist(), batch["attention_mask"].tolist(), strict=True)
+    ):
+        n, length = sum(mask), len(inputs)
+        assert mask == [1] * n + [0] * (length - n)
+        segment, position, segments, positions = 1, 0, [], []
+        for token in inputs[:n]:
+            segments.append(segment)
+            positions.append(position)
+            position += 1
+            if token == END:
+                cu_seqlens.append(row * length + len(segments))
+                segment, position = segment + 1, 0
+        if cu_seqlens[-1] < row * length + n:
+            cu_seqlens.append(row * length + n)
+        if n < length:
+            cu_seqlens.append((row + 1) * length)
+        padding = [0] * (length - n)
+        assert batch["segment_ids"][row].tolist() == segments + padding
+        assert batch["position_ids"][row].tolist() == positions + padding
+        total += n
+    assert batch["cu_seqlens"].tolist() == cu_seqlens
+    assert (batch["loss_mask"] == (batch["targets"] != -100)).all()
+    return total
+
+
+def test_strategies_fill_rows_ever_better(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    sizes = np.minimum(rng.lognormal(3, 1, 3000).astype(int) + 1, 700).tolist()
+    file = dataset(tmp_path, sizes)
+    rows = {name: packed(file, 128, name).n_windows for name in STRATEGIES}
+    least = -(-sum(sizes) // 128)
+    assert rows["greedy"] > rows["pool"] > rows["best_fit"] >= least
+    assert rows["greedy"] > rows["first_fit"] > rows["best_fit"]
+    assert rows["best_fit"] < 1.01 * least
+
+
+def test_orders_ranks_and_resuming(tmp_path: Path) -> None:
+    file = dataset(tmp_path, [7, 3, 30, 2, 2, 9, 1, 16, 5, 8, 4])
+    sampler = packed(file, 8, "best_fit", order="epoch", seed=3)
+    steps = range(2 * len(sampler))
+    whole = [sampler.batch(step)["inputs"] for step in steps]
+    of_epoch = np.concatenate(whole[: len(sampler)])
+    assert Counter(of_epoch.ravel().tolist()) == Counter(
+        np.concatenate(whole[len(sampler) :]).ravel().tolist()
+    )
+    ranks = [
+        packed(file, 8, "best_fit", order="epoch", seed=3, rank=rank, world_size=2)
+        for rank in (0, 1)
+    ]
+    for step in steps:
+        parts = [each.batch(step)["inputs"] for each in ranks]
+        assert (np.concatenate(parts) == whole[step]).all()
+    ranks[1].load_state_dict(json.loads(json.dumps(sampler.state_dict() | {"step": 2})))
+    assert (next(iter(ranks[1]))["inputs"] == ranks[1].batch(2)["inputs"]).all()
+    other = packed(file, 8, "greedy", order="epoch", seed=3)
+    with pytest.raises(SamplingError, match="its strategy is 'best_fit', and here it is 'greedy'"):
+        other.load_state_dict(sampler.state_dict())
+
+
+# The file of a plan.
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TokenFile:
+    return dataset(tmp_path, [7, 3, 30, 2, 2, 9, 1, 16, 5, 8, 4])
+
+
+def plans(directory: Path) -> list[Path]:
+    return sorted(each for each in directory.iterdir() if each.name.endswith((".plan", ".partial")))
+
+
+def test_a_plan_is_made_once(file: TokenFile, tmp_path: Path, monkeypatch: Any) -> None:
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    assert path.name == f"train.best_fit-8-{file.manifest.digest[:16]}.plan"
+    header = json.loads(path.read_bytes()[:256])
+    assert header["n_rows"] == packed(file, 8, "best_fit").n_windows
+    assert path.stat().st_size == 256 + 8 * (header["n_rows"] + 1) + 12 * header["n_pieces"]
+    monkeypatch.setattr(packing, "_make_plan", None)
+    sampler = packed(file, 8, "best_fit")
+    again = Sampler(str(tmp_path / "train.bin"), 3, 8, windows="packed")
+    assert again.n_windows == sampler.n_windows
+    with pytest.raises(TypeError):
+        packed(file, 9, "best_fit")  # another plan
+
+
+def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) -> None:
+    packed(file, 8, "best_fit")
+    packed(file, 8, "pool")
+    old = plans(tmp_path)
+    (tmp_path / "train.mine.plan").write_text("of somebody else")
+    new = dataset(tmp_path, [5, 5, 5])
+    packed(new, 8, "best_fit")
+    found = {path.name for path in plans(tmp_path)}
+    assert len(old) == 2
+    assert found == {"train.mine.plan", f"train.best_fit-8-{new.manifest.digest[:16]}.plan"}
+    assert packed(file, 4, "greedy").n_windows  # the old maps are still there
+
+
+@pytest.mark.parametrize("place", [0, 3, 20, 255, 256, 260, 300, -1])
+def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) -> None:
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+    if place == 255:
+        data[place] = 0
+    with pytest.raises(TokenFileError, match=r"\.plan: damaged: expected .*; remove it, and it is"):
+        packed(file, 8, "best_fit")
+    path.unlink()
+    packed(file, 8, "best_fit")
+
+
+@pytest.mark.parametrize("size", [0, 100, 256, 300, -1])
+def test_a_truncated_plan_is_refused(file: TokenFile, tmp_path: Path, size: int) -> None:
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    os.truncate(path, size if size >= 0 else path.stat().st_size - 1)
+    with pytest.raises(TokenFileError, match="damaged: expected a header of this dataset, and the"):
+        packed(file, 8, "best_fit")
+
+
+def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(file: TokenFile, tmp_path: Path) -> None:
+    """Its digest is right, and its positions are not."""
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    data = bytearray(path.read_bytes())
+    header = json.loads(data[:256])
+    at = 256 + 8 * (header["n_rows"] + 1)
+    data[at : at + 8] = (10**12).to_bytes(8, "little")
+    header["digest"] = packing._digest_of(data)
+    data[:256] = json.dumps(header).encode().ljust(256)
+    path.write_bytes(data)
+    with pytest.raises(TokenFileError, match="damaged: expected pieces of this dataset with the"):
+        packed(file, 8, "best_fit")
+
+
+def test_a_plan_that_changes_while_it_is_open(file: TokenFile, tmp_path: Path) -> None:
+    sampler = packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    header = json.loads(path.read_bytes()[:256])
+    with open(path, "r+b") as opened:
+        opened.seek(256 + 8 * (header["n_rows"] + 1))
+        opened.write(np.full(header["n_pieces"], 10**12, np.int64).tobytes())
+    with pytest.raises(SamplingError, match="the file of its plan was changed while it was open"):
+        sampler.batch(len(sampler) - 1)
+
+
+def test_damaged_document_ends_are_told(file: TokenFile, tmp_path: Path) -> None:
+    with open(tmp_path / "train.docs", "r+b") as opened:
+        opened.seek(16)
+        opened.write((10**6).to_bytes(8, "little"))
+    with pytest.raises(TokenFileError, match="document 2 of shard 0 ends before it begins, or aft"):
+        packed(open_tokens(file.path), 8, "best_fit")
+
+
+def test_a_full_disk_is_an_error_with_the_name(
+    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match=r"\.plan: could not be written: No space .*the data"):
+        packed(file, 8, "best_fit")
+    monkeypatch.undo()
+    packed(file, 8, "best_fit")
+    assert len(plans(tmp_path)) == 1
+
+
+MAKE = """
+import os, signal, sys
+from preprocess import Sampler
+from preprocess.sampling import packing
+step, path = sys.argv[1:]
+if step == "flush":
+    packing._digest_of = lambda data: os.kill(os.getpid(), signal.SIGKILL)
+elif step == "rename":
+    os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+print(Sampler(path, 3, 8, windows="packed").n_windows)
+"""
+
+
+@pytest.mark.parametrize("step", ["flush", "rename"])
+def test_a_killed_maker_leaves_no_plan(file: TokenFile, tmp_path: Path, step: str) -> None:
+    command = [sys.executable, "-c", MAKE, step, str(tmp_path / "train.bin")]
+    killed = subprocess.run(command, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.suffix for path in plans(tmp_path)] == [".partial"]
+    packed(file, 8, "best_fit")
+    assert [path.suffix for path in plans(tmp_path)] == [".plan"]
+
+
+def test_processes_that_start_together_share_a_plan(file: TokenFile, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAKE, "", str(tmp_path / "train.bin")]
+    makers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    found = [maker.communicate()[0] for maker in makers]
+    assert set(found) == {f"{packed(file, 8, 'best_fit').n_windows}\n"}
+    assert [path.suffix for path in plans(tmp_path)] == [".plan"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"strategy": "worst"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
+        ({"stride": 4}, "stride=4 is of windows='stride' and 'documents'; packed windows do not"),
+    ],
+)
+def test_wrong_options(file: TokenFile, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(SamplingError, match=message):
+        Sampler(file, 3, 8, windows="packed", **more)
+
+
+def test_packed_windows_need_documents() -> None:
+    with pytest.raises(SamplingError, match="windows='packed' needs a dataset with documents"):
+        Sampler(np.arange(99), 3, 8, windows="packed")
