@@ -24,9 +24,11 @@ from benchmarks.rounds import (
     measure,
     peers_of,
 )
+from benchmarks.sampling import prefetch
 from benchmarks.studies import STUDIES, Table
 
 STUDIES["formats"] = formats
+STUDIES["prefetch"] = prefetch
 # What depends on a factor, and the values that it takes beside the usual one.
 SIZES = (10 * MB, 100 * MB, 1000 * MB)
 VOCABULARIES = (10_000, 32_000, 100_000)
@@ -73,13 +75,25 @@ def varied(usual: Setting, factors: list[str], gpt2: bool) -> Iterator[tuple[str
             yield "pattern", replace(usual, pattern=pattern)
 
 
+def versions_elsewhere(pythons: dict[str, Path]) -> dict[str, str | None]:
+    """Versions of the packages of peers that have an interpreter of their own."""
+    return {
+        sides[peer].package: installed(sides[peer].package, python)
+        for peer, python in pythons.items()
+        for sides in SIDES.values()
+        if peer in sides
+    }
+
+
 class Run:
     """All measurements of one command; what is found is printed and written at once."""
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
         self._arguments = arguments
         self._directory = directory
-        self._about = report.circumstances(arguments.rounds, arguments.threads)
+        self._about = report.circumstances(
+            arguments.rounds, arguments.threads, versions_elsewhere(arguments.python)
+        )
         self._comparisons: list[Comparison] = []
         self._tables: list[tuple[str, Table]] = []
         self.failures: list[str] = []
@@ -130,7 +144,8 @@ class Run:
         for peer in peers_of(work, setting.pattern):
             how = SIDES[work][peer]
             wanted = self._arguments.peer
-            if (wanted and peer not in wanted) or installed(how.package) is None:
+            python = self._arguments.python.get(peer)
+            if (wanted and peer not in wanted) or installed(how.package, python) is None:
                 continue
             corpus = job.corpus
             if how.at_most is not None and corpus.stat().st_size > how.at_most:
@@ -142,7 +157,8 @@ class Run:
             try:
                 if work == "first-batch":
                     measure(replace(ours, work="build-first"))
-                found = compare(ours, replace(ours, side=peer), self._arguments.rounds, names)
+                theirs = replace(ours, side=peer)
+                found = compare(ours, theirs, self._arguments.rounds, names, python)
             except MeasurementError as error:
                 self._failed(f"{work} / {peer}: {str(error).strip()}")
                 continue
@@ -196,6 +212,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--gpt2", type=Path, nargs=2, metavar=("VOCAB_JSON", "MERGES_TXT"), help="GPT-2's files")
     add("--work", nargs="+", choices=[*WORK, *STUDIES], help="what to measure (default: all)")
     add("--peer", nargs="+", help="beside whom (default: all that are installed)")
+    add(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PEER=PATH",
+        help="the interpreter of a peer whose pins exclude others; may be repeated",
+    )
     add("--vary", nargs="+", choices=[*DEPENDS], default=[], help="one factor at a time")
     add("--rounds", type=int, default=5, help="pairs of measurements (default: 5)")
     add("--threads", type=int, default=2, help="processors for each side (default: 2)")
@@ -223,6 +246,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for peer in parsed.peer or []:
         if peer not in peers:
             parser.error(f"--peer {peer}: expected some of {', '.join(sorted(peers))}")
+    pythons: dict[str, Path] = {}
+    for value in parsed.python:
+        peer, equals, path = value.partition("=")
+        if not equals:
+            parser.error(f"--python {value}: expected PEER=PATH")
+        if peer not in peers:
+            parser.error(f"--python {value}: expected a peer of {', '.join(sorted(peers))}")
+        if not Path(path).is_file():
+            parser.error(f"--python {value}: {path or 'the path'} is not a file")
+        pythons[peer] = Path(path)
+    parsed.python = pythons
     return parsed
 
 

@@ -12,6 +12,7 @@ import importlib
 import json
 import mmap
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,10 +178,20 @@ def import_ours() -> None:
         importlib.import_module(name)
 
 
-def installed(package: str) -> str | None:
-    """The version of a package, None if it is not there."""
+def installed(package: str, python: Path | None = None) -> str | None:
+    """The version of a package, None if it is not there.
+
+    Args:
+        package: Its name.
+        python: The interpreter that is asked; None: the one that runs this.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
+    if python is not None:
+        ask = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+        command = [str(python), "-c", ask, package]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        return answer.stdout.strip() if answer.returncode == 0 else None
     try:
         return version(package)
     except PackageNotFoundError:

@@ -23,7 +23,8 @@ from benchmarks.studies import Table
 
 _PACKAGES = (
     "numpy", "numba", "llvmlite", "regex", "gigatoken", "tokenizers", "tiktoken",
-    "rustbpe", "bpeasy", "ffbpe", "pyarrow", "datasets", "datatrove",
+    "rustbpe", "bpeasy", "ffbpe", "pyarrow", "datasets", "datatrove", "torch", "litdata",
+    "megatron-core", "mosaicml-streaming", "grain",
 )  # fmt: skip
 _COLUMNS = [
     "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenbin MB/s", "peer MB/s",
@@ -32,8 +33,16 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def circumstances(rounds: int, threads: int) -> dict[str, Any]:
-    """Date, machine, versions and command."""
+def circumstances(
+    rounds: int, threads: int, elsewhere: dict[str, str | None] | None = None
+) -> dict[str, Any]:
+    """Date, machine, versions and command.
+
+    Args:
+        rounds: Pairs of measurements.
+        threads: Processors for each side.
+        elsewhere: Versions of packages that other interpreters have.
+    """
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
@@ -44,7 +53,7 @@ def circumstances(rounds: int, threads: int) -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: installed(name) for name in _PACKAGES},
+        "packages": {name: installed(name) for name in _PACKAGES} | (elsewhere or {}),
         "rounds": rounds,
         "memory_is": "peak RssAnon of the process while the clock runs",
     }

@@ -42,6 +42,7 @@ MODULES = {
     "jsonl-to-bin": "benchmarks.formats",
     "decompress": "benchmarks.formats",
     "get-batch": "benchmarks.sampling",
+    "loaders": "benchmarks.loaders",
     "pure-compute": "benchmarks.studies",
     "breakdown": "benchmarks.studies",
 }
@@ -57,6 +58,7 @@ WORK = [
     "jsonl-to-bin",
     "first-batch",
     "get-batch",
+    "loaders",
 ]
 
 
@@ -85,18 +87,20 @@ class Measured:
     digest: str | None = None
 
 
-def measure(job: Job, prefix: list[str] | None = None) -> Measured:
+def measure(job: Job, prefix: list[str] | None = None, python: Path | None = None) -> Measured:
     """Run one measurement in a process of its own.
 
     Args:
         job: What is measured.
         prefix: A command that runs the process, such as valgrind.
+        python: The interpreter; None: the one that runs this.
 
     Raises:
         MeasurementError: It failed; the message holds what it said.
     """
     how = SIDES[job.work][job.side]
-    command = [sys.executable, "-m", "benchmarks.child", MODULES[job.work], job.to_json()]
+    command = [str(python or sys.executable), "-m", "benchmarks.child"]
+    command += [MODULES[job.work], job.to_json()]
     measured, result = Measured(), None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([_ROOT, *_python_path()])}
     # pip has left the bytecode of peers; what stands in a checkout is parsed anew in every process
@@ -249,7 +253,9 @@ class Comparison:
         return vars(self) | counts
 
 
-def compare(ours: Job, theirs: Job, rounds: int, names: tuple[str, str]) -> list[Comparison]:
+def compare(
+    ours: Job, theirs: Job, rounds: int, names: tuple[str, str], python: Path | None = None
+) -> list[Comparison]:
     """Measure ours and a peer's in turn.
 
     Args:
@@ -258,6 +264,7 @@ def compare(ours: Job, theirs: Job, rounds: int, names: tuple[str, str]) -> list
         theirs: The peer's.
         rounds: How often.
         names: What the text and the vocabulary are called.
+        python: The interpreter of the peer; None: the one that runs this.
 
     Returns:
         One for each figure that both sides have.
@@ -266,7 +273,7 @@ def compare(ours: Job, theirs: Job, rounds: int, names: tuple[str, str]) -> list
         MeasurementError: A side failed.
     """
     measure(ours)
-    pairs = [(measure(ours), measure(theirs)) for _ in range(rounds)]
+    pairs = [(measure(ours), measure(theirs, python=python)) for _ in range(rounds)]
     digests = {measured.digest for pair in pairs for measured in pair}
     # Two results of our own that differ are a fault, whatever the peer's are.
     comparable = all(peer.digest is not None for _, peer in pairs)

@@ -7,6 +7,8 @@ memory; the one before is let go of, as a training loop does.
 from __future__ import annotations
 
 import itertools
+import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.job import OURS, Clock, Job, Result, digest_of, side
+from benchmarks.studies import Table
 
 BATCH_SIZE, CONTEXT_LENGTH = 64, 1024
 N_TOKENS = 200_000_000
 _BATCHES = 300
 _CHECKED = 5
+_END_OF_TEXT = 50_000
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -30,6 +34,35 @@ def random_tokens(directory: Path) -> Path:
     if not path.exists():
         rng = np.random.default_rng(0)
         rng.integers(50_000, size=N_TOKENS, dtype=np.uint16).tofile(path)
+    return path
+
+
+def document_file(directory: Path) -> Path:
+    """The same ids as a dataset with documents of 1,000 tokens on average."""
+    from preprocess.dataset.writer import TokenFileWriter
+    from preprocess.storage import LocalStorage
+
+    path = directory / "documents.bin"
+    if path.with_suffix(".json").exists():
+        return path
+    rng = np.random.default_rng(0)
+    ids = np.fromfile(random_tokens(directory), np.uint16)
+    sizes = rng.exponential(1000, N_TOKENS // 900).astype(np.int64) + 1
+    ends = np.append(np.cumsum(sizes)[np.cumsum(sizes) < N_TOKENS], N_TOKENS)
+    ids[ends - 1] = _END_OF_TEXT
+    with LocalStorage(directory, "documents") as storage:
+        writer = TokenFileWriter(storage, "documents", vocab_size=_END_OF_TEXT + 1)
+        begin = 0
+        for some in np.array_split(ends, 100):
+            writer.append(ids[begin : some[-1]], np.asarray(some - begin))
+            begin = int(some[-1])
+        writer.finish(
+            end_of_text_id=_END_OF_TEXT, n_bytes=0, tokenizer_fingerprint="", pattern="gpt2",
+            unicode_version="", sources=[],
+        )
+        writer.close()
+        storage.publish(["documents.bin", "documents.docs"], ["documents.json"])
+        storage.clear()
     return path
 
 
@@ -113,6 +146,25 @@ def sampler_epoch(job: Job, clock: Clock) -> Result:
     return _of_sampler(job, clock, "epoch")
 
 
+@side("get-batch", "Sampler, packed, segment ids", package="numpy")
+def sampler_packed(job: Job, clock: Clock) -> Result:
+    """Ours, of whole documents, with the number of the document of each token."""
+    from preprocess import Sampler
+
+    sampler = Sampler(
+        document_file(job.directory), BATCH_SIZE, CONTEXT_LENGTH, windows="packed", order="epoch",
+        fields=("inputs", "targets", "segment_ids"),
+    )
+    np.asarray(sampler.dataset[:]).max()  # type: ignore[index] # every page is in the map
+    steps = itertools.count()
+
+    def batch(_: np.random.Generator) -> Batch:
+        found = sampler.batch(next(steps))
+        return found["inputs"], found["targets"]
+
+    return Result(_draw(clock, batch).n_bytes, None)
+
+
 @side("get-batch", "fill only", package="numpy")
 def get_batch_fill(job: Job, clock: Clock) -> Result:
     """No batch at all: how fast the machine fills fresh arrays of that size."""
@@ -125,3 +177,44 @@ def get_batch_fill(job: Job, clock: Clock) -> Result:
         return inputs, targets
 
     return Result(_draw(clock, fresh).n_bytes, None)
+
+
+# --- ours alone ---
+
+_SHAPES = (64, 1024), (512, 2048)
+_WAITS = 1000
+
+
+def prefetch(job: Job, rounds: int) -> Table:
+    """Wait for batches in a loop whose steps take twice as long as loading a batch."""
+    from preprocess import AsyncDataLoader, Sampler
+
+    tokens = _mapped(random_tokens(job.directory))
+    rows = []
+    for batch_size, length in _SHAPES:
+        sampler = Sampler(tokens, batch_size, length)
+        loading = []
+        for step in range(50):
+            start = time.perf_counter()
+            sampler.batch(step)
+            loading.append(time.perf_counter() - start)
+        seconds = 2 * statistics.median(loading)
+        for enabled in (True, False):
+            waits = []
+            for _ in range(rounds):
+                batches = iter(AsyncDataLoader(sampler, prefetch_enabled=enabled))
+                for _ in range(_WAITS):
+                    start = time.perf_counter()
+                    next(batches)
+                    waits.append(1000 * (time.perf_counter() - start))
+                    time.sleep(seconds)  # a device computes
+            waits.sort()
+            shown = (statistics.median(waits), waits[len(waits) * 99 // 100], waits[-1])
+            name, used = f"({batch_size}, {length})", "yes" if enabled else "no"
+            rows.append([name, used, f"{1000 * seconds:.2f}", *(f"{each:.3f}" for each in shown)])
+    return Table(
+        "Waits for a batch, where a step takes twice as long as loading one",
+        ["batch", "prefetch", "step, ms", "median wait, ms", "99 % below", "longest"],
+        rows,
+        "In a step the process sleeps, as if a device computed.",
+    )

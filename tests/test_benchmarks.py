@@ -1,5 +1,6 @@
 """The benchmark itself: a figure counts only if results are equal; failures are told."""
 
+import io
 import json
 import mmap
 import subprocess
@@ -10,10 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import formats, report, studies
-from benchmarks.__main__ import Setting, parse, varied
+from benchmarks import formats, loaders, report, studies
+from benchmarks.__main__ import Setting, parse, varied, versions_elsewhere
 from benchmarks.corpora import sized, worst_cases
-from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, documents, side, warm_memory
+from benchmarks.job import (
+    END_OF_TEXT,
+    OURS,
+    SIDES,
+    Clock,
+    Job,
+    documents,
+    installed,
+    side,
+    warm_memory,
+)
 from benchmarks.rounds import MODULES, WORK, MeasurementError, compare, measure, peers_of
 from bpe import train_bpe
 
@@ -102,6 +113,59 @@ def test_a_failure_says_why(made_up: Job) -> None:
         measure(replace(made_up, side="failing"))
 
 
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """An interpreter that adds a line to `python.log` whenever it starts."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >> "$0.log"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_versions_of_another_interpreter(other_python: Path) -> None:
+    assert parse([]).python == {}
+    assert parse(["--python", f"regex={other_python}"]).python == {"regex": other_python}
+    assert installed("numpy", other_python) == np.__version__
+    assert installed("no-such-package", other_python) is None
+    assert versions_elsewhere({"regex": other_python}) == {"regex": installed("regex")}
+    assert Path(f"{other_python}.log").exists()
+
+
+def test_a_peer_runs_with_its_own_interpreter(made_up: Job, other_python: Path) -> None:
+    peer = replace(made_up, side="equal")
+    (found,) = compare(made_up, peer, 2, ("text", "300"), other_python)
+    assert found.equal is True
+    assert Path(f"{other_python}.log").read_text() == "started\n" * 2
+
+
+def test_batches_of_loaders(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.sampling.N_TOKENS", 1_000_000)
+    monkeypatch.setattr(loaders, "_BATCHES", 3)
+    told = io.StringIO()
+    result = loaders.loader_tokenbin(replace(job, work="loaders"), Clock(told, job.corpus))
+    assert result == (3 * 2 * 64 * 1024 * 8, None, None)
+    assert [json.loads(line)[:2] for line in told.getvalue().splitlines()] == [
+        ["begin", "batches"],
+        ["end", "batches"],
+    ]
+
+
+def test_windows_of_peers_are_checked(tmp_path: Path) -> None:
+    windows = loaders.Windows(np.arange(64 * 1024 + 1, dtype=np.uint16))
+    assert len(windows) == 64
+    inputs, targets = map(np.stack, zip(*(windows[i] for i in range(64)), strict=True))
+    loaders.check(inputs, targets)
+    with pytest.raises(ValueError, match=r"expected int64 \(64, 1024\), found int32"):
+        loaders.check(inputs.astype(np.int32), targets)
+    with pytest.raises(ValueError, match=r"found int64 \(63, 1024\)"):
+        loaders.check(inputs, targets[1:])
+    with pytest.raises(ValueError, match="the targets are not the inputs one token later"):
+        loaders.check(inputs, inputs)
+    np.arange(10, dtype=np.uint16).tofile(tmp_path / "tokens")
+    pieces = [next(loaders.pieces_of(tmp_path / "tokens", 4, start)) for start in (0, 4, 8)]
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
 def test_sizes(job: Job, tmp_path: Path) -> None:
     text = job.corpus.read_text()
     assert sized(job.corpus, None, tmp_path) == job.corpus
@@ -161,6 +225,10 @@ def test_one_factor_at_a_time() -> None:
         (["--threads", "100000"], "--threads 100000 is more than"),
         (["--size", "many"], "--size many"),
         (["--peer", "nobody"], "--peer nobody: expected some of"),
+        (["--python", "grain"], "--python grain: expected PEER=PATH"),
+        (["--python", "nobody=python"], "--python nobody=python: expected a peer of"),
+        (["--python", "grain=missing"], "--python grain=missing: missing is not a file"),
+        (["--python", "grain="], "--python grain=: the path is not a file"),
     ],
 )
 def test_wrong_usage(
