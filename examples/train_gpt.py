@@ -1,11 +1,12 @@
 """Train a small GPT on the token files of `tokenbin build`, on a CPU in a minute or two.
 
     python examples/train_gpt.py --data data
+    python examples/train_gpt.py --data data --epochs 2 --csv_log losses.csv
     python examples/train_gpt.py --config settings.toml --max-iters 2000
 
-Every setting is an option, and a key of the configuration file (TOML or JSON); options win. The
-state is saved with every report, and the same command continues from there: it prints the same
-losses as a run that was never stopped.
+Every setting is an option, with hyphens or underscores, and a key of the configuration file (TOML
+or JSON); options win. The state is saved with every report, and the same command continues from
+there, with the batches that a run which was never stopped would have: it prints the same losses.
 
 Losses are in nats per token. Bits per byte, which compare between tokenizers, are made from them
 with the counts of the manifest: loss / ln 2 * n_tokens / n_bytes, where n_bytes counts the UTF-8
@@ -15,6 +16,7 @@ bytes of the documents.
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
 import math
@@ -33,7 +35,7 @@ from gpt import GPT, GPTShape
 
 from bpe import Tokenizer
 from bpe.errors import TokenbinError
-from preprocess import TokenFile, get_batch, open_tokens
+from preprocess import Sampler, TokenFile, get_batch, open_tokens
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Settings:
     width: int = 128  # features of a token
     learning_rate: float = 4e-3  # at its highest; it warms up and then falls to 0
     weight_decay: float = 0.1  # of matrices other than the embedding
-    max_iters: int = 500  # steps
+    max_iters: int = 500  # steps, with windows drawn at random
+    epochs: int = 0  # instead of max_iters: passes that have each window once, in a random order
     report_every: int = 50  # steps between reports; the state is saved with each
     validation_windows: int = 160  # windows that the validation loss is measured on
     sample_tokens: int = 200  # length of the text written at the end
     seed: int = 0
     device: str = ""  # cpu, cuda, mps, ...; none: cuda where there is one, else cpu
+    csv_log: str = ""  # file that gets a line with the losses for each report
     wandb_project: str = ""  # log to Weights & Biases as well, under this project
 
 
@@ -63,7 +67,7 @@ class Settings:
 EMBEDDING_RATE = 4.0
 
 # These do not change what is learnt, so a run may be continued with others.
-NOT_LEARNT_FROM = {"checkpoint", "sample_tokens", "wandb_project"}
+NOT_LEARNT_FROM = {"checkpoint", "sample_tokens", "csv_log", "wandb_project"}
 
 
 class ExampleError(Exception):
@@ -81,8 +85,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
         "--overwrite", action="store_true", help="start anew even if there is a saved state"
     )
     for field in fields(Settings):
-        option = "--" + field.name.replace("_", "-")
-        parser.add_argument(option, type=type(field.default), default=field.default, help=" ")
+        options = {f"--{field.name.replace('_', '-')}", f"--{field.name}"}
+        parser.add_argument(
+            *sorted(options), type=type(field.default), default=field.default, help=" "
+        )
     chosen = parser.parse_args(arguments)
     if chosen.config:
         try:
@@ -173,24 +179,36 @@ class Run:
             weight_decay=settings.weight_decay,
             fused=True,  # a fifth less work on a CPU
         )
-        self.rng = np.random.default_rng(settings.seed)
-        self.step = 0
+        self.sampler = Sampler(
+            self.train,
+            settings.batch_size,
+            settings.context_length,
+            order="epoch" if settings.epochs else "random",
+            seed=settings.seed,
+            device=self.device,
+        )
+        self.max_iters = settings.max_iters
+        if settings.epochs:
+            self.max_iters = settings.epochs * len(self.sampler)
+
+    @property
+    def step(self) -> int:
+        """The number of steps taken, which is that of batches drawn."""
+        return self.sampler.step
 
     def advance(self) -> float:
         """Take one step; the loss of its batch, in nats per token."""
         settings = self.settings
-        share = learning_rate_share(self.step, settings.max_iters)
+        share = learning_rate_share(self.step, self.max_iters)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.learning_rate * group["rate"] * share
-        inputs, targets = get_batch(
-            self.train, settings.batch_size, settings.context_length, self.device, rng=self.rng
-        )
-        loss = self.model(inputs, targets)
+        batch = self.sampler.batch(self.step)
+        loss = self.model(batch["inputs"], batch["targets"])
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        self.step += 1
+        self.sampler.step += 1
         return float(loss.detach())
 
     @torch.no_grad()
@@ -238,10 +256,9 @@ class Run:
         partial = path.with_name(path.name + ".partial")
         state = {
             "identity": self.identity(),
-            "step": self.step,
+            "sampler": self.sampler.state_dict(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "numpy_rng": json.dumps(self.rng.bit_generator.state),
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if self.device.startswith("cuda") else [],
         }
@@ -277,11 +294,10 @@ class Run:
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.rng.bit_generator.state = json.loads(state["numpy_rng"])
         torch.set_rng_state(state["torch_rng"])
         if state["cuda_rng"]:
             torch.cuda.set_rng_state_all(state["cuda_rng"])
-        self.step = state["step"]
+        self.sampler.load_state_dict(state["sampler"])
 
 
 def start_wandb(run: Run) -> Any:
@@ -295,6 +311,38 @@ def start_wandb(run: Run) -> Any:
             "--wandb-project needs Weights & Biases: pip install wandb, or leave the option out"
         ) from error
     return wandb.init(project=run.settings.wandb_project, config=asdict(run.settings))
+
+
+class CSVLog:
+    """A CSV file with a line for each report; lines after the step of a saved state are dropped.
+
+    Raises:
+        ExampleError: The file exists and is no such log.
+    """
+
+    COLUMNS = "step", "train_loss", "train_bits_per_byte", "val_loss", "val_bits_per_byte"
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path = path
+        self.rows: list[list[str]] = []
+        if path.exists():
+            with open(path, newline="", encoding="utf-8") as file:
+                head, *rows = [*csv.reader(file)] or [[]]
+            if tuple(head) != self.COLUMNS or not all(row and row[0].isdigit() for row in rows):
+                raise ExampleError(
+                    f"{path}: is no log of losses, whose first line is {','.join(self.COLUMNS)}; "
+                    "choose another --csv-log"
+                )
+            self.rows = [row for row in rows if int(row[0]) <= step]
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Add a line, and replace the file."""
+        self.rows.append([str(step), *(f"{values[name]:.6f}" for name in self.COLUMNS[1:])])
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(self.path.name + ".partial")
+        with open(partial, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([self.COLUMNS, *self.rows])
+        os.replace(partial, self.path)
 
 
 def train(settings: Settings, *, overwrite: bool) -> None:
@@ -318,22 +366,28 @@ def train(settings: Settings, *, overwrite: bool) -> None:
         run.restore()
         print(f"continued from step {run.step} of {settings.checkpoint}")
     wandb_run = start_wandb(run)
+    csv_log = CSVLog(Path(settings.csv_log), run.step) if settings.csv_log else None
     losses: list[float] = []
     began = time.perf_counter()
-    while run.step < settings.max_iters:
+    while run.step < run.max_iters:
         losses.append(run.advance())
-        if run.step % settings.report_every and run.step < settings.max_iters:
+        if run.step % settings.report_every and run.step < run.max_iters:
             continue
         measured = {"train": sum(losses) / len(losses), "val": run.validation_loss()}
-        run.save()
         seconds = time.perf_counter() - began
         rate = len(losses) * settings.batch_size * settings.context_length / seconds
         per_byte = {
             "train": bits_per_byte(measured["train"], run.train),
             "val": bits_per_byte(measured["val"], run.validation),
         }
+        values = {f"{k}_loss": v for k, v in measured.items()}
+        values |= {f"{k}_bits_per_byte": v for k, v in per_byte.items()}
+        # Before the state is saved: if a kill comes between, the line is written again.
+        if csv_log is not None:
+            csv_log.write(run.step, values)
+        run.save()
         print(
-            f"step {run.step}/{settings.max_iters}: "
+            f"step {run.step}/{run.max_iters}: "
             + ", ".join(
                 f"{k} loss {measured[k]:.4f} ({per_byte[k]:.4f} bits/byte)" for k in per_byte
             )
@@ -341,9 +395,8 @@ def train(settings: Settings, *, overwrite: bool) -> None:
             flush=True,
         )
         if wandb_run is not None:
-            values = {f"{k}/loss": v for k, v in measured.items()}
-            values |= {f"{k}/bits_per_byte": v for k, v in per_byte.items()}
-            wandb_run.log(values, step=run.step)
+            named = {name.replace("_", "/", 1): value for name, value in values.items()}
+            wandb_run.log(named, step=run.step)
         losses = []
         began = time.perf_counter()
     if wandb_run is not None:

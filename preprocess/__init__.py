@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from preprocess.pipeline import BuildResult, build
     from preprocess.sampling.get_batch import get_batch
     from preprocess.sampling.mixture import Mixture
+    from preprocess.sampling.prefetch import AsyncDataLoader
+    from preprocess.sampling.pytorch import BatchDataset as BatchDataset
+    from preprocess.sampling.pytorch import WindowDataset as WindowDataset
+    from preprocess.sampling.pytorch import window_loader as window_loader
     from preprocess.sampling.sampler import Sampler
     from preprocess.settings.corpus import (
         DatasetConfig,
@@ -31,14 +35,17 @@ if TYPE_CHECKING:
     )
     from preprocess.settings.options import SettingsError
 
+# Without BatchDataset, WindowDataset and window_loader: `import *` must work without PyTorch.
 __all__ = [
-    "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "PipelineConfig", "Sampler",
-    "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig",
-    "build", "get_batch", "open_tokens",
+    "AsyncDataLoader", "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "PipelineConfig",
+    "Sampler", "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig",
+    "TokenizerConfig", "build", "get_batch", "open_tokens",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
 _MODULE_OF = {
+    "AsyncDataLoader": "preprocess.sampling.prefetch",
+    "BatchDataset": "preprocess.sampling.pytorch",
     "BuildResult": "preprocess.pipeline",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
@@ -50,9 +57,11 @@ _MODULE_OF = {
     "TokenFileError": "preprocess.dataset.columns",
     "TokenizeStageConfig": "preprocess.settings.corpus",
     "TokenizerConfig": "preprocess.settings.corpus",
+    "WindowDataset": "preprocess.sampling.pytorch",
     "build": "preprocess.pipeline",
     "get_batch": "preprocess.sampling.get_batch",
     "open_tokens": "preprocess.dataset.reader",
+    "window_loader": "preprocess.sampling.pytorch",
 }
 
 
@@ -65,4 +74,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULE_OF})

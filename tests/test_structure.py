@@ -117,6 +117,8 @@ def test_sampling_knows_only_the_token_file() -> None:
         "bpe.files.atomic_write",
         "bpe.files.locations",
         "bpe.kernels.pack",
+        "bpe.kernels.pieces",
+        "bpe.kernels.runtime.jit",
         "preprocess.dataset.columns",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
@@ -180,12 +182,31 @@ def test_who_samples_never_loads_the_builder() -> None:
     }
 
 
+NEED_TORCH = ["BatchDataset", "WindowDataset", "window_loader"]
+
+
+@pytest.mark.parametrize("name", NEED_TORCH)
+def test_without_pytorch_its_datasets_say_what_to_install(name: str) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from preprocess import *\n"
+        f"try:\n  from preprocess import {name}\n"
+        "except ModuleNotFoundError as error:\n  print(error)"
+    )
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "datasets for a DataLoader need PyTorch, which is not installed; inst" in done.stdout
+
+
 @pytest.mark.parametrize("package", ["bpe", "preprocess"])
 def test_public_names_are_documented(package: str) -> None:
     text = (ROOT / "docs" / "python.md").read_text("utf-8")
     section = text.partition(f"## `{package}`")[2].partition("## `")[0]
     module = importlib.import_module(package)
-    assert sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == sorted(module.__all__)
+    documented = sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    optional = NEED_TORCH if package == "preprocess" else []
+    assert documented == sorted([*module.__all__, *optional])
     assert all(inspect.getdoc(getattr(module, name)) for name in module.__all__)
 
 

@@ -1,4 +1,4 @@
-"""Pack pieces of documents into rows, and copy pieces of a batch.
+"""Plan rows of documents: which pieces share a row.
 
 A document is cut into pieces of `row_length` tokens, the last of which may be shorter. A strategy
 gives each piece a row that has room for it. Pieces are numbered in the order of the data.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.kernels.runtime.jit import kernel
-from bpe.kernels.runtime.machine import prefetch, trailing_zeros
-
-_AHEAD = 3  # pieces
+from bpe.kernels.runtime.machine import trailing_zeros
 
 
 @kernel
@@ -347,54 +345,4 @@ def is_plan(offsets, starts, lengths, n_tokens, row_length):
             is_inside = starts[i] >= 0 and starts[i] <= n_tokens - length - n_later
             if not (length > 0 and room >= 0 and is_inside):
                 return False
-    return True
-
-
-@kernel
-def copy_pieces(
-    tokens, starts, n_inputs, n_targets, places, stops, padding, ignored, inputs, targets
-):
-    """Copy the inputs of pieces, and the tokens after them as targets; fill up what follows.
-
-    Args:
-        tokens: uint16|uint32[n_tokens].
-        starts: int64[n_pieces], positions of pieces.
-        n_inputs: int64[n_pieces].
-        n_targets: int64[n_pieces].
-        places: int64[n_pieces], where each piece begins in `inputs`.
-        stops: int64[n_pieces], up to where it is filled up.
-        padding: After the inputs of a piece.
-        ignored: After the targets of a piece.
-        inputs: int64[n], filled in these places.
-        targets: int64[n], filled in these places.
-
-    Returns:
-        False if a piece is outside of `tokens` or of `inputs`; it is the last that is looked at.
-
-    Example: tokens 7 8 9, starts 0 2, n_inputs 2 1, n_targets 2 0, places 0 3, stops 3 4,
-        padding 5, ignored -1 -> inputs 7 8 5 9, targets 8 9 -1 -1; True.
-    """
-    for i in range(starts.size):
-        start, n_in, n_out, place, stop = starts[i], n_inputs[i], n_targets[i], places[i], stops[i]
-        if min(min(start, place), min(n_in, n_out)) < 0 or stop > min(inputs.size, targets.size):
-            return False
-        if max(n_in, n_out) > stop - place or max(n_in, n_out + 1) > tokens.size - start:
-            return False
-        if i + _AHEAD < starts.size:
-            # Pieces are anywhere in the file; a line of the cache has 32 or 16 tokens.
-            later, n_later = starts[i + _AHEAD], n_inputs[i + _AHEAD]
-            if later >= 0 and n_later <= tokens.size - later:
-                for k in range(0, n_later, 16):
-                    prefetch(tokens, later + k)
-        # Of slices, because an index that may be negative keeps a loop from being vectorized.
-        found, copied = tokens[start : start + n_in], inputs[place : place + n_in]
-        for k in range(n_in):
-            copied[k] = np.int64(found[k])
-        found, copied = tokens[start + 1 : start + 1 + n_out], targets[place : place + n_out]
-        for k in range(n_out):
-            copied[k] = np.int64(found[k])
-        for k in range(place + n_in, stop):
-            inputs[k] = padding
-        for k in range(place + n_out, stop):
-            targets[k] = ignored
     return True

@@ -21,6 +21,8 @@ from preprocess.dataset.shards import ShardView
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
+_RESIDENT = 1 << 30
+_MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
@@ -49,10 +51,15 @@ class TokenFile:
         self.absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
         self.parts: list[dict[str, Values]] = []
+        self._maps: list[mmap.mmap] = []
+        self._read = 0  # bytes that may be resident
         for file in manifest.files(path.stem):
             if file.column == IDS:
                 self.parts.append({})
-            self.parts[-1][file.column.name] = _map(path, file)
+            found = _map(path, file)
+            self.parts[-1][file.column.name] = np.frombuffer(found, file.dtype)
+            if isinstance(found, mmap.mmap):
+                self._maps.append(found)
         self.tokens: Values | ShardView = self.column(IDS.name)
 
     @property
@@ -122,6 +129,21 @@ class TokenFile:
         found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
         return found.decode("utf-8", "replace")
 
+    def count_reads(self, n_places: int, n_tokens: int) -> None:
+        """Count tokens that are read at so many places; now and then, give mapped pages back.
+
+        Pages of a file that a process has read count as its memory, though they are in the cache of
+        the system. They are given back when there may be 1 GiB of them; reading maps them again.
+        """
+        size = self.dtype.itemsize
+        if self.n_tokens * size <= _RESIDENT:
+            return
+        self._read += n_places * _MAPPED_AT_ONCE + n_tokens * size
+        if self._read > _RESIDENT:
+            self._read = 0
+            for each in self._maps:
+                each.madvise(mmap.MADV_DONTNEED)
+
     @property
     def vocab_size(self) -> int:
         """Exclusive upper bound of ids."""
@@ -172,7 +194,7 @@ def _open_again(path: str, digest: str) -> TokenFile:
     return file
 
 
-def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
+def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
@@ -185,8 +207,8 @@ def _map(bin_path: Path, data: DataFile) -> npt.NDArray[Any]:
                     " replaced: build the files again"
                 )
             if not found:  # an empty file cannot be mapped
-                return np.frombuffer(b"", data.dtype)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), data.dtype)
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Identity = tuple[tuple[int, ...], ...]
 Batch = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.integer[Any]] | ShardView
-Dataset = TokenFile | str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
+OpenDataset = TokenFile | npt.NDArray[np.integer[Any]]
+Dataset = OpenDataset | str | os.PathLike[str]
 
 IGNORED = -100  # a target that a loss leaves out, as in PyTorch
 
@@ -47,9 +48,12 @@ def name_of(dataset: Dataset) -> str:
 
 
 def read_windows(
-    tokens: Tokens, starts: npt.NDArray[np.int64], length: int
+    dataset: OpenDataset, starts: npt.NDArray[np.int64], length: int
 ) -> npt.NDArray[np.integer[Any]]:
     """Copy windows of `length` ids: integer[n, length]; starts int64[n]."""
+    tokens = token_array(dataset)
+    if isinstance(dataset, TokenFile):
+        dataset.count_reads(len(starts), len(starts) * length)
     if isinstance(tokens, ShardView):
         return tokens.windows(starts, length)
     found: npt.NDArray[np.integer[Any]] = windows_of(tokens, length)[starts]
@@ -57,7 +61,7 @@ def read_windows(
 
 
 def read_pieces(
-    dataset: Dataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+    dataset: OpenDataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
 ) -> None:
     """Copy the inputs and the targets of pieces to their places in a batch, and fill it up.
 
@@ -68,28 +72,29 @@ def read_pieces(
         inputs: int64[n_windows, context_length], filled.
         targets: int64, of the same shape, filled.
     """
-    tokens, inputs, targets = token_array(dataset), inputs.reshape(-1), targets.reshape(-1)
+    tokens, table = token_array(dataset), pieces.table
+    inputs, targets = inputs.reshape(-1), targets.reshape(-1)
     if not isinstance(dataset, TokenFile):
-        copy_pieces(tokens, pieces, padding, inputs, targets)
-    elif not isinstance(tokens, ShardView):
-        _copy_by_kernel(tokens, pieces, padding, inputs, targets)
+        copy_pieces(tokens, table, padding, inputs, targets)
+        return
+    dataset.count_reads(table.shape[1], inputs.size)
+    if not isinstance(tokens, ShardView):
+        _copy_by_kernel(tokens, table, padding, inputs, targets)
     else:
-        last = pieces.starts + np.maximum(pieces.n_inputs - 1, pieces.n_targets)
-        limits = np.searchsorted(tokens.starts, (pieces.starts, last), "right") - 1
+        starts, n_inputs, n_targets, *_ = table
+        last = starts + np.maximum(n_inputs - 1, n_targets)
+        limits = np.searchsorted(tokens.starts, (starts, last), "right") - 1
         inside = limits[0] == limits[1]
         for number in np.unique(limits[0, inside]).tolist():
-            here = pieces.chosen(inside & (limits[0] == number))
-            here = here._replace(starts=here.starts - tokens.starts[number])
+            here = table[:, inside & (limits[0] == number)]
+            here[0] -= tokens.starts[number]
             _copy_by_kernel(tokens.arrays[number], here, padding, inputs, targets)
-        copy_pieces(tokens, pieces.chosen(~inside), padding, inputs, targets)
+        copy_pieces(tokens, table[:, ~inside], padding, inputs, targets)
 
 
-def copy_pieces(
-    tokens: Tokens, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
-) -> None:
-    """Copy pieces as `read_pieces`, one after another: int64[n], int64[n]."""
-    columns = (each.tolist() for each in pieces[:5])
-    for start, n_inputs, n_targets, place, stop in zip(*columns, strict=True):
+def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targets: Batch) -> None:
+    """Copy pieces as `read_pieces`, one after another; table as of `Pieces`."""
+    for start, n_inputs, n_targets, place, stop in table.T.tolist():
         ids = tokens[start : start + max(n_inputs, n_targets + 1)]
         inputs[place : place + n_inputs], inputs[place + n_inputs : stop] = ids[:n_inputs], padding
         targets[place : place + n_targets] = ids[1 : n_targets + 1]
@@ -97,21 +102,22 @@ def copy_pieces(
 
 
 def _copy_by_kernel(
-    ids: npt.NDArray[Any], pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+    ids: npt.NDArray[Any], table: Batch, padding: int, inputs: Batch, targets: Batch
 ) -> None:
-    from bpe.kernels.pack import copy_pieces as run
+    from bpe.kernels.pieces import copy_pieces as run
 
-    if not run(ids, *pieces[:5], padding, IGNORED, inputs, targets):
+    if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
         raise SamplingError(
             "a window has positions outside of the dataset: the file of its plan was changed while"
             " it was open; remove it, and it is made again"
         )
 
 
-def new_batch(batch_size: int, context_length: int) -> Batch:
-    """Return int64[batch_size, context_length], uninitialized, from reused memory."""
-    memory = outputs.array(8 * batch_size * context_length).view(np.int64)
-    return memory.reshape(batch_size, context_length)
+def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
+    """Return dtype[batch_size, context_length], uninitialized, from reused memory."""
+    n_bytes = np.dtype(dtype).itemsize * batch_size * context_length
+    found: npt.NDArray[Any] = outputs.array(n_bytes).view(dtype)
+    return found.reshape(batch_size, context_length)
 
 
 def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
@@ -124,12 +130,17 @@ def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     return tensor.to(device)
 
 
-def token_array(dataset: Dataset) -> Tokens:
-    """Return the ids of a dataset without a copy: integer[n_tokens]."""
+def open_dataset(dataset: Dataset) -> OpenDataset:
+    """Return an open file, or an array; a path is opened once, and again if it was replaced.
+
+    Raises:
+        SamplingError: It is no dataset.
+        TokenFileError: The path is not a finished `.bin`.
+    """
     if isinstance(dataset, TokenFile):
-        return dataset.tokens
+        return dataset
     if isinstance(dataset, str | os.PathLike):
-        return _open_cached(os.path.abspath(local_path(dataset))).tokens
+        return _open_cached(os.path.abspath(local_path(dataset)))
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
@@ -137,6 +148,11 @@ def token_array(dataset: Dataset) -> Tokens:
             f"integers; got {found or type(dataset).__name__}"
         )
     return dataset
+
+
+def token_array(dataset: OpenDataset) -> Tokens:
+    """Return the ids of an open dataset without a copy: integer[n_tokens]."""
+    return dataset.tokens if isinstance(dataset, TokenFile) else dataset
 
 
 def _open_cached(path: str) -> TokenFile:

@@ -19,6 +19,7 @@ from preprocess.sampling.data import (
     SamplingError,
     name_of,
     new_batch,
+    open_dataset,
     read_windows,
     to_device,
     token_array,
@@ -98,7 +99,8 @@ def get_batch(
             "out and device were both given: out is filled where it is; copy it to the device"
             " yourself, or leave one of the two out"
         )
-    tokens = token_array(dataset)
+    opened = open_dataset(dataset)
+    tokens = token_array(opened)
     n_starts = len(tokens) - context_length
     if n_starts < 1:
         raise SamplingError(
@@ -106,7 +108,7 @@ def get_batch(
             f" = {context_length + 1:,}: choose a context_length below {len(tokens):,} or more data"
         )
     starts = rng.integers(n_starts, size=batch_size)
-    windows = read_windows(tokens, starts, context_length + 1)
+    windows = read_windows(opened, starts, context_length + 1)
     if out is not None:
         for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
             _array_of(array, values.shape)[:] = values

@@ -9,6 +9,7 @@ depends on the samplers, the weights, the seed and the step alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ class Mixture:
 
     Attributes:
         step: The next step of an iteration.
+        samplers: As given.
+        layout: Options that all samplers have in common, and the order of the first.
 
     Raises:
         SamplingError: Samplers differ, or weights cannot work.
@@ -81,7 +84,7 @@ class Mixture:
             raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
         if unit not in ("tokens", "documents", "windows"):
             raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
-        self._layout, self._exhausted, self._seed = first[1].layout, exhausted, seed
+        self.layout, self._exhausted, self._seed = first[1].layout, exhausted, seed
         self._offset = int(key_of(seed)[0])
         schedule = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
         self._schedule = [(step, self._shares(given, unit)) for step, given in schedule]
@@ -128,7 +131,7 @@ class Mixture:
 
     def counts(self, step: int) -> dict[str, int]:
         """Return how many windows each dataset has in the batches before `step`."""
-        size = self._layout["global_batch_size"]
+        size = self.layout["global_batch_size"]
         found = [0] * len(self.samplers)
         stops = [start for start, _ in self._schedule[1:]]
         for (start, ends), stop in zip(self._schedule, [*stops, step], strict=True):
@@ -146,13 +149,13 @@ class Mixture:
         step = operator.index(step)
         if step < 0:
             raise SamplingError(f"step should be at least 0; got {step}")
-        size, length = self._layout["global_batch_size"], self._layout["context_length"]
+        size, length = self.layout["global_batch_size"], self.layout["context_length"]
         ends = [ends for start, ends in self._schedule if start <= step][-1]
         positions = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
         points = positions * np.uint64(_STEP) + np.uint64(self._offset)
         limits = np.array([end for end in ends if end < _MODULUS], np.uint64)
         dataset_of = np.searchsorted(limits, points, side="right")
-        rank, world_size = self._layout["rank"], self._layout["world_size"]
+        rank, world_size = self.layout["rank"], self.layout["world_size"]
         first, stop = (size * each // world_size for each in (rank, rank + 1))
         n = stop - first
         inputs, targets = np.empty((n, length), np.int64), np.empty((n, length), np.int64)
@@ -198,11 +201,16 @@ class Mixture:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
+    def steps(self) -> Iterator[int]:
+        """Yield the steps of an iteration that begins now, without moving `step`."""
+        if self._exhausted == "stop":
+            return iter(range(self.step, len(self)))
+        return itertools.count(self.step)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        stop = len(self) if self._exhausted == "stop" else math.inf
-        while self.step < stop:
-            self.step += 1
-            yield self.batch(self.step - 1)
+        for step in self.steps():
+            self.step = step + 1
+            yield self.batch(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the shares, and the states of the samplers."""

@@ -6,6 +6,7 @@ if n is the number of windows. The window at a position depends on the seed and 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -58,7 +59,7 @@ def permute(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
     n_high = -(-n // n_low)
     sizes = _U64(n_low), _U64(n_high)
     n_rounds = _ROUNDS if n_low > _SMALL else _ROUNDS_OF_SMALL
-    keys = [key_of(seed, epoch, number) for number in range(n_rounds)]
+    keys = _keys(seed, epoch, n_rounds)
     found, left = places.astype(np.uint64), np.arange(len(places))
     while len(left):
         high, low = np.divmod(found[left], sizes[0])
@@ -71,6 +72,11 @@ def permute(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
         found[left] = values
         left = left[values >= _U64(n)]
     return found.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=16)
+def _keys(seed: int, epoch: int, n_rounds: int) -> list[npt.NDArray[np.uint64]]:
+    return [key_of(seed, epoch, number) for number in range(n_rounds)]
 
 
 ORDERS = {"random": random, "epoch": epoch, "sequential": sequential}

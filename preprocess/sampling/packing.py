@@ -98,32 +98,29 @@ class PackedWindows:
     """
 
     def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
-        self._file, self._context_length = file, context_length
-        self._plan = open_plan(file, context_length, strategy)
+        from bpe.kernels.runtime.jit import pack
+
+        self._context_length = context_length
+        self._path, self._plan = open_plan(file, context_length, strategy)
+        self._packed_plan = pack(tuple(self._plan))
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""
-        offsets, starts, lengths = self._plan
-        firsts = offsets[numbers]
-        n_pieces = offsets[numbers + 1] - firsts
-        afters = np.cumsum(n_pieces)
-        befores = afters - n_pieces
-        chosen = np.arange(n_pieces.sum()) + np.repeat(firsts - befores, n_pieces)
-        starts, signed = starts[chosen], lengths[chosen].astype(np.int64)
-        n_inputs = np.abs(signed)
-        sums = np.append(0, np.cumsum(n_inputs))
-        n_in_windows = sums[afters] - sums[befores]
-        window_begins = np.arange(len(numbers)) * self._context_length
-        places = sums[:-1] + np.repeat(window_begins - sums[befores], n_pieces)
-        stops = np.append(places[1:], len(numbers) * self._context_length)
-        return Pieces(starts, n_inputs, n_inputs - (signed > 0), places, stops, n_in_windows)
+        from bpe.kernels.pieces import find_pieces
+
+        offsets = self._plan.offsets
+        n = int((offsets[numbers + 1] - offsets[numbers]).sum())
+        pieces = Pieces(np.empty((5, max(n, 0)), np.int64), np.empty(len(numbers), np.int64))
+        if find_pieces(self._packed_plan, numbers, self._context_length, *pieces) != n:
+            raise _damaged(self._path, "the pieces that it had when it was opened")
+        return pieces
 
 
-def open_plan(file: TokenFile, context_length: int, strategy: str) -> Plan:
-    """Open the plan of a dataset; make it if there is none.
+def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path, Plan]:
+    """Open the plan of a dataset; make it if there is none. Return its path, too.
 
     Raises:
         TokenFileError: The plan, or the column of document ends, is damaged.
@@ -137,7 +134,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> Plan:
     path = Path(file.absolute_path).with_name(name)
     if not path.exists():
         _make_plan(path, file, about)
-    return _read_plan(path, about, file.n_tokens)
+    return path, _read_plan(path, about, file.n_tokens)
 
 
 def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:

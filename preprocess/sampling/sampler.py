@@ -8,7 +8,9 @@ stream does not depend on the number of ranks.
 
 from __future__ import annotations
 
+import itertools
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,9 +20,11 @@ import numpy.typing as npt
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
+    OpenDataset,
     SamplingError,
     name_of,
     new_batch,
+    open_dataset,
     read_pieces,
     read_windows,
     to_device,
@@ -32,8 +36,6 @@ from preprocess.sampling.packing import STRATEGIES, PackedWindows
 from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
 
 if TYPE_CHECKING:
-    import os
-
     import torch
 
 Array = npt.NDArray[Any]
@@ -125,7 +127,9 @@ class Sampler:
             )
         if seed < 0:
             raise SamplingError(f"seed should be at least 0; got {seed}")
-        self.dataset = _open(dataset)
+        if isinstance(dataset, str | os.PathLike):
+            dataset = open_tokens(dataset)
+        self.dataset = open_dataset(dataset)
         self._tokens = token_array(self.dataset)
         self._options: dict[str, Any] = {
             "dataset": _fingerprint(self.dataset), **sizes, "windows": windows,
@@ -147,7 +151,7 @@ class Sampler:
             "global_batch_size": global_batch_size, "context_length": context_length, "rank": rank,
             "world_size": world_size, "fields": self._fields, "device": device, "order": order,
         }
-        self._block: tuple[int, list[Numbers]] = (-1, [])
+        self._block: tuple[int, Numbers, list[int]] = -1, np.empty(0, np.int64), []
         self.step = 0
 
     def _make_windows(self, windows: str, stride: int | None, strategy: str) -> Windows:
@@ -263,55 +267,55 @@ class Sampler:
     def _numbers(self, step: int) -> Numbers:
         """Return the numbers of the windows of a global batch; those of many steps are kept."""
         block, index = divmod(step, _STEPS)
-        kept, numbers = self._block  # another thread may replace it
+        kept, numbers, limits = self._block  # another thread may replace it
         if kept != block:
-            numbers = self._numbers_of_block(block)
-            self._block = block, numbers
-        return numbers[index]
+            numbers, limits = self._numbers_of_block(block)
+            self._block = block, numbers, limits
+        return numbers[limits[index] : limits[index + 1]]
 
-    def _numbers_of_block(self, block: int) -> list[Numbers]:
-        steps = range(block * _STEPS, (block + 1) * _STEPS)
+    def _numbers_of_block(self, block: int) -> tuple[Numbers, list[int]]:
+        """Return the numbers of the windows of many steps, and where each step begins in them."""
+        steps = np.arange(block * _STEPS, (block + 1) * _STEPS)
         size, n_windows = self._global_batch_size, len(self._windows)
-        order, seed = ORDERS[self._options["order"]], self._options["seed"]
-        if self._options["order"] == "random":
-            positions = np.arange(steps.start * size, steps.stop * size)
-            return np.split(order(positions, n_windows, seed), _STEPS)
-        ranges = []
-        for step in steps:
-            epoch, number = divmod(step, self._n_batches)
-            first = epoch * n_windows + number * size
-            ranges.append(range(first, min(first + size, (epoch + 1) * n_windows)))
-        positions = np.concatenate([np.arange(each.start, each.stop) for each in ranges])
-        limits = np.cumsum([len(each) for each in ranges])[:-1]
-        return np.split(order(positions, n_windows, seed), limits)
+        firsts, counts = steps * size, np.full(_STEPS, size)
+        if self._options["order"] != "random":
+            epochs, batches = np.divmod(steps, self._n_batches)
+            firsts = epochs * n_windows + batches * size
+            counts = np.minimum(size, (epochs + 1) * n_windows - firsts)
+        limits = np.append(0, np.cumsum(counts))
+        positions = np.arange(limits[-1]) + np.repeat(firsts - limits[:-1], counts)
+        order = ORDERS[self._options["order"]]
+        return order(positions, n_windows, self._options["seed"]), limits.tolist()
 
     def _read(self, numbers: Numbers) -> Fields:
         """Read windows by their numbers, and pad those with fewer tokens."""
-        pieces = self._windows.pieces(numbers)
         n, length = len(numbers), self._context_length
         inputs, targets = new_batch(n, length), new_batch(n, length)
         end_of_text = None
         if isinstance(self.dataset, TokenFile):
             end_of_text = self.dataset.manifest.end_of_text_id
-        if len(pieces.starts) == n and bool((pieces.n_targets == length).all()):
-            if n:
-                found = read_windows(self._tokens, pieces.starts, length + 1)
+        if isinstance(self._windows, StrideWindows):
+            starts = self._windows.whole_windows(numbers)
+            if n and starts is not None:
+                found = read_windows(self.dataset, starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-            return Fields(inputs, targets, None, end_of_text)
+                return Fields(inputs, targets, None, end_of_text)
+        pieces = self._windows.pieces(numbers)
         read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
-        begins = pieces.places if self._options["windows"] == "packed" else None
         n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
-        return Fields(inputs, targets, n_inputs, end_of_text, begins)
+        of_documents = None if self._options["windows"] == "stride" else pieces
+        return Fields(inputs, targets, n_inputs, end_of_text, of_documents)
+
+    def steps(self) -> Iterator[int]:
+        """Yield the steps of an iteration that begins now, without moving `step`."""
+        if self._options["order"] == "random":
+            return itertools.count(self.step)
+        return iter(range(self.step, (self.step // self._n_batches + 1) * self._n_batches))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self._options["order"] == "random":
-            while True:
-                self.step += 1
-                yield self.batch(self.step - 1)
-        stop = (self.step // self._n_batches + 1) * self._n_batches
-        while self.step < stop:
-            self.step += 1
-            yield self.batch(self.step - 1)
+        for step in self.steps():
+            self.step = step + 1
+            yield self.batch(step)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A memory map would be pickled with all of its data.
@@ -348,16 +352,7 @@ def _make(dataset: Dataset, arguments: dict[str, Any], step: int) -> Sampler:
     return sampler
 
 
-def _open(dataset: Dataset) -> Dataset:
-    """Open a path; check other datasets."""
-    if isinstance(dataset, TokenFile | np.ndarray):
-        return dataset
-    token_array(dataset)  # raises for what is no dataset
-    path: str | os.PathLike[str] = dataset
-    return open_tokens(path)
-
-
-def _fingerprint(dataset: Dataset) -> str:
+def _fingerprint(dataset: OpenDataset) -> str:
     """Return the digest of the manifest of a token file, or the size and dtype of an array."""
     if isinstance(dataset, TokenFile):
         return dataset.manifest.digest

@@ -20,25 +20,14 @@ class Pieces(NamedTuple):
     """Positions of the tokens of some windows; a window has one piece, or several.
 
     Attributes:
-        starts: Inputs of piece i are tokens [starts[i], starts[i] + n_inputs[i]).
-        n_inputs: See `starts`.
-        n_targets: Of each piece, as many as inputs, or one less.
-        places: Where each piece begins, in the inputs of all windows one after another.
-        stops: Where the next piece begins, or the window ends; up to there it is padded.
+        table: int64[5, n_pieces], by column a piece: position of its first token, number of inputs,
+            number of targets (as many, or one less), its place in the inputs of all windows one
+            after another, and the place up to which the inputs are padded after it.
         n_in_windows: Number of inputs of each window.
     """
 
-    starts: Numbers
-    n_inputs: Numbers
-    n_targets: Numbers
-    places: Numbers
-    stops: Numbers
+    table: Numbers
     n_in_windows: Numbers
-
-    def chosen(self, which: npt.NDArray[np.bool_]) -> Pieces:
-        """Return the pieces for which the mask is True; `n_in_windows` as it is."""
-        starts, n_inputs, n_targets, places, stops = (each[which] for each in self[:5])
-        return Pieces(starts, n_inputs, n_targets, places, stops, self.n_in_windows)
 
 
 class Windows(Protocol):
@@ -75,12 +64,17 @@ class StrideWindows:
     def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
         self._n_tokens, self._context_length, self._stride = n_tokens, context_length, stride
         n_windows = int(count_windows(np.array([n_tokens]), context_length, stride)[0])
-        if drop_last and n_windows and (n_windows - 1) * stride + context_length > n_tokens - 1:
-            n_windows -= 1
-        self._n_windows = n_windows
+        is_partial = n_windows > 0 and (n_windows - 1) * stride + context_length > n_tokens - 1
+        self._n_whole = n_windows - is_partial
+        self._n_windows = self._n_whole if drop_last else n_windows
 
     def __len__(self) -> int:
         return self._n_windows
+
+    def whole_windows(self, numbers: Numbers) -> Numbers | None:
+        """Return where windows begin, if all have `context_length` targets; else None."""
+        is_whole = self._n_whole == self._n_windows or bool((numbers < self._n_whole).all())
+        return numbers * self._stride if is_whole else None
 
     def pieces(self, numbers: Numbers) -> Pieces:
         starts = numbers * self._stride
@@ -136,7 +130,10 @@ class DocumentWindows:
 
 def _whole(starts: Numbers, left: Numbers, context_length: int) -> Pieces:
     """Return windows of one piece each, of which so many tokens are left."""
-    n_inputs = np.minimum(left, context_length)
-    n_targets = np.minimum(left - 1, context_length)
-    places = np.arange(len(starts)) * context_length
-    return Pieces(starts, n_inputs, n_targets, places, places + context_length, n_inputs)
+    table = np.empty((5, len(starts)), np.int64)
+    table[0] = starts
+    np.minimum(left, context_length, out=table[1])
+    np.minimum(left - 1, context_length, out=table[2])
+    table[3] = np.arange(len(starts)) * context_length
+    table[4] = table[3] + context_length
+    return Pieces(table, table[1])

@@ -223,6 +223,70 @@ def test_state_from_a_stranger_runs_no_code(
     assert not (tmp_path / "boom").exists()
 
 
+def test_epochs_have_each_window_once(
+    train_gpt: ModuleType, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    batch = train_gpt.Sampler.batch
+
+    def recorded(sampler: Any, step: int) -> Any:
+        found = batch(sampler, step)
+        seen.extend(map(tuple, found["inputs"].tolist()))
+        return found
+
+    monkeypatch.setattr(train_gpt.Sampler, "batch", recorded)
+    run = train_gpt.Run(train_gpt.parse_arguments([*options, "--epochs=2"])[0])
+    n = len(run.sampler)
+    assert train_gpt.main([*options, "--epochs=2", "--report-every=1000"]) == 0
+    assert len(seen) == run.max_iters * 8 == 2 * n * 8
+    file = run.train
+    windows = {tuple(file[16 * i : 16 * i + 16].tolist()) for i in range((len(file) - 1) // 16)}
+    assert set(seen[: n * 8]) <= windows
+    assert seen[: n * 8] != seen[n * 8 :]
+
+
+def test_the_log_of_a_stopped_run_is_that_of_a_whole_one(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole.csv", tmp_path / "logs" / "stopped.csv"
+    train_gpt.main([*options, f"--checkpoint={tmp_path / 'whole.pt'}", f"--csv_log={whole}"])
+    lines = whole.read_text().splitlines()
+    assert lines[0] == "step,train_loss,train_bits_per_byte,val_loss,val_bits_per_byte"
+    assert [line.split(",")[0] for line in lines[1:]] == ["10", "20", "30", "40"]
+    save = train_gpt.Run.save
+
+    def interrupted(run: Any) -> None:
+        if run.step == 30:  # the line is written, the state is not
+            raise KeyboardInterrupt
+        save(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_gpt.Run, "save", interrupted)
+        assert train_gpt.main([*options, f"--csv-log={stopped}"]) == 130
+    assert len(stopped.read_text().splitlines()) == 4
+    assert train_gpt.main([*options, f"--csv-log={stopped}"]) == 0
+    assert stopped.read_text() == whole.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n", "step,train_loss\nx,1\n"])
+def test_a_file_that_is_no_log_is_kept(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text(text)
+    assert train_gpt.main([*options, f"--csv-log={path}"]) == 1
+    assert "other.csv: is no log of losses, whose first line is step," in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_options_have_hyphens_or_underscores(train_gpt: ModuleType) -> None:
+    hyphens, _ = train_gpt.parse_arguments(["--batch-size=4", "--max-iters", "7"])
+    underscores, _ = train_gpt.parse_arguments(["--batch_size=4", "--max_iters", "7"])
+    assert hyphens == underscores
+    assert (hyphens.batch_size, hyphens.max_iters) == (4, 7)
+
+
 def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("batch_size = 4\nlearning_rate = 1\nmax_iters = 7\n")
     (tmp_path / "a.json").write_text('{"batch_size": 4, "learning_rate": 1, "max_iters": 7}')

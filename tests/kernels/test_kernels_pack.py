@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe.kernels import pack as kernels
-from preprocess.sampling.data import copy_pieces
-from preprocess.sampling.windows import Pieces
 
 # Reference: a row is (its number, its room); each returns the row of each piece.
 
@@ -159,47 +157,6 @@ def test_ends_out_of_order_are_told(ends: list[int]) -> None:
     begin = 2 if ends[0] == 1 else 0
     found = kernels.count_pieces(np.array(ends, np.uint64), begin, 10, 4)
     assert found == (-1 if begin else -2)
-
-
-@given(st.data())
-def test_pieces_are_copied_as_slices(data: Any) -> None:
-    """Each where it belongs, filled up to the next; of both widths."""
-    tokens = np.arange(100, 140).astype(data.draw(st.sampled_from([np.uint16, np.uint32])))
-    columns: list[tuple[int, ...]] = []
-    at = data.draw(st.integers(0, 3))
-    for n_inputs in data.draw(st.lists(st.integers(0, 20), max_size=6)):
-        n_targets = max(n_inputs - data.draw(st.integers(0, 1)), 0)
-        start = data.draw(st.integers(0, 40 - max(n_inputs, n_targets + 1)))
-        stop = at + n_inputs + data.draw(st.integers(0, 3))
-        columns.append((start, n_inputs, n_targets, at, stop))
-        at = stop
-    arrays = [np.array(column, np.int64) for column in zip(*columns, strict=True)]
-    if not arrays:
-        arrays = [np.zeros(0, np.int64)] * 5
-    inputs, targets, more = np.full(at + 2, -1), np.full(at + 2, -1), np.full(at + 2, -1)
-    expected = inputs.copy()
-    copy_pieces(tokens, Pieces(*arrays, arrays[0]), 5, expected, more)
-    assert kernels.copy_pieces(tokens, *arrays, 5, -100, inputs, targets)
-    assert (inputs == expected).all()
-    assert (targets == more).all()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"starts": -1}, {"starts": 7}, {"n_inputs": 11}, {"n_inputs": -1}, {"n_targets": -1},
-        {"n_targets": 10}, {"places": -1}, {"places": 18}, {"stops": 21}, {"places": 2**62},
-        {"starts": 2**62}, {"n_inputs": 2**62}, {"stops": 2**62},
-    ],
-)  # fmt: skip
-def test_pieces_out_of_bounds_are_refused(change: dict[str, int]) -> None:
-    tokens = np.arange(10, dtype=np.uint16)
-    inputs, targets = np.full(20, -1), np.full(20, -1)
-    piece = {"starts": 2, "n_inputs": 4, "n_targets": 3, "places": 5, "stops": 12} | change
-    arrays = [np.array([value]) for value in piece.values()]
-    assert not kernels.copy_pieces(tokens, *arrays, 0, -100, inputs, targets)
-    assert (inputs == -1).all()
-    assert (targets == -1).all()
 
 
 def test_only_a_sound_plan_is_one() -> None:

@@ -228,6 +228,11 @@ def test_a_plan_that_changes_while_it_is_open(file: TokenFile, tmp_path: Path) -
         opened.write(np.full(header["n_pieces"], 10**12, np.int64).tobytes())
     with pytest.raises(SamplingError, match="the file of its plan was changed while it was open"):
         sampler.batch(len(sampler) - 1)
+    with open(path, "r+b") as opened:
+        opened.seek(256)
+        opened.write(np.full(2, 7, np.int64).tobytes())
+    with pytest.raises(TokenFileError, match="expected the pieces that it had when it was opened"):
+        sampler.batch(0)
 
 
 def test_damaged_document_ends_are_told(file: TokenFile, tmp_path: Path) -> None:

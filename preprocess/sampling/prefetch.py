@@ -1,0 +1,162 @@
+"""AsyncDataLoader: batches that a thread prepares while the caller uses those before."""
+
+from __future__ import annotations
+
+import operator
+import queue
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.mixture import Mixture
+from preprocess.sampling.sampler import Sampler
+
+Batch = dict[str, Any]
+Item = tuple[int, Batch]  # (its step, a batch)
+
+_LOOK_SECONDS = 1.0  # between looks whether the other side is still there
+
+
+class AsyncDataLoader:
+    """Batches of a sampler, or of records, prepared ahead by a thread.
+
+    >>> sampler = Sampler(np.arange(9), 1, 4, order="sequential")
+    >>> [batch["inputs"].tolist() for batch in AsyncDataLoader(sampler)]
+    [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
+    >>> records = [{"ids": np.arange(n, n + 2)} for n in range(3)]
+    >>> [batch["ids"].tolist() for batch in AsyncDataLoader(records, batch_size=2)]
+    [[[0, 1], [1, 2]], [[2, 3]]]
+
+    An error of the source is raised by the iteration, after the batches before it. The thread ends
+    with the iteration, also when the loop is left early.
+
+    Args:
+        source: A `Sampler` or a `Mixture`, whose `step` moves with the batches that the caller
+            got, so that its `state_dict` does not count those that are prepared. Or an iterable of
+            records, each a dictionary of arrays and numbers; those of a name have one shape.
+        batch_size: Number of records that are stacked to a batch; the last has what is left. None
+            for samplers, which have batches.
+        prefetch_enabled: False to prepare each batch when it is asked for.
+        prefetch_buffer_size: Number of batches that are prepared ahead, at least 1.
+
+    Raises:
+        SamplingError: An argument cannot work, or records of a batch differ.
+    """
+
+    def __init__(
+        self, source: Sampler | Mixture | Iterable[Mapping[str, Any]],
+        batch_size: int | None = None, prefetch_enabled: bool = True, prefetch_buffer_size: int = 4,
+    ) -> None:
+        is_sampler = isinstance(source, Sampler | Mixture)
+        if is_sampler != (batch_size is None):
+            raise SamplingError(
+                "a sampler has a global_batch_size of its own; leave batch_size out"
+                if is_sampler else "records are stacked to batches; give a batch_size"
+            )
+        sizes = {"batch_size": batch_size, "prefetch_buffer_size": prefetch_buffer_size}
+        for name, value in sizes.items():
+            if value is not None and operator.index(value) < 1:
+                raise SamplingError(f"{name} should be at least 1; got {value}")
+        self._source, self._batch_size = source, batch_size
+        self._buffer_size = prefetch_buffer_size if prefetch_enabled else 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        items = self._items()
+        if self._buffer_size:
+            items = _prefetch(items, self._buffer_size)
+        with closing(items):
+            for step, batch in items:
+                if isinstance(self._source, Sampler | Mixture):
+                    self._source.step = step + 1
+                yield batch
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch, or of records; TypeError if there is none."""
+        if isinstance(self._source, Sampler | Mixture):
+            return len(self._source)
+        n: int = len(self._source)  # type: ignore[arg-type]
+        return -(-n // (self._batch_size or 1))
+
+    def _items(self) -> Generator[Item]:
+        if isinstance(self._source, Sampler | Mixture):
+            for step in self._source.steps():
+                yield step, self._source.batch(step)
+            return
+        records: list[Mapping[str, Any]] = []
+        step = 0
+        for record in self._source:
+            records.append(record)
+            if len(records) == self._batch_size:
+                yield step, _stack(records)
+                records, step = [], step + 1
+        if records:
+            yield step, _stack(records)
+
+
+def _stack(records: list[Mapping[str, Any]]) -> Batch:
+    """Stack the arrays of records by name."""
+    names = records[0].keys()
+    for record in records:
+        if record.keys() != names:
+            raise SamplingError(
+                f"records of a batch should have the same names; one has {', '.join(names)} and"
+                f" another {', '.join(record)}"
+            )
+    found: Batch = {}
+    for name in names:
+        arrays = [np.asarray(record[name]) for record in records]
+        if len(shapes := {array.shape for array in arrays}) > 1:
+            raise SamplingError(
+                f"arrays of a batch should have one shape; {name!r} has {sorted(shapes)}: pad or"
+                " pack them first"
+            )
+        found[name] = np.stack(arrays)
+    return found
+
+
+def _prefetch(items: Generator[Item], n_ahead: int) -> Generator[Item]:
+    """Yield what `items` yields; a thread runs it up to `n_ahead` items ahead."""
+    ready: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
+    free = threading.Semaphore(n_ahead)
+    is_left = threading.Event()
+
+    def run() -> None:
+        last: BaseException | None = None
+        try:
+            with closing(items):
+                while free.acquire() and not is_left.is_set():
+                    ready.put(next(items))
+        except StopIteration:
+            pass
+        except BaseException as error:  # noqa: BLE001 (raised by the iteration)
+            last = error
+        ready.put(last)
+
+    # A daemon, because an iteration that nobody goes on with must not keep the process alive.
+    thread = threading.Thread(target=run, name="tokenbin-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                item = ready.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if not thread.is_alive() and ready.empty():
+                    raise SamplingError(
+                        "the thread that prepares batches is not in this process; make the"
+                        " iterator after the process was forked"
+                    ) from None
+                continue
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            free.release()
+            yield item
+    finally:
+        is_left.set()
+        free.release()
+        thread.join()

@@ -1,0 +1,207 @@
+"""Datasets for PyTorch's `DataLoader`: windows one by one, or whole batches of a sampler.
+
+A dataset is pickled as the options and the path of what it reads, so workers may be forked or
+spawned. Its tensors are on the CPU; `DataLoader(pin_memory=True)` and `.to(device,
+non_blocking=True)` take them to another device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+    from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "datasets for a DataLoader need PyTorch, which is not installed; install it: pip install"
+        " 'tokenbin[torch]'", name=error.name,
+    ) from error
+
+from preprocess.sampling.data import Dataset as Tokens
+from preprocess.sampling.data import SamplingError
+from preprocess.sampling.mixture import Mixture
+from preprocess.sampling.sampler import Sampler
+
+Tensors = dict[str, torch.Tensor]
+
+
+class WindowDataset(Dataset[Tensors]):
+    """The windows of a sampler as a map-style dataset; item i is window i of its first epoch.
+
+    An item has the fields of the sampler, int64[context_length] each. The batch size of the sampler
+    does not matter: `DataLoader`, or the `Trainer` of transformers, makes batches, shuffles, and
+    divides windows among processes.
+
+    Args:
+        sampler: Of order "sequential" or "epoch", for one process, without a device.
+
+    Raises:
+        SamplingError: The sampler cannot be used so.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        _check_device(sampler)
+        if sampler.layout["order"] == "random":
+            raise SamplingError(
+                "a sampler of order 'random' has no windows to count; choose order='sequential',"
+                " and shuffle=True of the DataLoader"
+            )
+        if sampler.layout["world_size"] != 1:
+            raise SamplingError(
+                "the windows of a map-style dataset are divided among processes by its reader; make"
+                f" the sampler with world_size=1, not {sampler.layout['world_size']}"
+            )
+        if "cu_seqlens" in sampler.layout["fields"]:
+            raise SamplingError(
+                "cu_seqlens is of a whole batch, and items are windows; leave the field out, or use"
+                " BatchDataset"
+            )
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return self.sampler.n_windows
+
+    def __getitem__(self, index: int) -> Tensors:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
+        """Return several items, which are read together."""
+        n = len(self)
+        positions = np.array([operator.index(index) for index in indices], np.int64)
+        positions[positions < 0] += n
+        if len(positions) and not 0 <= positions.min() <= positions.max() < n:
+            raise IndexError(f"there are {n:,} windows; got {list(indices)}")
+        arrays = self.sampler.arrays_of(self.sampler.read(positions))
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return [
+            {name: each[row] for name, each in tensors.items()} for row in range(len(positions))
+        ]
+
+
+class BatchDataset(IterableDataset[Tensors]):
+    """The batches of a sampler or a mixture as an iterable dataset.
+
+        loader = DataLoader(BatchDataset(sampler), batch_size=None, num_workers=2)
+
+    Batches come in the order of the sampler, whatever the number of workers. An iteration begins at
+    the sampler's `step`, which it does not move, for workers are other processes: call `set_epoch`
+    before each epoch. `StatefulDataLoader` of torchdata saves and restores the place in an epoch.
+
+    Args:
+        source: Without a device.
+
+    Raises:
+        SamplingError: The sampler has a device.
+    """
+
+    def __init__(self, source: Sampler | Mixture) -> None:
+        _check_device(source)
+        self.source = source
+        # The next step of the iteration that runs, and of one that a state was loaded for.
+        self._next: int | None = None
+        self._continued: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next iteration with the first batch of an epoch, counted from 0."""
+        self.source.step = operator.index(epoch) * len(self.source)
+        self._next = self._continued = None
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; raise TypeError if there is no end."""
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Tensors]:
+        worker = get_worker_info()
+        number, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        first = self.source.step if self._continued is None else self._continued
+        self._next, self._continued = self._continued, None
+        for step in itertools.islice(self.source.steps(), number, None, n_workers):
+            if step < first:
+                continue
+            self._next = step + n_workers
+            batch = self.source.batch(step)
+            yield {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the iteration that runs, for JSON: that of the source and a step."""
+        return {"source": self.source.state_dict(), "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the iteration of a state, with the same number of workers.
+
+        Raises:
+            SamplingError: The state is of another source.
+        """
+        self.source.load_state_dict(state["source"])
+        self._next = self._continued = state["next"]
+
+
+def _check_device(source: Sampler | Mixture) -> None:
+    if (device := source.layout["device"]) is not None:
+        raise SamplingError(
+            f"datasets for a DataLoader are on the CPU; make the sampler without device={device!r},"
+            " and take the batches to the device"
+        )
+
+
+def window_loader(
+    data: str | Tokens, tokenizer: Any = None, batch_size: int = 4, max_length: int = 256,
+    stride: int | None = None, shuffle: bool = True, drop_last: bool = True, num_workers: int = 0,
+) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
+    """Make a `DataLoader` of (inputs, targets) from a text.
+
+    Inputs are windows of `max_length` tokens that begin at multiples of `stride`; targets are the
+    same, one token later: int64[batch_size, max_length] each.
+
+    Args:
+        data: The text, if there is a tokenizer. Else integer[n_tokens], the result of
+            `open_tokens`, or the path of a .bin.
+        tokenizer: Encodes the text: a `Tokenizer`, an encoding of tiktoken, or any other object
+            whose `encode(text)` returns ids, or an object with the attribute `ids`.
+        batch_size: Number of windows in a batch.
+        max_length: Number of inputs in a window.
+        stride: Distance of windows; None: `max_length`.
+        shuffle: Whether windows come in a new random order each epoch, by PyTorch's generator.
+        drop_last: True to leave out a last window with fewer targets and a last batch with fewer
+            windows. False: the window is padded with 0, and -100 in the targets.
+        num_workers: Processes that read; 0: this one.
+
+    Raises:
+        SamplingError: There are too few tokens for one window, or an argument cannot work.
+    """
+    if tokenizer is not None:
+        if not isinstance(data, str):
+            raise SamplingError(
+                f"a tokenizer was given, so the data should be a text, not {type(data).__name__}"
+            )
+        ids = tokenizer.encode(data)
+        data = np.array(getattr(ids, "ids", ids), np.int64)
+    sampler = Sampler(
+        data, 1, max_length, stride=stride, order="sequential", drop_last=drop_last
+    )
+    return DataLoader(
+        _Pairs(sampler), operator.index(batch_size), shuffle, drop_last=drop_last,
+        num_workers=num_workers,
+    )
+
+
+class _Pairs(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """The inputs and targets of windows, as pairs."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._windows = WindowDataset(sampler)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(each["inputs"], each["targets"]) for each in self._windows.__getitems__(indices)]

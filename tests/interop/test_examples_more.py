@@ -1,0 +1,130 @@
+"""Examples that use samplers: several processes, the Trainer, embeddings."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+END = 299
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 documents of 5 to 44 tokens that follow a pattern."""
+    sizes = 5 + np.arange(400) % 40
+    ids = (np.arange(sizes.sum()) * 7) % 290
+    ids[np.cumsum(sizes) - 1] = END
+    directory = tmp_path_factory.mktemp("data")
+    written.write(directory, ids, np.cumsum(sizes))
+    return directory
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    torch.set_num_threads(1)
+
+
+def distributed(
+    data: Path, checkpoint: Path, n_processes: int = 2
+) -> list[subprocess.Popen[str]]:
+    """Start the processes that `torchrun` would; the first prints."""
+    command = [
+        sys.executable, str(EXAMPLES / "train_ddp.py"), "--data", str(data), "--checkpoint",
+        str(checkpoint), "--global-batch-size", "6", "--context-length", "16", "--epochs", "2",
+        "--max-steps", "50", "--save-every", "8",
+    ]  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "WORLD_SIZE": str(n_processes),
+    }  # fmt: skip
+    return [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(n_processes)
+    ]  # fmt: skip
+
+
+def losses(text: str) -> dict[int, str]:
+    """Step -> loss, as it was printed: repr shows every bit."""
+    found = re.findall(r"^step (\d+)/50: loss (\S+)$", text, re.MULTILINE)
+    return {int(step): loss for step, loss in found}
+
+
+def finished(processes: list[subprocess.Popen[str]]) -> str:
+    said = [process.communicate(timeout=300) for process in processes]
+    assert not any(process.returncode for process in processes), said
+    return said[0][0]
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
+def test_two_processes_killed_and_resumed_have_the_same_losses(data: Path, tmp_path: Path) -> None:
+    whole = losses(finished(distributed(data, tmp_path / "whole.pt")))
+    assert [*whole] == list(range(1, 51))
+    assert float(whole[50]) < float(whole[1])
+    killed = distributed(data, tmp_path / "killed.pt")
+    seen: dict[int, str] = {}
+    assert killed[0].stdout is not None
+    while 19 not in seen:
+        line = killed[0].stdout.readline()
+        assert line, killed[0].communicate()
+        seen |= losses(line)
+    for process in killed:
+        process.kill()
+        process.communicate()
+    resumed = losses(finished(distributed(data, tmp_path / "killed.pt")))
+    assert min(resumed) in (17, 25, 33, 41, 49)  # after a save
+    assert seen | resumed == whole
+    # One process sees the same batches; sums in another order differ by rounding.
+    alone = losses(finished(distributed(data, tmp_path / "alone.pt", n_processes=1)))
+    assert np.allclose([*map(float, alone.values())], [*map(float, whole.values())], rtol=1e-4)
+
+
+def test_the_trainer_learns(
+    examples: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `hf`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    import train_with_trainer as example
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(example, "CONTEXT_LENGTH", 32)
+
+    def history(trainer: Any) -> list[float]:
+        return [each["loss"] for each in trainer.state.log_history if "loss" in each]
+
+    first = history(example.main(str(data), max_steps=50))
+    assert first[-1] < first[0]
+    # The same command goes on from the saved state.
+    assert history(example.main(str(data), max_steps=60))[:5] == first
+
+
+def test_embeddings_of_a_batch(examples: None, capsys: pytest.CaptureFixture[str]) -> None:
+    import embeddings
+
+    module: ModuleType = embeddings
+    found = module.main()
+    assert found.shape == (8, 8, 16)
+    text = capsys.readouterr().out
+    first, targets = (line.split("'")[1] for line in text.splitlines()[:2])
+    assert module.TEXT.startswith(first)
+    assert targets in module.TEXT
+    assert "(8, 8, 16)" in text

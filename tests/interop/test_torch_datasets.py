@@ -1,0 +1,334 @@
+"""Datasets under PyTorch's DataLoader, torchdata's and the Trainer: every window, in order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+
+from bpe import Tokenizer
+from bpe.vocabulary import Vocabulary
+from preprocess import Mixture, Sampler, TokenFile
+from preprocess.sampling.data import SamplingError
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
+
+from preprocess import BatchDataset, WindowDataset, window_loader  # noqa: E402
+
+START = pytest.mark.parametrize("start", ["fork", "spawn"])
+END = 299
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> TokenFile:
+    """43 documents of 1 to 43 tokens."""
+    sizes = np.arange(1, 44)
+    ids = np.arange(sizes.sum()) % 290
+    ids[np.cumsum(sizes) - 1] = END
+    return written.write(tmp_path_factory.mktemp("data"), ids, np.cumsum(sizes))
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether tensors are what arrays are, by name."""
+    return found.keys() == expected.keys() and all(
+        found[name].dtype in (torch.int64, torch.int32)
+        and np.array_equal(found[name].numpy(), expected[name])
+        for name in found
+    )
+
+
+# Batches of a sampler.
+
+
+@START
+@pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
+def test_workers_give_the_batches_in_order(file: TokenFile, start: str, windows: Any) -> None:
+    fields = ("inputs", "targets", "segment_ids", "cu_seqlens")
+    sampler = Sampler(file, 4, 16, windows=windows, order="epoch", drop_last=False, fields=fields)
+    dataset = BatchDataset(sampler)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        steps = range(epoch * len(sampler), (epoch + 1) * len(sampler))
+        assert all(
+            same(batch, sampler.batch(step)) for batch, step in zip(loader, steps, strict=True)
+        )
+    assert len(loader) == len(sampler)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="has no CUDA device to put a batch on")
+def test_batches_on_cuda(file: TokenFile) -> None:
+    fields = ("inputs", "targets", "segment_ids")
+    options: dict[str, Any] = {"windows": "packed", "fields": fields}
+    batch = Sampler(file, 4, 16, **options, device="cuda").batch(0)
+    assert all(tensor.is_cuda for tensor in batch.values())
+    on_cpu = {name: tensor.cpu() for name, tensor in batch.items()}
+    assert same(on_cpu, Sampler(file, 4, 16, **options).batch(0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iteration_does_not_move_the_sampler(file: TokenFile, workers: int) -> None:
+    sampler = Sampler(file, 4, 16, order="epoch", seed=4)
+    loader = DataLoader(BatchDataset(sampler), batch_size=None, num_workers=workers)
+    first, second = ([batch["inputs"].tolist() for batch in loader] for _ in range(2))
+    assert first == second
+    assert sampler.step == 0
+    sampler.step = 3
+    assert [batch["inputs"].tolist() for batch in loader] == first[3:]
+
+
+def test_batches_without_end(file: TokenFile) -> None:
+    parts = {name: Sampler(file, 4, 8, seed=seed) for seed, name in enumerate("ab")}
+    for source in (parts["a"], Mixture(parts, {"a": 1, "b": 2})):
+        loader = DataLoader(BatchDataset(source), batch_size=None, num_workers=2)
+        found = list(islice(loader, 5))
+        assert all(same(found[step], source.batch(step)) for step in range(5))
+        with pytest.raises(TypeError, match="has no length"):
+            len(loader)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("n_read", [0, 1, 5, 12, 13])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_resumes(file: TokenFile, workers: int, n_read: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+    def loader() -> Any:
+        dataset = BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2))
+        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    whole = [batch["inputs"].tolist() for batch in loader()]
+    assert len(whole) == 13
+    stopped = loader()
+    found = [batch["inputs"].tolist() for batch in islice(stopped, n_read)]
+    state = stopped.state_dict()
+    continued = loader()
+    continued.load_state_dict(state)
+    rest = [batch["inputs"].tolist() for batch in continued]
+    if n_read == 13:
+        assert rest in ([], whole)  # the epoch was over, or the next iteration repeats it
+    else:
+        assert found + rest == whole
+    assert [batch["inputs"].tolist() for batch in continued] == whole
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from torch.utils.data import DataLoader
+from preprocess import BatchDataset, Sampler
+loader = DataLoader(BatchDataset(Sampler(sys.argv[1], 4, 8)), batch_size=None, num_workers=2)
+batches = iter(loader)
+try:
+    next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    for _ in batches:  # without end
+        pass
+except (RuntimeError, OSError) as error:
+    print("raised", error)
+"""
+
+
+def test_a_killed_worker_raises(file: TokenFile) -> None:
+    """It does not wait. In a process of its own, for PyTorch raises wherever the signal is seen."""
+    command = [sys.executable, "-c", KILLED, str(file.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert "raised" in done.stdout or "Error" in done.stderr
+
+
+# Windows one by one.
+
+
+@START
+def test_a_map_style_dataset_under_a_dataloader(file: TokenFile, start: str) -> None:
+    fields = ("input_ids", "labels", "attention_mask")
+    sampler = Sampler(file, 1, 16, windows="packed", order="sequential", fields=fields)
+    dataset = WindowDataset(sampler)
+    loader = DataLoader(dataset, batch_size=7, num_workers=2, multiprocessing_context=start)
+    found = {
+        name: np.concatenate([batch[name].numpy() for batch in loader]) for name in fields
+    }
+    expected = sampler.arrays_of(sampler.read(np.arange(len(dataset))))
+    assert all(np.array_equal(found[name], expected[name]) for name in fields)
+    shuffled = [
+        row.tolist() for batch in DataLoader(dataset, 7, shuffle=True) for row in batch["input_ids"]
+    ]
+    assert sorted(shuffled) == sorted(expected["input_ids"].tolist())
+
+
+def test_items_of_a_map_style_dataset(file: TokenFile) -> None:
+    dataset = WindowDataset(Sampler(file, 3, 16, order="epoch", seed=5))
+    n = len(dataset)
+    items = [dataset[i]["inputs"].tolist() for i in range(n)]
+    assert len({tuple(item) for item in items}) == n
+    assert dataset[-1]["inputs"].tolist() == items[-1]
+    assert dataset.__getitems__([]) == []
+    for index in (n, -n - 1):
+        with pytest.raises(IndexError, match=f"there are {n} windows; got"):
+            dataset[index]
+
+
+def test_labels_are_at_the_places_of_their_tokens(file: TokenFile) -> None:
+    """A model of transformers compares labels[i + 1] with what it predicts at i."""
+    fields = ("inputs", "targets", "input_ids", "labels")
+    batch = Sampler(file, 8, 16, windows="packed", fields=fields).batch(0)
+    assert (batch["input_ids"] == batch["inputs"]).all()
+    assert (batch["labels"][:, 0] == -100).all()
+    assert (batch["labels"][:, 1:] == batch["targets"][:, :-1]).all()
+    known = batch["labels"] != -100
+    assert (batch["labels"][known] == batch["inputs"][known]).all()
+
+
+def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
+    config = transformers.GPT2Config(
+        vocab_size=301, n_positions=16, n_embd=8, n_layer=1, n_head=1, resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0,
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    fields = ("input_ids", "labels", "targets", "attention_mask")
+    batch = Sampler(file, 8, 16, windows="packed", fields=fields, device="cpu").batch(0)
+    targets = batch.pop("targets")
+    output = model(**batch)
+    expected = torch.nn.functional.cross_entropy(
+        output.logits[:, :-1].flatten(0, 1), targets[:, :-1].flatten(), ignore_index=-100
+    )
+    assert torch.allclose(output.loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"order": "random"}, "a sampler of order 'random' has no windows to count; choose"),
+        ({"world_size": 2}, "divided among processes by its reader; make the sampler with"),
+        ({"fields": ("cu_seqlens",)}, "cu_seqlens is of a whole batch, and items are windows; le"),
+        ({"device": "cpu"}, "datasets for a DataLoader are on the CPU; make the sampler without"),
+    ],
+)
+def test_samplers_that_are_no_datasets(file: TokenFile, more: Any, message: str) -> None:
+    options = {"order": "sequential"} | more
+    with pytest.raises(SamplingError, match=message):
+        WindowDataset(Sampler(file, 2, 8, **options))
+    if "device" in more:
+        with pytest.raises(SamplingError, match=message):
+            BatchDataset(Sampler(file, 2, 8, **options))
+
+
+# From a text.
+
+
+LETTERS = "ABCDEFGHIJ"
+
+
+class Letters:
+    """A tokenizer whose ids are 1 for A and so on."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - ord("A") + 1 for letter in text]
+
+
+@pytest.mark.parametrize(
+    ("stride", "starts"),
+    [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (3, [1, 4]), (4, [1, 5])],
+)
+def test_windows_of_a_text(stride: int, starts: list[int]) -> None:
+    """Ten letters, four inputs: those windows that have four targets."""
+    loader = window_loader(
+        LETTERS, Letters(), batch_size=4, max_length=4, stride=stride, shuffle=False,
+        drop_last=False,
+    )
+    rows = [pair for inputs, targets in loader for pair in zip(inputs, targets, strict=True)]
+    whole = [(x.tolist(), y.tolist()) for x, y in rows if -100 not in y]
+    assert whole == [([s, s + 1, s + 2, s + 3], [s + 1, s + 2, s + 3, s + 4]) for s in starts]
+    partial = {
+        1: [],
+        2: [([7, 8, 9, 10], [8, 9, 10, -100])],
+        3: [([7, 8, 9, 10], [8, 9, 10, -100])],
+        4: [([9, 10, 0, 0], [10, -100, -100, -100])],
+    }
+    assert [(x.tolist(), y.tolist()) for x, y in rows if -100 in y] == partial[stride]
+
+
+def test_batches_of_a_text() -> None:
+    more: dict[str, Any] = {"max_length": 4, "stride": 1}
+    sizes = [
+        [len(inputs) for inputs, _ in window_loader(LETTERS, Letters(), 4, drop_last=drop, **more)]
+        for drop in (True, False)
+    ]
+    assert sizes == [[4], [4, 2]]
+    loader = window_loader(LETTERS, Letters(), 4, drop_last=False, num_workers=1, **more)
+    torch.manual_seed(1)
+    epochs = [[row.tolist() for inputs, _ in loader for row in inputs] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [[s, s + 1, s + 2, s + 3] for s in range(1, 7)]
+    torch.manual_seed(1)
+    assert [row.tolist() for inputs, _ in loader for row in inputs] == epochs[0]
+
+
+def test_what_a_text_may_be(file: TokenFile) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    ours = Tokenizer.from_vocabulary(Vocabulary.from_merges([(b"a", b"b")]))
+    other = tiktoken.Encoding(
+        "tiny", pat_str=r"\w+|\s", special_tokens={},
+        mergeable_ranks={**{bytes([i]): i for i in range(256)}, b"ab": 256},
+    )
+    text = "abab cd " * 5
+    first = [
+        next(iter(window_loader(text, each, 2, 4, shuffle=False)))[0].tolist()
+        for each in (ours, other)
+    ]
+    assert first[0] == first[1] == [[256, 256, 32, 99], [100, 32, 256, 256]]
+    for data in (file, file.path, np.asarray(file.tokens)):
+        inputs, targets = next(iter(window_loader(data, None, 2, 4, shuffle=False)))
+        assert inputs.flatten().tolist() == file[:8].tolist()
+        assert targets.flatten().tolist() == file[1:9].tolist()
+    with pytest.raises(SamplingError, match="a tokenizer was given, so the data should be a text"):
+        window_loader(np.arange(9), ours)
+    with pytest.raises(SamplingError, match="a window of context_length 256 needs one more than"):
+        window_loader("abc", ours)
+
+
+def test_the_trainer_of_transformers(file: TokenFile, tmp_path: Path) -> None:
+    """Learns from windows; stopped and resumed it has the same losses."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    fields = ("input_ids", "labels", "attention_mask", "position_ids")
+    sampler = Sampler(file, 1, 16, windows="packed", order="sequential", fields=fields)
+
+    def trainer(max_steps: int) -> Any:
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=301, n_positions=16, n_embd=16, n_layer=1, n_head=2
+        )
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), max_steps=max_steps, per_device_train_batch_size=4,
+            logging_steps=1, save_steps=6, learning_rate=0.01, report_to=[], use_cpu=True,
+            disable_tqdm=True, seed=3,
+        )
+        return transformers.Trainer(
+            transformers.GPT2LMHeadModel(config), arguments, train_dataset=WindowDataset(sampler)
+        )
+
+    def losses(trainer: Any) -> list[float]:
+        return [each["loss"] for each in trainer.state.log_history if "loss" in each]
+
+    whole = trainer(12)
+    whole.train()
+    resumed = trainer(12)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert len(losses(whole)) == 12
+    assert losses(resumed) == losses(whole)
+    assert losses(whole)[-1] < losses(whole)[0]

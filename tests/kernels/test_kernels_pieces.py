@@ -1,0 +1,117 @@
+"""Kernels that read pieces and number documents: as plain slices, and no index out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpe.kernels import pieces as kernels
+from preprocess.sampling.data import copy_pieces
+
+
+@given(st.data())
+def test_pieces_are_copied_as_slices(data: Any) -> None:
+    """Each where it belongs, filled up to the next; of both widths."""
+    tokens = np.arange(100, 140).astype(data.draw(st.sampled_from([np.uint16, np.uint32])))
+    columns: list[tuple[int, ...]] = []
+    at = data.draw(st.integers(0, 3))
+    for n_inputs in data.draw(st.lists(st.integers(0, 20), max_size=6)):
+        n_targets = max(n_inputs - data.draw(st.integers(0, 1)), 0)
+        start = data.draw(st.integers(0, 40 - max(n_inputs, n_targets + 1)))
+        stop = at + n_inputs + data.draw(st.integers(0, 3))
+        columns.append((start, n_inputs, n_targets, at, stop))
+        at = stop
+    table = np.array(columns, np.int64).reshape(-1, 5).T.copy()
+    inputs, targets, more = np.full(at + 2, -1), np.full(at + 2, -1), np.full(at + 2, -1)
+    expected = inputs.copy()
+    copy_pieces(tokens, table, 5, expected, more)
+    assert kernels.copy_pieces(tokens, table, 5, -100, inputs, targets)
+    assert (inputs == expected).all()
+    assert (targets == more).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"starts": -1}, {"starts": 7}, {"n_inputs": 11}, {"n_inputs": -1}, {"n_targets": -1},
+        {"n_targets": 10}, {"places": -1}, {"places": 18}, {"stops": 21}, {"places": 2**62},
+        {"starts": 2**62}, {"n_inputs": 2**62}, {"stops": 2**62},
+    ],
+)  # fmt: skip
+def test_pieces_out_of_bounds_are_refused(change: dict[str, int]) -> None:
+    tokens = np.arange(10, dtype=np.uint16)
+    inputs, targets = np.full(20, -1), np.full(20, -1)
+    piece = {"starts": 2, "n_inputs": 4, "n_targets": 3, "places": 5, "stops": 12} | change
+    table = np.array([[value] for value in piece.values()])
+    assert not kernels.copy_pieces(tokens, table, 0, -100, inputs, targets)
+    assert (inputs == -1).all()
+    assert (targets == -1).all()
+
+
+def test_pieces_of_rows_by_hand() -> None:
+    offsets, starts = np.array([0, 1, 3]), np.array([2, 0, 5])
+    lengths = np.array([-3, 2, 1], np.int32)
+    table, n_in_rows = np.full((5, 3), 9), np.full(2, 9)
+    plan = offsets, starts, lengths
+    assert kernels.find_pieces(plan, np.array([1, 0]), 4, table, n_in_rows) == 3
+    assert table.tolist() == [[0, 5, 2], [2, 1, 3], [1, 0, 3], [0, 2, 4], [2, 4, 8]]
+    assert n_in_rows.tolist() == [3, 3]
+    for bad in ([0, 4, 3], [0, 0, 3], [0, -1, 3], [0, 2, 9], [0, 1, 2**62]):
+        rows, small = np.array([0, 1]), np.full((5, 3), 9)
+        found = kernels.find_pieces((np.array(bad), starts, lengths), rows, 4, small, n_in_rows)
+        assert found == -1, bad
+    table = np.full((5, 2), 9)
+    assert kernels.find_pieces(plan, np.array([0, 1]), 4, table, n_in_rows) == -1
+
+
+@given(
+    st.integers(1, 12), st.lists(st.integers(0, 12), max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_segments_and_positions_are_numbered(
+    length: int, sizes: list[int], random: Any
+) -> None:
+    n_inputs = np.minimum(np.array(sizes, np.int64), length)
+    n = len(n_inputs)
+    inputs = np.array([random.randrange(4) for _ in range(n * length)], np.int64).reshape(n, length)
+    ends = np.array([random.randrange(4) for _ in range(n)], np.int64)
+    table = np.full((5, 61), 9)
+    n_segments = kernels.find_segments(inputs, n_inputs, ends, table)
+    table = table[:, :n_segments].copy()
+    segments, positions = np.full(n * length, 9, np.int32), np.full(n * length, 9)
+    assert kernels.number_segments(table, length, segments)
+    assert kernels.number_positions(table, positions)
+    # A row without a token has no segment, and is left as it is.
+    segments, positions = segments.reshape(n, length), positions.reshape(n, length)
+    segments[n_inputs == 0], positions[n_inputs == 0] = 0, 0
+    small = np.full((5, max(n_segments - 1, 0)), 9)
+    assert n_segments == 0 or kernels.find_segments(inputs, n_inputs, ends, small) == -1
+    n_found = 0
+    for row in range(n):
+        expected, segment, position = [], 1, 0
+        for token in inputs[row, : n_inputs[row]].tolist():
+            expected.append((segment, position))
+            position += 1
+            if token == ends[row]:
+                segment, position = segment + 1, 0
+        n_found += len({segment for segment, _ in expected})
+        expected += [(0, 0)] * (length - len(expected))
+        found = zip(segments[row].tolist(), positions[row].tolist(), strict=True)
+        assert list(found) == expected
+    assert n_segments == n_found
+
+
+@pytest.mark.parametrize(
+    "segment", [[3, -1, 2], [-1, 0, 5], [3, 3, 5], [3, 3, 6], [2**62, 0, 5], [1, 0, 2**62]]
+)
+def test_segments_out_of_bounds_are_refused(segment: list[int]) -> None:
+    n, place, stop = segment
+    table = np.array([[0], [n], [0], [place], [stop]])
+    out = np.zeros(5, np.int64)
+    assert not kernels.number_segments(table, 5, out.astype(np.int32))
+    assert not kernels.number_positions(table, out)
+    assert not out.any()

@@ -1,0 +1,108 @@
+"""Samplers of huge data and over many batches: 64-bit numbers, flat memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import written
+
+from preprocess import Sampler
+
+
+def test_a_trillion_tokens(tmp_path: Path) -> None:
+    """A sparse file: numbers of 64 bits, no memory for the order."""
+    path = tmp_path / "x.bin"
+    n = 10**12
+    with open(path, "wb") as file:
+        file.truncate(2 * n)
+        file.seek(2 * (n - 3))
+        file.write(np.array([7, 8, 9], np.uint16).tobytes())
+    tokens = np.memmap(path, np.uint16, "r")
+    tracemalloc.start()
+    last = Sampler(tokens, 2, 2, stride=1, order="sequential")
+    batch = last.batch(len(last) - 1)
+    assert batch["inputs"].tolist()[-1] == [7, 8]
+    assert batch["targets"].tolist()[-1] == [8, 9]
+    sampler = Sampler(tokens, 64, 128, order="epoch")
+    numbers = np.concatenate([sampler._numbers(step) for step in range(100)])
+    assert len(np.unique(numbers)) == 6400
+    assert len(sampler) == (n - 1) // 128 // 64
+    assert numbers.max() > 0.9 * n / 128 > 0.1 * n / 128 > numbers.min()
+    assert sampler.batch(10**7)["inputs"].shape == (64, 128)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+MANY = """
+import os, sys
+from preprocess import Mixture, Sampler, get_batch, open_tokens
+path = sys.argv[1]
+fields = "inputs", "targets", "segment_ids"
+parts = {w: Sampler(path, 2, 5, windows=w, order="epoch", fields=fields)
+         for w in ("stride", "documents", "packed")}
+draw = [part.batch for part in parts.values()]
+draw.append(Mixture(parts, {name: 1 for name in parts}).batch)
+draw.append(lambda step: get_batch(path, 2, 5))
+def state():
+    with open("/proc/self/status") as file:
+        anonymous = next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+    return anonymous, len(os.listdir("/proc/self/fd"))
+for step in range(100_000):
+    draw[step % 5](step // 5)
+    if step == 20_000:
+        before = state()
+print(*before, *state())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no /proc")
+def test_100_000_batches_take_no_memory_and_no_files(tmp_path: Path) -> None:
+    ends = np.arange(1, 20_001) * 20
+    ids = np.arange(ends[-1]) % 290
+    ids[ends - 1] = 299
+    command = [sys.executable, "-c", MANY, str(written.write(tmp_path, ids, ends).path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before, files, after, files_after = map(int, done.stdout.split())
+    assert after - before < 1024  # KiB
+    assert files_after == files
+
+
+RESIDENT = """
+import sys
+from preprocess import Sampler, get_batch, open_tokens
+from preprocess.dataset import reader
+reader._RESIDENT = int(sys.argv[2])
+def resident():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssFile"))
+file = open_tokens(sys.argv[1])
+samplers = [Sampler(file, 64, 30, windows=windows) for windows in ("stride", "documents")]
+for sampler in samplers:
+    sampler.batch(0)
+get_batch(file, 1, 30)
+before = resident()
+for step in range(400):
+    for sampler in samplers:
+        sampler.batch(step)
+    get_batch(file, 64, 30)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no /proc")
+@pytest.mark.parametrize("limit", [1 << 20, 1 << 30])
+def test_mapped_pages_are_given_back(tmp_path: Path, limit: int) -> None:
+    """Of a file of 64 MB most are resident after a while, if the limit is not smaller."""
+    n = 32_000_000
+    ids = np.full(n, 7, np.uint32)
+    ids[99::100] = 299
+    path = written.write(tmp_path, ids, np.arange(100, n + 1, 100)).path
+    command = [sys.executable, "-c", RESIDENT, str(path), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown = int(done.stdout)  # KiB
+    assert grown < 12_000 if limit == 1 << 20 else grown > 20_000

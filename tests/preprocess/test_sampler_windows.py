@@ -1,0 +1,124 @@
+"""Every kind of window in every order: once per epoch, ranks, resuming, uniformity."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preprocess import Sampler, TokenFile
+
+WINDOWS = st.sampled_from(["stride", "documents", "packed"])
+ORDERS = st.sampled_from(["random", "epoch", "sequential"])
+SIZES = st.lists(st.integers(2, 25), min_size=1, max_size=12)
+Row = tuple[int, ...]
+
+
+def dataset(directory: Path, sizes: list[int]) -> TokenFile:
+    """Documents of so many tokens; windows that begin at different places differ."""
+    ids = np.arange(sum(sizes)) % 299
+    ends = np.cumsum(sizes)
+    ids[ends - 1] = 299
+    return written.write(directory, ids, ends)
+
+
+def sampler_of(file: TokenFile, **options: Any) -> Sampler:
+    given: dict[str, Any] = {"drop_last": False, "global_batch_size": 3, "context_length": 4}
+    return Sampler(file, **given | options)
+
+
+def rows(batch: dict[str, Any]) -> list[Row]:
+    """The inputs and targets of each window."""
+    return [
+        (*inputs, *targets)
+        for inputs, targets in zip(
+            batch["inputs"].tolist(), batch["targets"].tolist(), strict=True
+        )
+    ]
+
+
+def windows_of(file: TokenFile, **options: Any) -> list[Row]:
+    """All windows of an epoch, each once, in the order of the data."""
+    return [row for batch in sampler_of(file, **options, order="sequential") for row in rows(batch)]
+
+
+@settings(max_examples=150)
+@given(SIZES, WINDOWS, st.sampled_from(["epoch", "sequential"]), st.integers(1, 7),
+       st.integers(1, 9), st.integers(0, 9))  # fmt: skip
+def test_every_window_once_per_epoch(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], windows: str, order: str,
+    batch_size: int, context_length: int, seed: int,
+) -> None:
+    file = dataset(tmp_path_factory.mktemp("data"), sizes)
+    options: dict[str, Any] = {"windows": windows, "context_length": context_length}
+    sampler = sampler_of(file, **options, order=order, seed=seed, global_batch_size=batch_size)
+    expected = Counter(windows_of(file, **options))
+    for _ in range(3):
+        seen = [row for batch in sampler for row in rows(batch)]
+        assert Counter(seen) == expected
+    assert sampler.step == 3 * len(sampler)
+
+
+@settings(max_examples=150)
+@given(SIZES, WINDOWS, ORDERS, st.integers(1, 7), st.integers(1, 5), st.integers(1, 5),
+       st.integers(0, 9), st.integers(0, 300))  # fmt: skip
+def test_ranks_before_and_after_resuming_have_the_same_batches(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], windows: str, order: str,
+    batch_size: int, n_before: int, n_after: int, seed: int, stop: int,
+) -> None:
+    """Whatever the step, and the numbers of processes before and after it."""
+    file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 9])  # so that one window is whole
+    options: dict[str, Any] = {
+        "windows": windows, "order": order, "seed": seed, "global_batch_size": batch_size,
+    }
+    whole = sampler_of(file, **options)
+    before = [
+        sampler_of(file, **options, rank=rank, world_size=n_before) for rank in range(n_before)
+    ]
+    after = [sampler_of(file, **options, rank=rank, world_size=n_after) for rank in range(n_after)]
+    for each in before:
+        each.step = stop
+    for each in after:
+        each.load_state_dict(before[-1].state_dict())
+    for ranks in (before, after):
+        streams = [itertools.islice(iter(each), 2) for each in ranks]
+        for step, parts in enumerate(zip(*streams, strict=True), stop):
+            found = [rows(part) for part in parts]
+            assert [row for part in found for row in part] == rows(whole.batch(step))
+            assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+@pytest.mark.parametrize("order", ["epoch", "random"])
+@pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
+def test_seeds_differ(tmp_path: Path, windows: str, order: str) -> None:
+    file = dataset(tmp_path, [5, 9, 14] * 20)
+    found = [
+        [row for step in range(20) for row in rows(sampler.batch(step))]
+        for sampler in (sampler_of(file, windows=windows, order=order, seed=n) for n in (0, 1, 0))
+    ]
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
+@pytest.mark.parametrize("n_documents", [1, 2, 7, 8, 9])
+def test_random_windows_are_uniform(tmp_path: Path, windows: str, n_documents: int) -> None:
+    """The first and the last, too; chi-squared, which passes once in 10,000 times."""
+    file = dataset(tmp_path, [6] * n_documents)
+    sampler = sampler_of(file, windows=windows, order="random", seed=1, global_batch_size=100)
+    all_windows = windows_of(file, windows=windows, stride=1 if windows == "stride" else None)
+    if windows == "stride":  # only whole ones
+        all_windows = [row for row in all_windows if -100 not in row]
+    n = len(set(all_windows))
+    assert n == len(all_windows) == sampler.n_windows
+    counts = Counter(row for step in range(n) for row in rows(sampler.batch(step)))
+    assert set(counts) == set(all_windows)
+    chi = sum((count - 100) ** 2 / 100 for count in counts.values())
+    freedom = n - 1
+    assert chi <= freedom + 3.72 * (2 * freedom) ** 0.5 + 10
