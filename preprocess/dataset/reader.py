@@ -21,7 +21,7 @@ from preprocess.dataset.shards import ShardView
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_RESIDENT = 1 << 30
+_RESIDENT = 1 << 32
 _MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
@@ -133,7 +133,7 @@ class TokenFile:
         """Count tokens that are read at so many places; now and then, give mapped pages back.
 
         Pages of a file that a process has read count as its memory, though they are in the cache of
-        the system. They are given back when there may be 1 GiB of them; reading maps them again.
+        the system. They are given back when there may be 4 GiB of them; reading maps them again.
         """
         size = self.dtype.itemsize
         if self.n_tokens * size <= _RESIDENT:
