@@ -106,11 +106,16 @@ class BatchDataset(IterableDataset[Tensors]):
         # The next step of the iteration that runs, and of one that a state was loaded for.
         self._next: int | None = None
         self._continued: int | None = None
+        # The step of the last `set_epoch` and the number of calls, for workers that persist.
+        self._epoch = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._n_epochs_set = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with the first batch of an epoch, counted from 0."""
         self.source.step = operator.index(epoch) * len(self.source)
         self._next = self._continued = None
+        self._n_epochs_set += 1
+        self._epoch[:] = torch.tensor([self.source.step, self._n_epochs_set])
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; raise TypeError if there is no end."""
@@ -119,6 +124,10 @@ class BatchDataset(IterableDataset[Tensors]):
     def __iter__(self) -> Iterator[Tensors]:
         worker = get_worker_info()
         number, n_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        step, n_set = self._epoch.tolist()
+        if n_set != self._n_epochs_set:
+            self.source.step, self._n_epochs_set = step, n_set
+            self._continued = None
         first = self.source.step if self._continued is None else self._continued
         self._next, self._continued = self._continued, None
         for step in itertools.islice(self.source.steps(), number, None, n_workers):

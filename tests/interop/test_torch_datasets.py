@@ -90,6 +90,21 @@ def test_an_iteration_does_not_move_the_sampler(file: TokenFile, workers: int) -
     assert [batch["inputs"].tolist() for batch in loader] == first[3:]
 
 
+@START
+def test_workers_that_persist_see_the_epoch(file: TokenFile, start: str) -> None:
+    sampler = Sampler(file, 4, 16, order="epoch", seed=4)
+    dataset = BatchDataset(sampler)
+    loader = DataLoader(
+        dataset, batch_size=None, num_workers=2, persistent_workers=True,
+        multiprocessing_context=start,
+    )
+    for epoch in (0, 1, 0, 5):
+        dataset.set_epoch(epoch)
+        first = epoch * len(sampler)
+        found = [batch["inputs"].tolist() for batch in loader]
+        assert found == [sampler.batch(first + i)["inputs"].tolist() for i in range(len(sampler))]
+
+
 def test_batches_without_end(file: TokenFile) -> None:
     parts = {name: Sampler(file, 4, 8, seed=seed) for seed, name in enumerate("ab")}
     for source in (parts["a"], Mixture(parts, {"a": 1, "b": 2})):
