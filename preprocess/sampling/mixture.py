@@ -84,6 +84,7 @@ class Mixture:
             raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
         if unit not in ("tokens", "documents", "windows"):
             raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
+        seed = operator.index(seed)
         self.layout, self._exhausted, self._seed = first[1].layout, exhausted, seed
         self._offset = int(key_of(seed)[0])
         schedule = [(0, weights)] if isinstance(weights, Mapping) else list(weights)

@@ -148,6 +148,7 @@ def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
             header = json.loads(head)
             n_rows, n_pieces, digest = (header[key] for key in ("n_rows", "n_pieces", "digest"))
             is_sound = all(header[name] == value for name, value in about.items())
+            is_sound &= all(type(each) is int and each >= 0 for each in (n_rows, n_pieces))
             if not is_sound or size != _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces:
                 raise ValueError(n_rows)
         except (ValueError, KeyError, TypeError):
@@ -193,6 +194,9 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         fcntl.flock(opened, fcntl.LOCK_EX)
         # The one that held the lock before has renamed the file that is open here.
         if path.exists():
+            # Or this one has made another file of that name since.
+            with suppress(FileNotFoundError):
+                os.unlink(partial)
             return
         opened.truncate(0)
         data = _planned(opened, file, about)

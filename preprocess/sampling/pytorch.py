@@ -194,6 +194,11 @@ def window_loader(
     sampler = Sampler(
         data, 1, max_length, stride=stride, order="sequential", drop_last=drop_last
     )
+    if drop_last and sampler.n_windows < batch_size:
+        raise SamplingError(
+            f"there are {sampler.n_windows:,} windows, and a batch needs {batch_size:,}; choose a"
+            " smaller batch_size, or drop_last=False"
+        )
     return DataLoader(
         _Pairs(sampler), operator.index(batch_size), shuffle, drop_last=drop_last,
         num_workers=num_workers,

@@ -118,6 +118,9 @@ class Sampler:
             "stride": context_length if stride is None else stride, "world_size": world_size,
         }
         sizes = {name: operator.index(value) for name, value in given.items()}
+        context_length, rank, seed = map(operator.index, (context_length, rank, seed))
+        stride = None if stride is None else sizes["stride"]
+        global_batch_size, world_size = sizes["global_batch_size"], sizes["world_size"]
         for name, value in sizes.items():
             if value < 1:
                 raise SamplingError(f"{name} should be at least 1; got {value}")
@@ -199,8 +202,8 @@ class Sampler:
             )
 
     def _check_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
-        for name in fields:
-            if name not in NAMES:
+        for name in (fields,) if isinstance(fields, str) else fields:
+            if isinstance(fields, str) or name not in NAMES:
                 raise SamplingError(
                     f"there is no field {name!r}; choose some of {', '.join(NAMES)}"
                 )
@@ -260,8 +263,8 @@ class Sampler:
         """Mean number of inputs of a window that are no padding."""
         if self._options["windows"] == "packed":
             return len(self._tokens) / self.n_windows
-        if self._options["windows"] == "documents":
-            return min(len(self._tokens) / self.n_windows, float(self._context_length))
+        if isinstance(self._windows, DocumentWindows):
+            return self._windows.n_inputs / self.n_windows
         return float(self._context_length)
 
     def _numbers(self, step: int) -> Numbers:

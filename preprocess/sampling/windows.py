@@ -94,12 +94,18 @@ class DocumentWindows:
         self, ends: npt.NDArray[np.uint64], context_length: int, stride: int
     ) -> None:
         self._ends, self._context_length, self._stride = ends, context_length, stride
+        self.n_inputs = 0  # of all windows
         n_blocks = -(-len(ends) // _BLOCK)
         totals = np.zeros(n_blocks + 1, np.int64)
         step = 1 << 12
         for block in range(0, n_blocks, step):
             documents = slice(block * _BLOCK, (block + step) * _BLOCK)
-            counts = self._counts(documents.start, documents.stop)[1]
+            bounds, counts = self._counts(documents.start, documents.stop)
+            # All windows of a document but the last have all inputs.
+            lasts = np.diff(bounds) - (counts - 1) * stride
+            whole = np.maximum(counts - 1, 0) * context_length
+            last = np.where(counts > 0, np.minimum(lasts, context_length), 0)
+            self.n_inputs += int((whole + last).sum())
             sums = np.add.reduceat(counts, np.arange(0, len(counts), _BLOCK))
             totals[block + 1 : block + 1 + len(sums)] = sums
         self._before = np.cumsum(totals)  # windows before each block

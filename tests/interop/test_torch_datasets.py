@@ -149,6 +149,7 @@ loader = DataLoader(BatchDataset(Sampler(sys.argv[1], 4, 8)), batch_size=None, n
 batches = iter(loader)
 try:
     next(batches)
+    print("working", flush=True)
     os.kill(batches._workers[0].pid, signal.SIGKILL)
     for _ in batches:  # without end
         pass
@@ -161,6 +162,7 @@ def test_a_killed_worker_raises(file: TokenFile) -> None:
     """It does not wait. In a process of its own, for PyTorch raises wherever the signal is seen."""
     command = [sys.executable, "-c", KILLED, str(file.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.startswith("working")
     assert "raised" in done.stdout or "Error" in done.stderr
 
 
@@ -312,6 +314,8 @@ def test_what_a_text_may_be(file: TokenFile) -> None:
         assert targets.flatten().tolist() == file[1:9].tolist()
     with pytest.raises(SamplingError, match="a tokenizer was given, so the data should be a text"):
         window_loader(np.arange(9), ours)
+    with pytest.raises(SamplingError, match="there are 2 windows, and a batch needs 4; choose a"):
+        window_loader("abcdefghi", Letters(), batch_size=4, max_length=4)
     with pytest.raises(SamplingError, match="a window of context_length 256 needs one more than"):
         window_loader("abc", ours)
 

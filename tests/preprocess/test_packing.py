@@ -134,7 +134,7 @@ def test_orders_ranks_and_resuming(tmp_path: Path) -> None:
         parts = [each.batch(step)["inputs"] for each in ranks]
         assert (np.concatenate(parts) == whole[step]).all()
     ranks[1].load_state_dict(json.loads(json.dumps(sampler.state_dict() | {"step": 2})))
-    assert (next(iter(ranks[1]))["inputs"] == ranks[1].batch(2)["inputs"]).all()
+    assert (next(iter(ranks[1]))["inputs"] == np.array_split(whole[2], [1])[1]).all()
     other = packed(file, 8, "greedy", order="epoch", seed=3)
     with pytest.raises(SamplingError, match="its strategy is 'best_fit', and here it is 'greedy'"):
         other.load_state_dict(sampler.state_dict())
@@ -268,6 +268,28 @@ elif step == "rename":
     os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 print(Sampler(path, 3, 8, windows="packed").n_windows)
 """
+
+
+def test_who_waited_leaves_no_file(file: TokenFile, tmp_path: Path) -> None:
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    packing._make_plan(path, file, {})  # another process has renamed its file since
+    assert plans(tmp_path) == [path]
+
+
+@pytest.mark.parametrize("n_rows", [-2, 1.0, True])
+def test_a_header_with_other_numbers_is_refused(
+    file: TokenFile, tmp_path: Path, n_rows: float
+) -> None:
+    packed(file, 8, "best_fit")
+    (path,) = plans(tmp_path)
+    data = bytearray(path.read_bytes())
+    header = json.loads(data[:256]) | {"n_rows": n_rows}
+    data[:256] = json.dumps(header).encode().ljust(256)
+    size = 256 + 8 * (int(n_rows) + 1) + 12 * header["n_pieces"]
+    path.write_bytes(data[:size].ljust(size))
+    with pytest.raises(TokenFileError, match="damaged: expected"):
+        packed(file, 8, "best_fit")
 
 
 @pytest.mark.parametrize("step", ["flush", "rename"])

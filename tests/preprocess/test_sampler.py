@@ -366,6 +366,7 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
         ({"windows": "lines"}, "windows should be one of stride, documents, packed; got 'lines'"),
         ({"windows": "documents"}, "windows='documents' needs a dataset with documents"),
         ({"fields": ["mask"]}, "there is no field 'mask'; choose some of inputs, targets"),
+        ({"fields": "inputs"}, "there is no field 'inputs'; choose some of inputs, targets"),
         ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
         ({"context_length": 100}, "has 100 tokens, and a window of context_length 100 needs one"),
         ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,38 @@ def test_random_windows_are_uniform(tmp_path: Path, windows: str, n_documents: i
     chi = sum((count - 100) ** 2 / 100 for count in counts.values())
     freedom = n - 1
     assert chi <= freedom + 3.72 * (2 * freedom) ** 0.5 + 10
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), WINDOWS, st.integers(1, 9),
+       st.integers(1, 12))  # fmt: skip
+def test_tokens_per_window_are_those_of_the_windows(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], windows: str, length: int,
+    stride: int,
+) -> None:
+    """What weights of a mixture are divided by; of whole windows for "stride"."""
+    file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 12])
+    options: dict[str, Any] = {"windows": windows, "context_length": length}
+    options |= {"fields": ("inputs", "attention_mask"), "order": "sequential"}
+    if windows != "packed":
+        options["stride"] = stride
+    if windows == "stride":
+        options["drop_last"] = True
+    sampler = sampler_of(file, **options, global_batch_size=1)
+    masks = [sampler.batch(step)["attention_mask"].sum() for step in range(len(sampler))]
+    assert sampler.tokens_per_window == pytest.approx(np.mean(masks))
+
+
+def test_numbers_of_numpy_are_integers(tmp_path: Path) -> None:
+    file = dataset(tmp_path, [30, 40, 7])
+    numbers: dict[str, Any] = {
+        "global_batch_size": np.int8(2), "context_length": np.int8(16), "seed": np.int64(3),
+        "rank": np.int8(1), "world_size": np.int8(2), "order": "epoch",
+    }
+    plain = {name: x if isinstance(x, str) else int(x) for name, x in numbers.items()}
+    for windows in ("stride", "documents", "packed"):
+        one, other = (sampler_of(file, windows=windows, **each) for each in (numbers, plain))
+        assert json.loads(json.dumps(one.state_dict())) == other.state_dict()
+        assert rows(one.batch(1)) == rows(other.batch(1))
+    with pytest.raises(TypeError):
+        sampler_of(file, seed=1.5)
