@@ -196,8 +196,8 @@ def window_loader(
     )
     if drop_last and sampler.n_windows < batch_size:
         raise SamplingError(
-            f"there are {sampler.n_windows:,} windows, and a batch needs {batch_size:,}; choose a"
-            " smaller batch_size, or drop_last=False"
+            f"the loader would give no batch: there are {sampler.n_windows:,} windows, and"
+            f" batch_size is {batch_size:,}; choose a smaller one, or drop_last=False"
         )
     return DataLoader(
         _Pairs(sampler), operator.index(batch_size), shuffle, drop_last=drop_last,
