@@ -180,7 +180,7 @@ def loader_litdata(job: Job, clock: Clock) -> Result:
 
 
 class NoTokenizer:
-    """What Megatron Core asks of a tokenizer; the ids of its special tokens are in no text here."""
+    """Minimal tokenizer interface of Megatron Core; the tokens have no special ids."""
 
     vocab_size = 50_257
     eod, pad = 50_256, 50_255

@@ -39,6 +39,12 @@ def main() -> None:
     settings = parse_arguments()
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    if settings.global_batch_size % world_size:
+        # Gradients are averaged over processes, so each must have as many windows as the others.
+        raise SystemExit(
+            f"--global-batch-size should be a multiple of the {world_size} processes; got"
+            f" {settings.global_batch_size}"
+        )
     torch.set_num_threads(1)
     torch.manual_seed(0)  # the same first weights everywhere
 

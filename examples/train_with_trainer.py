@@ -29,7 +29,7 @@ def main(data: str, max_steps: int = 100) -> Trainer:
         context_length=CONTEXT_LENGTH,
         windows="packed",
         order="sequential",  # the Trainer shuffles
-        fields=("input_ids", "labels", "attention_mask", "position_ids"),
+        fields=("input_ids", "labels", "position_ids"),
     )
     config = GPT2Config(
         vocab_size=file.vocab_size, n_positions=CONTEXT_LENGTH, n_embd=64, n_layer=2, n_head=2,

@@ -277,7 +277,7 @@ def sort_by_row(ends, begin, base, row_length, row_of, first, offsets, starts, l
         first: Number of the first of these pieces.
         offsets: int64[n_rows + 1]: the place of the next piece of each row; moved on.
         starts: int64[n_pieces], filled with positions of pieces in the data.
-        lengths: int32[n_pieces], filled; negative where the document goes on in another piece.
+        lengths: int32[n_pieces], filled; negative for pieces that do not end their document.
 
     Returns:
         The number of the piece after these.

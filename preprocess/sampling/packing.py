@@ -7,7 +7,7 @@ the dataset, NAME.STRATEGY-LENGTH-DIGEST.plan, little-endian, in this order:
     header     256 bytes: JSON, filled up with blanks
     offsets    int64[n_rows + 1], the number of the first piece of each row
     starts     int64[n_pieces], positions in the dataset, sorted by row, in a row ascending
-    lengths    int32[n_pieces], negative if the document goes on in another piece
+    lengths    int32[n_pieces], negative for pieces that do not end their document
 
 The digest in its name is of the dataset's manifest; `digest` in the header is of what follows it.
 A plan is written under a temporary name, and renamed when it is complete; plans of a manifest that

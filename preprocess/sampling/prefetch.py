@@ -35,9 +35,9 @@ class AsyncDataLoader:
     with the iteration, also when the loop is left early.
 
     Args:
-        source: A `Sampler` or a `Mixture`, whose `step` moves with the batches that the caller
-            got, so that its `state_dict` does not count those that are prepared. Or an iterable of
-            records, each a dictionary of arrays and numbers; those of a name have one shape.
+        source: A `Sampler` or a `Mixture`; its `step` counts the batches that were yielded, not
+            those prepared ahead, so its `state_dict` resumes exactly. Or an iterable of records,
+            each a dictionary of arrays and numbers; arrays of one name have the same shape.
         batch_size: Number of records that are stacked to a batch; the last has what is left. None
             for samplers, which have batches.
         prefetch_enabled: False to prepare each batch when it is asked for.
@@ -136,7 +136,7 @@ def _prefetch(items: Generator[Item], n_ahead: int) -> Generator[Item]:
             last = error
         ready.put(last)
 
-    # A daemon, because an iteration that nobody goes on with must not keep the process alive.
+    # A daemon thread, so that an abandoned iterator does not keep the process alive.
     thread = threading.Thread(target=run, name="tokenbin-prefetch", daemon=True)
     thread.start()
     try:

@@ -39,13 +39,13 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def distributed(
-    data: Path, checkpoint: Path, n_processes: int = 2
+    data: Path, checkpoint: Path, n_processes: int = 2, *more: str
 ) -> list[subprocess.Popen[str]]:
     """Start the processes that `torchrun` would; the first prints."""
     command = [
         sys.executable, str(EXAMPLES / "train_ddp.py"), "--data", str(data), "--checkpoint",
         str(checkpoint), "--global-batch-size", "6", "--context-length", "16", "--epochs", "2",
-        "--max-steps", "50", "--save-every", "8",
+        "--max-steps", "50", "--save-every", "8", *more,
     ]  # fmt: skip
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -98,6 +98,16 @@ def test_two_processes_killed_and_resumed_have_the_same_losses(data: Path, tmp_p
     assert np.allclose([*map(float, alone.values())], [*map(float, whole.values())], rtol=1e-4)
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
+def test_a_batch_that_processes_cannot_share_is_refused(data: Path, tmp_path: Path) -> None:
+    processes = distributed(data, tmp_path / "x.pt", 2, "--global-batch-size", "3")
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 1
+        assert "--global-batch-size should be a multiple of the 2 processes; got 3" in errors
+    assert not (tmp_path / "x.pt").exists()
+
+
 def test_the_trainer_learns(
     examples: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +123,7 @@ def test_the_trainer_learns(
 
     first = history(example.main(str(data), max_steps=50))
     assert first[-1] < first[0]
-    # The same command goes on from the saved state.
+    # The same command resumes from the checkpoint.
     assert history(example.main(str(data), max_steps=60))[:5] == first
 
 

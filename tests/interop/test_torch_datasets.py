@@ -42,7 +42,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> TokenFile:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether tensors are what arrays are, by name."""
+    """Return True if tensors equal arrays of the same names."""
     return found.keys() == expected.keys() and all(
         found[name].dtype in (torch.int64, torch.int32)
         and np.array_equal(found[name].numpy(), expected[name])
@@ -224,6 +224,34 @@ def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:
         output.logits[:, :-1].flatten(0, 1), targets[:, :-1].flatten(), ignore_index=-100
     )
     assert torch.allclose(output.loss, expected)
+
+
+def test_position_ids_alone_keep_documents_apart(file: TokenFile) -> None:
+    """In a model of transformers; with an attention mask, attention crosses documents."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
+    config = transformers.GPT2Config(
+        vocab_size=301, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=END,
+        eos_token_id=END,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    fields = ("input_ids", "position_ids", "attention_mask", "segment_ids")
+    sampler = Sampler(
+        file, 1, 64, windows="packed", order="sequential", fields=fields, device="cpu"
+    )
+    batches = (sampler.batch(step) for step in range(len(sampler)))
+    batch = next(batch for batch in batches if batch["segment_ids"].max() > 1)
+    later = batch.pop("segment_ids")[0] > 1
+
+    def logits_of_later(batch: dict[str, Any]) -> Any:
+        return model(**batch, use_cache=False).logits[0, later]
+
+    mask = batch.pop("attention_mask")
+    changed = batch | {"input_ids": batch["input_ids"].clone()}
+    changed["input_ids"][0, 0] = 7
+    assert torch.equal(logits_of_later(batch), logits_of_later(changed))
+    both = [logits_of_later(each | {"attention_mask": mask}) for each in (batch, changed)]
+    assert not torch.equal(*both)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_tokens_per_window_are_those_of_the_windows(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], windows: str, length: int,
     stride: int,
 ) -> None:
-    """What weights of a mixture are divided by; of whole windows for "stride"."""
+    """The mean number of inputs without padding, by which a mixture divides weights."""
     file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 12])
     options: dict[str, Any] = {"windows": windows, "context_length": length}
     options |= {"fields": ("inputs", "attention_mask"), "order": "sequential"}
