@@ -178,7 +178,8 @@ def window_loader(
         stride: Distance of windows; None: `max_length`.
         shuffle: Whether windows come in a new random order each epoch, by PyTorch's generator.
         drop_last: True to leave out a last window with fewer targets and a last batch with fewer
-            windows. False: the window is padded with 0, and -100 in the targets.
+            windows. False: the window is padded with the end-of-text id, or 0 without one, and with
+            -100 in the targets.
         num_workers: Processes that read; 0: this one.
 
     Raises:

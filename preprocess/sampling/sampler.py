@@ -58,7 +58,8 @@ class Sampler:
     >>> len(sampler), sampler.batch(1)["targets"].tolist()
     (2, [[9, -100, -100, -100]])
 
-    A pickle holds the options and the path of the dataset. Several threads may call `batch`.
+    A pickle holds the options and the path of the dataset, or the array. Several threads may call
+    `batch`.
 
     Iterating yields the batches from the current step to the end of the epoch, and moves the step;
     `random` has no epochs, and yields batches without end.
@@ -113,14 +114,14 @@ class Sampler:
             "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": world_size,
             "fields": tuple(fields), "device": device,
         }
-        given = {
+        # Small NumPy integers would overflow.
+        global_batch_size, context_length = map(operator.index, (global_batch_size, context_length))
+        rank, world_size, seed = map(operator.index, (rank, world_size, seed))
+        stride = None if stride is None else operator.index(stride)
+        sizes = {
             "global_batch_size": global_batch_size, "context_length": context_length,
             "stride": context_length if stride is None else stride, "world_size": world_size,
         }
-        sizes = {name: operator.index(value) for name, value in given.items()}
-        context_length, rank, seed = map(operator.index, (context_length, rank, seed))
-        stride = None if stride is None else sizes["stride"]
-        global_batch_size, world_size = sizes["global_batch_size"], sizes["world_size"]
         for name, value in sizes.items():
             if value < 1:
                 raise SamplingError(f"{name} should be at least 1; got {value}")
