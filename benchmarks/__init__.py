@@ -9,8 +9,8 @@ their speed.
     child.py      one measurement in a process of its own
     job.py        what a measurement is told, and how it tells what it measured
     corpora.py    text: the default, of any size, the worst
-    training.py splitting.py encoding.py token_files.py sampling.py loaders.py
-                  the work, one function for each side; a further peer is one more function
+    training.py splitting.py encoding.py token_files.py formats.py sampling.py loaders.py
+    packing.py    the work, one function for each side; a further peer is one more function
     studies.py    ours alone: scaling, growth, worst cases, where the time goes, instructions
     report.py     machine and versions, Markdown, JSON
 """

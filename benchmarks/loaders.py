@@ -1,9 +1,11 @@
 """Batches of windows in a shuffled order, beside the loaders of data that people train with.
 
 Law: all sides deliver int64 inputs and targets of (64, 1024) to the main process, from the same
-tokens in the page cache; the targets are the inputs one token later. Orders differ, so no digests
-are compared. Files in a peer's format are written before the clock runs, once per run, and the
-first batches, which start workers, are not timed.
+tokens in the page cache; the targets are the inputs one token later, save where rows are packed and
+a document ends. Orders differ, so no digests are compared. `loaders-random` and `loaders-packed`
+have our other samplers beside the loader that most loops use; the packed one, whose tokens are cut
+into documents, delivers segment ids as well. Files in a peer's format are written before the clock
+runs, once per run, and the first batches, which start workers, are not timed.
 
 Each peer is used as its documentation says, with no worker processes or with two, whichever was
 faster on two processors: two for mosaicml-streaming, none for the others. PyTorch's operators run
@@ -25,7 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.job import OURS, Clock, Job, Result, side
-from benchmarks.sampling import BATCH_SIZE, CONTEXT_LENGTH, random_tokens
+from benchmarks.sampling import (
+    BATCH_SIZE,
+    CONTEXT_LENGTH,
+    END_OF_TEXT_ID,
+    packed_sampler,
+    random_tokens,
+)
 
 _BATCHES = 600
 _CHECKED = 5
@@ -38,12 +46,16 @@ Batches = Iterator[tuple[Any, Any]]
 
 
 def check(inputs: Any, targets: Any) -> None:
-    """Refuse what is not a batch of int64 windows with their targets."""
+    """Refuse what is not a batch of int64 windows with their targets.
+
+    The end of a document has any target; only packed windows have ends of documents.
+    """
     pair = np.asarray(inputs), np.asarray(targets)
     for array in pair:
         if array.shape != (BATCH_SIZE, CONTEXT_LENGTH) or array.dtype != np.int64:
             raise ValueError(f"expected int64 (64, 1024), found {array.dtype} {array.shape}")
-    if not np.array_equal(pair[0][:, 1:], pair[1][:, :-1]):
+    later = pair[0][:, 1:] == pair[1][:, :-1]
+    if not (later | (pair[0][:, :-1] == END_OF_TEXT_ID)).all():
         raise ValueError("the targets are not the inputs one token later")
 
 
@@ -74,14 +86,31 @@ def _read(directory: Path) -> None:
             path.read_bytes()
 
 
-@side("loaders", OURS)
-def loader_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours."""
-    from preprocess import Sampler
-
-    sampler = Sampler(_mapped(job), BATCH_SIZE, CONTEXT_LENGTH, order="epoch")
+def _of_sampler(clock: Clock, sampler: Any) -> Result:
     drawn = map(sampler.batch, itertools.count())
     return _draw(clock, ((batch["inputs"], batch["targets"]) for batch in drawn))
+
+
+@side("loaders", OURS)
+def loader_tokenbin(job: Job, clock: Clock) -> Result:
+    """Ours, each window once per epoch."""
+    from preprocess import Sampler
+
+    return _of_sampler(clock, Sampler(_mapped(job), BATCH_SIZE, CONTEXT_LENGTH, order="epoch"))
+
+
+@side("loaders-random", OURS)
+def loader_random(job: Job, clock: Clock) -> Result:
+    """Ours, windows that begin at any token."""
+    from preprocess import Sampler
+
+    return _of_sampler(clock, Sampler(_mapped(job), BATCH_SIZE, CONTEXT_LENGTH, order="random"))
+
+
+@side("loaders-packed", OURS)
+def loader_packed(job: Job, clock: Clock) -> Result:
+    """Ours, rows of whole documents, with segment ids."""
+    return _of_sampler(clock, packed_sampler(job.directory))
 
 
 class Windows:
@@ -136,6 +165,8 @@ def loader_torch(job: Job, clock: Clock) -> Result:
 
 
 @side("loaders", "DataLoader, 2 workers", package="torch")
+@side("loaders-random", "DataLoader, 2 workers", package="torch")
+@side("loaders-packed", "DataLoader, 2 workers", package="torch")
 def loader_torch_workers(job: Job, clock: Clock) -> Result:
     """The same with worker processes, which are to leave the main process to the training."""
     return _of_data_loader(job, clock, 2)

@@ -43,6 +43,9 @@ MODULES = {
     "decompress": "benchmarks.formats",
     "get-batch": "benchmarks.sampling",
     "loaders": "benchmarks.loaders",
+    "loaders-random": "benchmarks.loaders",
+    "loaders-packed": "benchmarks.loaders",
+    "packing": "benchmarks.packing",
     "pure-compute": "benchmarks.studies",
     "breakdown": "benchmarks.studies",
 }
@@ -59,6 +62,8 @@ WORK = [
     "first-batch",
     "get-batch",
     "loaders",
+    "loaders-random",
+    "loaders-packed",
 ]
 
 

@@ -23,7 +23,7 @@ BATCH_SIZE, CONTEXT_LENGTH = 64, 1024
 N_TOKENS = 200_000_000
 _BATCHES = 300
 _CHECKED = 5
-_END_OF_TEXT = 50_000
+END_OF_TEXT_ID = 50_000
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -49,15 +49,15 @@ def document_file(directory: Path) -> Path:
     ids = np.fromfile(random_tokens(directory), np.uint16)
     sizes = rng.exponential(1000, N_TOKENS // 900).astype(np.int64) + 1
     ends = np.append(np.cumsum(sizes)[np.cumsum(sizes) < N_TOKENS], N_TOKENS)
-    ids[ends - 1] = _END_OF_TEXT
+    ids[ends - 1] = END_OF_TEXT_ID
     with LocalStorage(directory, "documents") as storage:
-        writer = TokenFileWriter(storage, "documents", vocab_size=_END_OF_TEXT + 1)
+        writer = TokenFileWriter(storage, "documents", vocab_size=END_OF_TEXT_ID + 1)
         begin = 0
         for some in np.array_split(ends, 100):
             writer.append(ids[begin : some[-1]], np.asarray(some - begin))
             begin = int(some[-1])
         writer.finish(
-            end_of_text_id=_END_OF_TEXT, n_bytes=0, tokenizer_fingerprint="", pattern="gpt2",
+            end_of_text_id=END_OF_TEXT_ID, n_bytes=0, tokenizer_fingerprint="", pattern="gpt2",
             unicode_version="", sources=[],
         )
         writer.close()
@@ -146,16 +146,22 @@ def sampler_epoch(job: Job, clock: Clock) -> Result:
     return _of_sampler(job, clock, "epoch")
 
 
-@side("get-batch", "Sampler, packed, segment ids", package="numpy")
-def sampler_packed(job: Job, clock: Clock) -> Result:
-    """Ours, of whole documents, with the number of the document of each token."""
+def packed_sampler(directory: Path) -> Any:
+    """A sampler of rows of whole documents, with the number of the document of each token."""
     from preprocess import Sampler
 
     sampler = Sampler(
-        document_file(job.directory), BATCH_SIZE, CONTEXT_LENGTH, windows="packed", order="epoch",
+        document_file(directory), BATCH_SIZE, CONTEXT_LENGTH, windows="packed", order="epoch",
         fields=("inputs", "targets", "segment_ids"),
     )
     np.asarray(sampler.dataset[:]).max()  # type: ignore[index] # every page is in the map
+    return sampler
+
+
+@side("get-batch", "Sampler, packed, segment ids", package="numpy")
+def sampler_packed(job: Job, clock: Clock) -> Result:
+    """Ours, of whole documents, with the number of the document of each token."""
+    sampler = packed_sampler(job.directory)
     steps = itertools.count()
 
     def batch(_: np.random.Generator) -> Batch:

@@ -5,8 +5,9 @@
     python examples/train_gpt.py --config settings.toml --max-iters 2000
 
 Every setting is an option, with hyphens or underscores, and a key of the configuration file (TOML
-or JSON); options win. The state is saved with every report, and the same command continues from
-there, with the batches that a run which was never stopped would have: it prints the same losses.
+or JSON); options win; `--help` lists them. The state is saved with every report, and the same
+command continues from there, with the batches that a run which was never stopped would have: it
+prints the same losses.
 
 Losses are in nats per token. Bits per byte, which compare between tokenizers, are made from them
 with the counts of the manifest: loss / ln 2 * n_tokens / n_bytes, where n_bytes counts the UTF-8
@@ -15,113 +16,33 @@ bytes of the documents.
 
 from __future__ import annotations
 
-import argparse
 import csv
+import errno
 import hashlib
-import json
 import math
 import os
 import sys
+import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from gpt import GPT, GPTShape
+from gpt_settings import ExampleError, Settings, parse_arguments
 
 from bpe import Tokenizer
 from bpe.errors import TokenbinError
 from preprocess import Sampler, TokenFile, get_batch, open_tokens
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is made of. Each field is an option and a key of the configuration file."""
-
-    data: str = "data"  # directory with tokenizer.json and the token files
-    name: str = ""  # NAME of NAME_train.bin and NAME_val.bin; none: train.bin and val.bin
-    checkpoint: str = "checkpoints/gpt.pt"  # where the state is saved and continued from
-    batch_size: int = 16  # windows in a step
-    context_length: int = 128  # tokens in a window
-    n_layers: int = 3
-    n_heads: int = 4
-    width: int = 128  # features of a token
-    learning_rate: float = 4e-3  # at its highest; it warms up and then falls to 0
-    weight_decay: float = 0.1  # of matrices other than the embedding
-    max_iters: int = 500  # steps, with windows drawn at random
-    epochs: int = 0  # instead of max_iters: passes that have each window once, in a random order
-    report_every: int = 50  # steps between reports; the state is saved with each
-    validation_windows: int = 160  # windows that the validation loss is measured on
-    sample_tokens: int = 200  # length of the text written at the end
-    seed: int = 0
-    device: str = ""  # cpu, cuda, mps, ...; none: cuda where there is one, else cpu
-    csv_log: str = ""  # file that gets a line with the losses for each report
-    wandb_project: str = ""  # log to Weights & Biases as well, under this project
-
 
 # The embedding learns this much faster: most of its rows are met only now and then.
 EMBEDDING_RATE = 4.0
 
 # These do not change what is learnt, so a run may be continued with others.
 NOT_LEARNT_FROM = {"checkpoint", "sample_tokens", "csv_log", "wandb_project"}
-
-
-class ExampleError(Exception):
-    """The run cannot go on, for a reason that the message tells."""
-
-
-def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
-    """Settings from options, over those of --config, over defaults; and whether to start anew."""
-    parser = argparse.ArgumentParser(
-        description="Train a small GPT on the token files of `tokenbin build`.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same settings")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="start anew even if there is a saved state"
-    )
-    for field in fields(Settings):
-        options = {f"--{field.name.replace('_', '-')}", f"--{field.name}"}
-        parser.add_argument(
-            *sorted(options), type=type(field.default), default=field.default, help=" "
-        )
-    chosen = parser.parse_args(arguments)
-    if chosen.config:
-        try:
-            parser.set_defaults(**read_config(Path(chosen.config)))
-        except ExampleError as error:
-            parser.error(str(error))
-        chosen = parser.parse_args(arguments)
-    return Settings(
-        **{field.name: getattr(chosen, field.name) for field in fields(Settings)}
-    ), bool(chosen.overwrite)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a TOML or JSON file.
-
-    Raises:
-        ExampleError: It cannot be read, or has a key or a value that is no setting.
-    """
-    try:
-        text = path.read_text("utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ExampleError(f"{path}: cannot be read as TOML (.toml) or JSON: {error}") from error
-    kinds = {field.name: type(field.default) for field in fields(Settings)}
-    if not isinstance(values, dict) or not values.keys() <= kinds.keys():
-        unknown = sorted(values.keys() - kinds.keys()) if isinstance(values, dict) else values
-        raise ExampleError(f"{path}: {unknown} are no settings; there are {', '.join(kinds)}")
-    for key, value in values.items():
-        if kinds[key] is float and type(value) is int:
-            values[key] = float(value)
-        elif type(value) is not kinds[key]:
-            raise ExampleError(f"{path}: {key} should be {kinds[key].__name__}; got {value!r}")
-    return values
 
 
 def bits_per_byte(loss: float, file: TokenFile) -> float:
@@ -154,6 +75,11 @@ class Run:
             open_tokens(data / f"{prefix}{split}.bin", tokenizer=self.tokenizer)
             for split in ("train", "val")
         )
+        if self.validation.n_tokens < 2:
+            raise ExampleError(
+                f"{data / f'{prefix}val.bin'}: has {self.validation.n_tokens} tokens, and a "
+                "validation loss needs at least 2; build it from more text"
+            )
         self.counts = np.bincount(self.train.tokens, minlength=self.train.vocab_size)
         ranks = np.empty(self.train.vocab_size, np.int64)
         ranks[np.argsort(-self.counts, kind="stable")] = np.arange(self.train.vocab_size)
@@ -252,7 +178,6 @@ class Run:
     def save(self) -> None:
         """Write the state, under its final name only once it is complete."""
         path = Path(self.settings.checkpoint)
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         state = {
             "identity": self.identity(),
@@ -313,32 +238,60 @@ def start_wandb(run: Run) -> Any:
     return wandb.init(project=run.settings.wandb_project, config=asdict(run.settings))
 
 
+def prepare_to_write(path: Path, option: str) -> None:
+    """Make the directory of a file; raise ExampleError if the file could not be written there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        taken = isinstance(error, FileExistsError)
+        reason = f"{path.parent} is no directory" if taken else error.strerror
+        raise ExampleError(
+            f"{path}: cannot be written ({reason}); choose another {option}"
+        ) from error
+
+
 class CSVLog:
-    """A CSV file with a line for each report; lines after the step of a saved state are dropped.
+    """A CSV file with a line for each report.
+
+    Args:
+        path: The file.
+        step: Of the saved state that the run continues from; later lines are dropped.
+        may_exist: False for a new run, which must not erase the log of another.
 
     Raises:
-        ExampleError: The file exists and is no such log.
+        ExampleError: The file exists and is no such log, or must not exist; or cannot be written.
     """
 
     COLUMNS = "step", "train_loss", "train_bits_per_byte", "val_loss", "val_bits_per_byte"
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path, step: int, *, may_exist: bool) -> None:
+        prepare_to_write(path, "--csv-log")
         self.path = path
         self.rows: list[list[str]] = []
         if path.exists():
-            with open(path, newline="", encoding="utf-8") as file:
+            # Bytes that are no text make a head that is not that of a log.
+            with open(path, newline="", encoding="utf-8", errors="replace") as file:
                 head, *rows = [*csv.reader(file)] or [[]]
             if tuple(head) != self.COLUMNS or not all(row and row[0].isdigit() for row in rows):
                 raise ExampleError(
                     f"{path}: is no log of losses, whose first line is {','.join(self.COLUMNS)}; "
                     "choose another --csv-log"
                 )
+            if not may_exist:
+                raise ExampleError(
+                    f"{path}: is the log of another run, and this run is new; choose another "
+                    "--csv-log, remove the file, continue that run with its --checkpoint, or "
+                    "replace it with --overwrite"
+                )
             self.rows = [row for row in rows if int(row[0]) <= step]
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Add a line, and replace the file."""
         self.rows.append([str(step), *(f"{values[name]:.6f}" for name in self.COLUMNS[1:])])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(self.path.name + ".partial")
         with open(partial, "w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows([self.COLUMNS, *self.rows])
@@ -362,11 +315,15 @@ def train(settings: Settings, *, overwrite: bool) -> None:
             f"unigram entropy of {split}: {entropy:.4f} nats per token, "
             f"{bits_per_byte(entropy, file):.4f} bits per byte"
         )
-    if Path(settings.checkpoint).exists() and not overwrite:
+    prepare_to_write(Path(settings.checkpoint), "--checkpoint")
+    resumes = Path(settings.checkpoint).exists() and not overwrite
+    if resumes:
         run.restore()
         print(f"continued from step {run.step} of {settings.checkpoint}")
+    csv_log = None
+    if settings.csv_log:
+        csv_log = CSVLog(Path(settings.csv_log), run.step, may_exist=resumes or overwrite)
     wandb_run = start_wandb(run)
-    csv_log = CSVLog(Path(settings.csv_log), run.step) if settings.csv_log else None
     losses: list[float] = []
     began = time.perf_counter()
     while run.step < run.max_iters:
@@ -409,8 +366,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings, overwrite = parse_arguments(arguments)
     try:
         train(settings, overwrite=overwrite)
-    except (ExampleError, TokenbinError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ExampleError, TokenbinError, OSError) as error:
+        print(f"train_gpt.py: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues from the last report", file=sys.stderr)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.pipeline import BuildResult, build
+    from preprocess.sampling.data import SamplingError
     from preprocess.sampling.get_batch import get_batch
     from preprocess.sampling.mixture import Mixture
     from preprocess.sampling.prefetch import AsyncDataLoader
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
         TokenizeStageConfig,
     )
     from preprocess.settings.options import SettingsError
+    from preprocess.storage.base import OutputError
 
 # Without BatchDataset, WindowDataset and window_loader: `import *` must work without PyTorch.
 __all__ = [
-    "AsyncDataLoader", "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "PipelineConfig",
-    "Sampler", "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig",
-    "TokenizerConfig", "build", "get_batch", "open_tokens",
+    "AsyncDataLoader", "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "OutputError",
+    "PipelineConfig", "Sampler", "SamplingError", "SettingsError", "TokenFile",
+    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch", "open_tokens",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -50,8 +52,10 @@ _MODULE_OF = {
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
     "Mixture": "preprocess.sampling.mixture",
+    "OutputError": "preprocess.storage.base",
     "PipelineConfig": "preprocess.settings.corpus",
     "Sampler": "preprocess.sampling.sampler",
+    "SamplingError": "preprocess.sampling.data",
     "SettingsError": "preprocess.settings.options",
     "TokenFile": "preprocess.dataset.reader",
     "TokenFileError": "preprocess.dataset.columns",

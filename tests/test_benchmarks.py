@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import formats, loaders, report, studies
+from benchmarks import formats, loaders, packing, report, studies
 from benchmarks.__main__ import Setting, parse, varied, versions_elsewhere
 from benchmarks.corpora import sized, worst_cases
 from benchmarks.job import (
@@ -138,16 +138,22 @@ def test_a_peer_runs_with_its_own_interpreter(made_up: Job, other_python: Path) 
     assert Path(f"{other_python}.log").read_text() == "started\n" * 2
 
 
-def test_batches_of_loaders(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("work", ["loaders", "loaders-random", "loaders-packed"])
+def test_batches_of_loaders(work: str, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.sampling.N_TOKENS", 1_000_000)
     monkeypatch.setattr(loaders, "_BATCHES", 3)
     told = io.StringIO()
-    result = loaders.loader_tokenbin(replace(job, work="loaders"), Clock(told, job.corpus))
+    result = SIDES[work][OURS].run(replace(job, work=work), Clock(told, job.corpus))
     assert result == (3 * 2 * 64 * 1024 * 8, None, None)
     assert [json.loads(line)[:2] for line in told.getvalue().splitlines()] == [
         ["begin", "batches"],
         ["end", "batches"],
     ]
+
+
+@pytest.mark.parametrize("work", ["loaders-random", "loaders-packed"])
+def test_each_sampler_has_the_usual_loader_beside_it(work: str) -> None:
+    assert peers_of(work, "gpt2") == ["DataLoader, 2 workers"]
 
 
 def test_windows_of_peers_are_checked(tmp_path: Path) -> None:
@@ -161,6 +167,8 @@ def test_windows_of_peers_are_checked(tmp_path: Path) -> None:
         loaders.check(inputs, targets[1:])
     with pytest.raises(ValueError, match="the targets are not the inputs one token later"):
         loaders.check(inputs, inputs)
+    inputs[0, 5], targets[0, 4:6] = loaders.END_OF_TEXT_ID, (loaders.END_OF_TEXT_ID, -100)
+    loaders.check(inputs, targets)
     np.arange(10, dtype=np.uint16).tofile(tmp_path / "tokens")
     pieces = [next(loaders.pieces_of(tmp_path / "tokens", 4, start)) for start in (0, 4, 8)]
     assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -198,6 +206,17 @@ def test_where_the_time_goes(job: Job) -> None:
         "write",
     ]
     assert table.rows[0][0] in report.study(table)
+
+
+def test_plans_of_packed_windows(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "N_DOCUMENTS", 3000)
+    table = packing.packing(job, 1)
+    assert [row[0] for row in table.rows] == ["greedy", "pool", "first_fit", "best_fit"]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    fills = [float(row[3].removesuffix(" %")) for row in table.rows]
+    assert 80 < min(fills) <= max(fills) <= 100
+    assert all(12 < float(row[4]) < 16 for row in table.rows)
+    assert table.title == "Plans of packed windows of 1,024 tokens, 3,000 documents"
 
 
 def test_without_valgrind_no_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ class TokenFile:
 
     `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids,
     `file.doc(i)` a copy of those of a document. The maps live as long as the object or any view of
-    `tokens`. A pickle holds the absolute path and the digest of the manifest; unpickling opens the
-    files again, and raises if they were rebuilt.
+    `tokens`. A pickle holds the absolute path, the digest of the manifest, and the tokenizer if one
+    was given; unpickling opens the files again, and raises if they were rebuilt.
 
     Attributes:
         path: Path of the `.bin`; with shards, of the manifest.
@@ -46,7 +46,7 @@ class TokenFile:
     def __init__(
         self, path: Path, manifest: Manifest, tokenizer: AnyTokenizer | None = None
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = self._given_tokenizer = tokenizer
         self.path = path.with_suffix(".json") if manifest.shards else path
         self.absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
@@ -176,15 +176,15 @@ class TokenFile:
         return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self.absolute_path, self.manifest.digest)
+        return _open_again, (self.absolute_path, self.manifest.digest, self._given_tokenizer)
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r}: {self.n_tokens:,} {self.dtype.name} tokens)"
 
 
-def _open_again(path: str, digest: str) -> TokenFile:
+def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> TokenFile:
     """Open the files of a pickled `TokenFile`; raise TokenFileError if they were rebuilt."""
-    file = open_tokens(path)
+    file = open_tokens(path, tokenizer=tokenizer)
     found = file.manifest.digest
     if found != digest:
         raise TokenFileError(

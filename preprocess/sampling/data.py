@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from contextlib import suppress
@@ -39,6 +40,17 @@ _lock = threading.Lock()
 
 class SamplingError(TokenbinError, ValueError):
     """A batch cannot be drawn from this data with these arguments."""
+
+
+def check_integer(name: str, value: Any, least: int) -> int:
+    """Return an argument as an int; raise SamplingError if it is no integer, or below `least`."""
+    try:
+        found = operator.index(value)  # small NumPy integers would overflow
+    except TypeError:
+        raise SamplingError(f"{name} should be an integer; got {value!r}") from None
+    if found < least:
+        raise SamplingError(f"{name} should be at least {least}; got {found}")
+    return found
 
 
 def name_of(dataset: Dataset) -> str:

@@ -7,7 +7,6 @@ builder; the first call with a device imports PyTorch.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -17,6 +16,7 @@ from preprocess.sampling.data import (
     Batch,
     Dataset,
     SamplingError,
+    check_integer,
     name_of,
     new_batch,
     open_dataset,
@@ -89,11 +89,8 @@ def get_batch(
             f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
             "once before the loop"
         )
-    # Small NumPy integers would overflow.
-    batch_size, context_length = operator.index(batch_size), operator.index(context_length)
-    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
-        if value < 1:
-            raise SamplingError(f"{name} should be at least 1; got {value}")
+    batch_size = check_integer("batch_size", batch_size, 1)
+    context_length = check_integer("context_length", context_length, 1)
     if out is not None and device is not None:
         raise SamplingError(
             "out and device were both given: out is filled where it is; copy it to the device"

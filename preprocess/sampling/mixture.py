@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from preprocess.dataset.reader import TokenFile
-from preprocess.sampling.data import SamplingError
+from preprocess.sampling.data import SamplingError, check_integer
 from preprocess.sampling.fields import Fields
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
@@ -68,8 +68,17 @@ class Mixture:
         *, unit: Literal["tokens", "documents", "windows"] = "tokens", seed: int = 0,
         exhausted: Literal["repeat", "stop"] = "repeat",
     ) -> None:
-        if not samplers:
-            raise SamplingError("a mixture needs at least one sampler; got none")
+        if not isinstance(samplers, Mapping) or not samplers:
+            raise SamplingError(
+                "samplers should be a dictionary, name of a dataset -> its sampler, with at least"
+                f" one; got {'none' if isinstance(samplers, Mapping) else type(samplers).__name__}"
+            )
+        for name, sampler in samplers.items():
+            if not isinstance(sampler, Sampler):
+                raise SamplingError(
+                    f"{name!r} should be a Sampler, not {type(sampler).__name__}; make one of each"
+                    " dataset first"
+                )
         self.samplers = dict(samplers)
         first, *others = self.samplers.items()
         for name, sampler in others:
@@ -84,11 +93,12 @@ class Mixture:
             raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
         if unit not in ("tokens", "documents", "windows"):
             raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
-        seed = operator.index(seed)
-        self.layout, self._exhausted, self._seed = first[1].layout, exhausted, seed
-        self._offset = int(key_of(seed)[0])
-        schedule = [(0, weights)] if isinstance(weights, Mapping) else list(weights)
-        self._schedule = [(step, self._shares(given, unit)) for step, given in schedule]
+        self._seed = check_integer("seed", seed, 0)
+        self.layout, self._exhausted = first[1].layout, exhausted
+        self._offset = int(key_of(self._seed)[0])
+        self._schedule = [
+            (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
+        ]
         starts = [step for step, _ in self._schedule]
         if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
             raise SamplingError(
@@ -147,9 +157,7 @@ class Mixture:
 
     def batch(self, step: int) -> dict[str, Any]:
         """Return the arrays of this rank of batch `step`, as `Sampler.batch`."""
-        step = operator.index(step)
-        if step < 0:
-            raise SamplingError(f"step should be at least 0; got {step}")
+        step = check_integer("step", step, 0)
         size, length = self.layout["global_batch_size"], self.layout["context_length"]
         ends = [ends for start, ends in self._schedule if start <= step][-1]
         positions = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
@@ -179,23 +187,38 @@ class Mixture:
 
     def __len__(self) -> int:
         """Return the number of batches until a dataset runs out; TypeError if none does."""
+        n = self._n_batches
+        if n is None and self._exhausted == "repeat":
+            raise TypeError(
+                "a mixture that repeats its datasets has no length: it yields batches without end;"
+                " choose exhausted='stop', or a number of steps"
+            )
+        if n is None:
+            raise TypeError(
+                "no dataset of the mixture runs out, so it has no length: all with a weight have"
+                " order 'random'; choose order='epoch' for one of them, or a number of steps"
+            )
+        return n
+
+    @cached_property
+    def _n_batches(self) -> int | None:
+        """Number of batches until a dataset runs out; None if none does, or they repeat."""
+        if self._exhausted == "repeat":
+            return None
         limits = {
             name: sampler.n_windows
             for name, sampler in self.samplers.items()
             if sampler.layout["order"] != "random"
         }
-        if self._exhausted == "repeat" or not limits:
-            raise TypeError(
-                "a mixture that repeats its datasets has no length: it yields batches without end;"
-                " choose exhausted='stop', or a number of steps"
-            )
         low, high = 0, 1
 
         def fits(n: int) -> bool:
             counts = self.counts(n)
             return all(counts[name] <= limit for name, limit in limits.items())
 
-        while fits(high) and high < 2**62:
+        while fits(high):
+            if high > _MODULUS:
+                return None
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
@@ -204,9 +227,8 @@ class Mixture:
 
     def steps(self) -> Iterator[int]:
         """Yield the steps of an iteration that begins now, without moving `step`."""
-        if self._exhausted == "stop":
-            return iter(range(self.step, len(self)))
-        return itertools.count(self.step)
+        n = self._n_batches
+        return itertools.count(self.step) if n is None else iter(range(self.step, n))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for step in self.steps():
@@ -226,20 +248,44 @@ class Mixture:
             SamplingError: The state is of other samplers, weights or another seed.
         """
         own = self.state_dict()
-        for name in ("seed", "shares"):
-            if state.get(name) != own[name]:
+        for name in own:
+            if name not in state:
                 raise SamplingError(
-                    f"the state is of another mixture: its {name} differ; make the mixture with the"
-                    " weights and the seed of the state"
+                    f"the state of a mixture has no {name!r}; give what its state_dict() returned"
                 )
         if [*state["samplers"]] != [*own["samplers"]]:
             raise SamplingError(
                 f"the state is of the samplers {', '.join(state['samplers'])}, and here they are"
                 f" {', '.join(own['samplers'])}; give the same, in the same order"
             )
-        for name, sampler in self.samplers.items():
-            sampler.load_state_dict(state["samplers"][name])
-        self.step = operator.index(state["step"])
+        for name in ("seed", "shares"):
+            if state[name] != own[name]:
+                raise SamplingError(
+                    f"the state is of another mixture: its {name} differ; make the mixture with the"
+                    " weights and the seed of the state"
+                )
+        step = check_integer("the step of a state", state["step"], 0)
+        # Nothing changes unless all of them fit.
+        steps = [s.check_state(state["samplers"][name]) for name, s in self.samplers.items()]
+        for sampler, of_sampler in zip(self.samplers.values(), steps, strict=True):
+            sampler.step = of_sampler
+        self.step = step
+
+
+def _schedule_of(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
+    """Return the parts of a schedule, (first step, weights), or raise SamplingError."""
+    entries = [(0, weights)] if isinstance(weights, Mapping) else weights
+    found = []
+    for entry in entries if isinstance(entries, Sequence) else [entries]:
+        match entry:
+            case (step, Mapping() as given):
+                found.append((check_integer("the first step of weights", step, 0), given))
+            case _:
+                raise SamplingError(
+                    "weights should be a dictionary, name of a dataset -> weight, or a list of"
+                    f" (first step, such a dictionary); got {entry!r}"
+                )
+    return found
 
 
 def _count_below(end: int, n: int, offset: int) -> int:

@@ -39,7 +39,11 @@ _HEADER_BYTES = 256
 _FORMAT = "tokenbin plan 1"
 _POOL_ROWS = 64  # open at a time
 _FIRST_FIT_ROWS = 1 << 20
-_KEPT = "the dataset is not affected"
+_KEPT = (
+    "the dataset is not affected; a plan that was made where there is room and permission may be"
+    " copied beside the dataset"
+)
+MAX_ROW_LENGTH = 2**31 - 1  # lengths are int32
 
 Lengths = npt.NDArray[np.int32]
 Scratch = Callable[[int, Any], npt.NDArray[Any]]
@@ -134,7 +138,13 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
     path = Path(file.absolute_path).with_name(name)
     if not path.exists():
         _make_plan(path, file, about)
-    return path, _read_plan(path, about, file.n_tokens)
+    try:
+        return path, _read_plan(path, about, file.n_tokens)
+    except FileNotFoundError:
+        raise TokenFileError(
+            f"{path}: was removed while it was being opened, as when the dataset was built again;"
+            " open the dataset again"
+        ) from None
 
 
 def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
@@ -204,17 +214,23 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         os.fsync(opened.fileno())
         os.replace(partial, path)
         sync_directory(path.parent)
-        _remove_old_plans(path, Path(file.path).stem)
+        _remove_old_plans(path, file)
 
 
-def _remove_old_plans(path: Path, stem: str) -> None:
-    """Remove the plans of manifests that this dataset had before."""
-    pattern = rf"{re.escape(stem)}\.({'|'.join(STRATEGIES)})-\d+-[0-9a-f]{{16}}\.plan"
-    of_this = path.name[path.name.rindex("-") :]
-    for name in os.listdir(path.parent):
-        if re.fullmatch(pattern, name) and not name.endswith(of_this):
-            with suppress(FileNotFoundError):  # another process may have removed it
-                os.unlink(path.with_name(name))
+def _remove_old_plans(path: Path, file: TokenFile) -> None:
+    """Remove the plans, and parts of plans, of manifests that this dataset had before."""
+    manifest, digest = Path(file.absolute_path).with_suffix(".json"), file.manifest.digest
+    with suppress(FileNotFoundError):  # it is being built again, or another process removed a plan
+        if xxhash.xxh3_128_hexdigest(manifest.read_bytes()) != digest:
+            return  # it was built again since the file was opened, so other plans may be newer
+        stem = re.escape(Path(file.path).stem)
+        pattern = rf"\.?{stem}\.({'|'.join(STRATEGIES)})-\d+-([0-9a-f]{{16}})\.plan(\.partial)?"
+        for name in os.listdir(path.parent):
+            match = re.fullmatch(pattern, name)
+            if match and match[2] != digest[:16]:
+                with suppress(BlockingIOError), open(path.with_name(name), "rb") as old:
+                    fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its maker holds it
+                    os.unlink(old.name)
 
 
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:

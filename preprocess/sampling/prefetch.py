@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import os
 import queue
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from preprocess.sampling.data import SamplingError
+from preprocess.sampling.data import SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
@@ -32,7 +32,8 @@ class AsyncDataLoader:
     [[[0, 1], [1, 2]], [[2, 3]]]
 
     An error of the source is raised by the iteration, after the batches before it. The thread ends
-    with the iteration, also when the loop is left early.
+    with the iteration, also when the loop is left early; leaving waits until the source has given
+    the batch that it is working on.
 
     Args:
         source: A `Sampler` or a `Mixture`; its `step` counts the batches that were yielded, not
@@ -51,18 +52,22 @@ class AsyncDataLoader:
         self, source: Sampler | Mixture | Iterable[Mapping[str, Any]],
         batch_size: int | None = None, prefetch_enabled: bool = True, prefetch_buffer_size: int = 4,
     ) -> None:
+        if isinstance(source, str | os.PathLike) or not hasattr(source, "__iter__"):
+            raise SamplingError(
+                "batches are of a Sampler, a Mixture or an iterable of records; got"
+                f" {type(source).__name__}: make a Sampler of a dataset first"
+            )
         is_sampler = isinstance(source, Sampler | Mixture)
         if is_sampler != (batch_size is None):
             raise SamplingError(
                 "a sampler has a global_batch_size of its own; leave batch_size out"
                 if is_sampler else "records are stacked to batches; give a batch_size"
             )
-        sizes = {"batch_size": batch_size, "prefetch_buffer_size": prefetch_buffer_size}
-        for name, value in sizes.items():
-            if value is not None and operator.index(value) < 1:
-                raise SamplingError(f"{name} should be at least 1; got {value}")
+        if batch_size is not None:
+            batch_size = check_integer("batch_size", batch_size, 1)
+        n_ahead = check_integer("prefetch_buffer_size", prefetch_buffer_size, 1)
         self._source, self._batch_size = source, batch_size
-        self._buffer_size = prefetch_buffer_size if prefetch_enabled else 0
+        self._buffer_size = n_ahead if prefetch_enabled else 0
 
     def __iter__(self) -> Iterator[Batch]:
         items = self._items()
@@ -89,6 +94,11 @@ class AsyncDataLoader:
         records: list[Mapping[str, Any]] = []
         step = 0
         for record in self._source:
+            if not isinstance(record, Mapping):
+                raise SamplingError(
+                    f"a record should be a dictionary of arrays and numbers; got"
+                    f" {type(record).__name__}"
+                )
             records.append(record)
             if len(records) == self._batch_size:
                 yield step, _stack(records)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from preprocess.sampling.data import Dataset as Tokens
-from preprocess.sampling.data import SamplingError
+from preprocess.sampling.data import SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
@@ -46,7 +47,7 @@ class WindowDataset(Dataset[Tensors]):
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        _check_device(sampler)
+        _check_source(sampler, Sampler)
         if sampler.layout["order"] == "random":
             raise SamplingError(
                 "a sampler of order 'random' has no windows to count; choose order='sequential',"
@@ -101,7 +102,7 @@ class BatchDataset(IterableDataset[Tensors]):
     """
 
     def __init__(self, source: Sampler | Mixture) -> None:
-        _check_device(source)
+        _check_source(source, Sampler, Mixture)
         self.source = source
         # The next step of the iteration that runs, and of one that a state was loaded for.
         self._next: int | None = None
@@ -111,8 +112,19 @@ class BatchDataset(IterableDataset[Tensors]):
         self._n_epochs_set = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with the first batch of an epoch, counted from 0."""
-        self.source.step = operator.index(epoch) * len(self.source)
+        """Begin the next iteration with the first batch of an epoch, counted from 0.
+
+        Raises:
+            SamplingError: There is no such epoch: mixtures, and samplers of order "random", have
+                one alone.
+        """
+        epoch = check_integer("epoch", epoch, 0)
+        if epoch and (isinstance(self.source, Mixture) or self.source.layout["order"] == "random"):
+            raise SamplingError(
+                "mixtures, and samplers of order 'random', have one epoch, number 0; got"
+                f" {epoch:,}: loop once, over as many steps as you need"
+            )
+        self.source.step = epoch * len(self.source) if epoch else 0
         self._next = self._continued = None
         self._n_epochs_set += 1
         self._epoch[:] = torch.tensor([self.source.step, self._n_epochs_set])
@@ -147,11 +159,25 @@ class BatchDataset(IterableDataset[Tensors]):
         Raises:
             SamplingError: The state is of another source.
         """
+        for name in ("source", "next"):
+            if name not in state:
+                raise SamplingError(
+                    f"the state of a BatchDataset has no {name!r}; give what its state_dict()"
+                    " returned"
+                )
+        following = state["next"]
+        if following is not None:
+            following = check_integer("the next step of a state", following, 0)
         self.source.load_state_dict(state["source"])
-        self._next = self._continued = state["next"]
+        self._next = self._continued = following
 
 
-def _check_device(source: Sampler | Mixture) -> None:
+def _check_source(source: Sampler | Mixture, *kinds: type) -> None:
+    if not isinstance(source, kinds):
+        raise SamplingError(
+            f"the source should be a {' or a '.join(each.__name__ for each in kinds)}, not"
+            f" {type(source).__name__}; make a Sampler of a dataset first"
+        )
     if (device := source.layout["device"]) is not None:
         raise SamplingError(
             f"datasets for a DataLoader are on the CPU; make the sampler without device={device!r},"
@@ -185,7 +211,19 @@ def window_loader(
     Raises:
         SamplingError: There are too few tokens for one window, or an argument cannot work.
     """
-    if tokenizer is not None:
+    batch_size = check_integer("batch_size", batch_size, 1)
+    if tokenizer is None:
+        if isinstance(data, str) and os.path.splitext(data)[1] not in (".bin", ".json"):
+            raise SamplingError(
+                "no tokenizer was given, so the data should be ids or the path of a .bin, and it is"
+                f" {data[:40]!r}; for the windows of a text, give a tokenizer, too"
+            )
+    else:
+        if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+            raise SamplingError(
+                f"a tokenizer should be an object that encodes, not {tokenizer!r}; load it first:"
+                " bpe.load_tokenizer(...)"
+            )
         if not isinstance(data, str):
             raise SamplingError(
                 f"a tokenizer was given, so the data should be a text, not {type(data).__name__}"
@@ -201,7 +239,7 @@ def window_loader(
             f" batch_size is {batch_size:,}; choose a smaller one, or drop_last=False"
         )
     return DataLoader(
-        _Pairs(sampler), operator.index(batch_size), shuffle, drop_last=drop_last,
+        _Pairs(sampler), batch_size, shuffle, drop_last=drop_last,
         num_workers=num_workers,
     )
 

@@ -9,19 +9,20 @@ stream does not depend on the number of ranks.
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
     OpenDataset,
     SamplingError,
+    check_integer,
     name_of,
     new_batch,
     open_dataset,
@@ -32,7 +33,7 @@ from preprocess.sampling.data import (
 )
 from preprocess.sampling.fields import NAMES, NEED_END_OF_TEXT, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
-from preprocess.sampling.packing import STRATEGIES, PackedWindows
+from preprocess.sampling.packing import MAX_ROW_LENGTH, STRATEGIES, PackedWindows
 from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+_SAMPLES, _SAMPLE_LENGTH = 64, 512  # of an array, for its fingerprint
 _STEPS = 64  # whose windows are computed at a time
 # What a state must have in common with the sampler that loads it; the others may change.
 _SAME = (
@@ -58,8 +60,8 @@ class Sampler:
     >>> len(sampler), sampler.batch(1)["targets"].tolist()
     (2, [[9, -100, -100, -100]])
 
-    A pickle holds the options and the path of the dataset, or the array. Several threads may call
-    `batch`.
+    A pickle holds the options and the path of the dataset, or all ids of an array. Several threads
+    may call `batch`.
 
     Iterating yields the batches from the current step to the end of the epoch, and moves the step;
     `random` has no epochs, and yields batches without end.
@@ -85,7 +87,7 @@ class Sampler:
             batch of an epoch is smaller.
         rank: Number of this process, in range(world_size).
         world_size: Number of processes.
-        fields: Names of the arrays of a batch, see `preprocess.sampling.fields`.
+        fields: Names of the arrays of a batch; docs/sampling.md says what each is.
         device: None for NumPy arrays, else the PyTorch device of tensors.
 
     Attributes:
@@ -114,23 +116,22 @@ class Sampler:
             "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": world_size,
             "fields": tuple(fields), "device": device,
         }
-        # Small NumPy integers would overflow.
-        global_batch_size, context_length = map(operator.index, (global_batch_size, context_length))
-        rank, world_size, seed = map(operator.index, (rank, world_size, seed))
-        stride = None if stride is None else operator.index(stride)
         sizes = {
             "global_batch_size": global_batch_size, "context_length": context_length,
             "stride": context_length if stride is None else stride, "world_size": world_size,
         }
-        for name, value in sizes.items():
-            if value < 1:
-                raise SamplingError(f"{name} should be at least 1; got {value}")
-        if not 0 <= rank < world_size:
+        sizes = {name: check_integer(name, value, 1) for name, value in sizes.items()}
+        global_batch_size, context_length, _, world_size = sizes.values()
+        stride = None if stride is None else sizes["stride"]
+        rank, seed = check_integer("rank", rank, 0), check_integer("seed", seed, 0)
+        if rank >= world_size:
             raise SamplingError(
                 f"rank should be in range(world_size), of {world_size}; got {rank}"
             )
-        if seed < 0:
-            raise SamplingError(f"seed should be at least 0; got {seed}")
+        if device is not None:
+            import torch
+
+            torch.device(device)  # raises its error for one that does not exist
         if isinstance(dataset, str | os.PathLike):
             dataset = open_tokens(dataset)
         self.dataset = open_dataset(dataset)
@@ -164,6 +165,10 @@ class Sampler:
             raise SamplingError(
                 f"windows should be one of stride, documents, packed; got {windows!r}"
             )
+        if strategy not in STRATEGIES:
+            raise SamplingError(
+                f"strategy should be one of {', '.join(STRATEGIES)}; got {strategy!r}"
+            )
         if windows == "stride":
             if self._options["order"] == "random":
                 # Every position, and only whole windows, as of `get_batch`.
@@ -176,24 +181,32 @@ class Sampler:
             )
         if windows == "documents":
             return DocumentWindows(self.dataset.document_ends, length, stride or length)
-        if strategy not in STRATEGIES:
-            raise SamplingError(
-                f"strategy should be one of {', '.join(STRATEGIES)}; got {strategy!r}"
-            )
         if stride is not None:
             raise SamplingError(
                 f"stride={stride} is of windows='stride' and 'documents'; packed windows do not"
                 " overlap: leave it out"
             )
+        if length > MAX_ROW_LENGTH or not len(self._tokens):
+            raise SamplingError(
+                f"{name_of(self.dataset)} has {len(self._tokens):,} tokens, and packed windows of"
+                f" context_length {length:,} need at least 1 and have at most {MAX_ROW_LENGTH:,};"
+                " choose a smaller context_length, or more data"
+            )
         return PackedWindows(self.dataset, length, strategy)
 
     def _check_enough(self, n_windows: int) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
+        if n_windows < 1 and self._options["windows"] == "documents":
+            raise SamplingError(
+                f"{name_of(self.dataset)} has no document of at least 2 tokens, an input and its"
+                " target; choose windows='stride' or 'packed', or other data"
+            )
         if n_windows < 1:
+            may_pad = self._options["order"] != "random" and len(self._tokens) > 1
             raise SamplingError(
                 f"{name_of(self.dataset)} has {len(self._tokens):,} tokens, and a window of"
                 f" context_length {self._context_length:,} needs one more than that; choose a"
-                " smaller context_length, more data, or drop_last=False"
+                f" smaller context_length{', drop_last=False' if may_pad else ''} or more data"
             )
         if self._options["order"] != "random" and not self._n_batches:
             raise SamplingError(
@@ -203,6 +216,8 @@ class Sampler:
             )
 
     def _check_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
+        if not fields:
+            raise SamplingError(f"fields has no name; choose some of {', '.join(NAMES)}")
         for name in (fields,) if isinstance(fields, str) else fields:
             if isinstance(fields, str) or name not in NAMES:
                 raise SamplingError(
@@ -234,10 +249,7 @@ class Sampler:
             int64[n, context_length] for each of `fields`, except `cu_seqlens`; n is the share of
             this rank, which may be 0.
         """
-        step = operator.index(step)
-        if step < 0:
-            raise SamplingError(f"step should be at least 0; got {step}")
-        numbers = self._numbers(step)
+        numbers = self._numbers(check_integer("step", step, 0))
         n, world_size = len(numbers), self._world_size
         first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
         return self.arrays_of(self._read(numbers[first:stop]))
@@ -335,6 +347,10 @@ class Sampler:
         Raises:
             SamplingError: The state is of another dataset, or of other options.
         """
+        self.step = self.check_state(state)
+
+    def check_state(self, state: Mapping[str, Any]) -> int:
+        """Return the step of a state; raise SamplingError if it is of another sampler."""
         own = self._options
         for name in (*_SAME, "seed", "step"):
             if name not in state:
@@ -343,10 +359,11 @@ class Sampler:
         if different:
             name = different[0]
             raise SamplingError(
-                f"the state is of another sampler: its {name} is {state[name]!r}, and here it is"
-                f" {own[name]!r}; make the sampler with the dataset and options of the state"
+                f"the state is of another sampler than this of {name_of(self.dataset)}: its {name}"
+                f" is {state[name]!r}, and here it is {own[name]!r}; make the sampler with the"
+                " dataset and options of the state"
             )
-        self.step = operator.index(state["step"])
+        return check_integer("the step of a state", state["step"], 0)
 
 
 def _make(dataset: Dataset, arguments: dict[str, Any], step: int) -> Sampler:
@@ -357,8 +374,10 @@ def _make(dataset: Dataset, arguments: dict[str, Any], step: int) -> Sampler:
 
 
 def _fingerprint(dataset: OpenDataset) -> str:
-    """Return the digest of the manifest of a token file, or the size and dtype of an array."""
+    """Return the digest of the manifest, or length, dtype and a digest of samples of an array."""
     if isinstance(dataset, TokenFile):
         return dataset.manifest.digest
-    array = token_array(dataset)
-    return f"{len(array)} {array.dtype}"
+    digest = xxhash.xxh3_64()
+    for start in np.linspace(0, len(dataset), _SAMPLES, endpoint=False, dtype=np.int64).tolist():
+        digest.update(np.ascontiguousarray(dataset[start : start + _SAMPLE_LENGTH]).data)
+    return f"{len(dataset)} {dataset.dtype} {digest.hexdigest()}"

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -235,9 +236,10 @@ def test_epochs_have_each_window_once(
         return found
 
     monkeypatch.setattr(train_gpt.Sampler, "batch", recorded)
-    run = train_gpt.Run(train_gpt.parse_arguments([*options, "--epochs=2"])[0])
+    options = [each for each in options if not each.startswith("--max-iters")] + ["--epochs=2"]
+    run = train_gpt.Run(train_gpt.parse_arguments(options)[0])
     n = len(run.sampler)
-    assert train_gpt.main([*options, "--epochs=2", "--report-every=1000"]) == 0
+    assert train_gpt.main([*options, "--report-every=1000"]) == 0
     assert len(seen) == run.max_iters * 8 == 2 * n * 8
     file = run.train
     windows = {tuple(file[16 * i : 16 * i + 16].tolist()) for i in range((len(file) - 1) // 16)}
@@ -268,16 +270,98 @@ def test_the_log_of_a_stopped_run_is_that_of_a_whole_one(
     assert stopped.read_text() == whole.read_text()
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n", "step,train_loss\nx,1\n"])
+@pytest.mark.parametrize("content", [b"", b"a,b\n", b"step,train_loss\nx,1\n", b"\xff\0\n"])
 def test_a_file_that_is_no_log_is_kept(
-    train_gpt: ModuleType, options: list[str], tmp_path: Path, text: str,
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, content: bytes,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "other.csv"
-    path.write_text(text)
-    assert train_gpt.main([*options, f"--csv-log={path}"]) == 1
+    path.write_bytes(content)
+    assert train_gpt.main([*options, f"--csv-log={path}", "--overwrite"]) == 1
     assert "other.csv: is no log of losses, whose first line is step," in capsys.readouterr().err
-    assert path.read_text() == text
+    assert path.read_bytes() == content
+
+
+def test_a_new_run_keeps_the_log_of_another(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "losses.csv"
+    options = [*options, f"--csv_log={path}"]
+    assert train_gpt.main(options) == 0
+    log = path.read_text()
+    capsys.readouterr()
+    assert train_gpt.main([*options, f"--checkpoint={tmp_path / 'new.pt'}"]) == 1
+    assert capsys.readouterr().err == (
+        f"train_gpt.py: error: {path}: is the log of another run, and this run is new; choose "
+        "another --csv-log, remove the file, continue that run with its --checkpoint, or replace "
+        "it with --overwrite\n"
+    )
+    assert path.read_text() == log
+    assert not (tmp_path / "new.pt").exists()
+    assert train_gpt.main([*options, "--max-iters=10", "--overwrite"]) == 0
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["step", "10"]
+
+
+@pytest.mark.parametrize("option", ["--checkpoint", "--csv-log"])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("directory", "Is a directory"), ("file/x", "is no directory")]
+)
+def test_a_path_that_cannot_be_written(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, option: str, name: str, reason: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    path = tmp_path / name
+    assert train_gpt.main([*options, f"{option}={path}"]) == 1
+    streams = capsys.readouterr()
+    start, end = f"train_gpt.py: error: {path}: cannot be written (", f"; choose another {option}\n"
+    assert re.fullmatch(f"{re.escape(start)}.*{reason}\\){end}", streams.err)
+    assert not reports(streams.out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--epochs -1", "--epochs should be an integer of at least 0; got -1"),
+        ("--max-iters 0", "--max-iters should be an integer of at least 1; got 0"),
+        ("--report-every 0", "--report-every should be an integer of at least 1; got 0"),
+        ("--validation-windows 0", "--validation-windows should be an integer of at least 1; g"),
+        ("--n-heads 0", "--n-heads should be an integer of at least 1; got 0"),
+        ("--learning-rate 0", "--learning-rate should be a finite number of at least 1e-09; got 0"),
+        ("--weight-decay nan", "--weight-decay should be a finite number of at least 0; got nan"),
+        ("--batch-size 1.5", "argument --batch-size/--batch_size: invalid int value: '1.5'"),
+        ("--width 130", "--width should be a multiple of 2 * n_heads, 8; got 130"),
+        ("--n-heads 3", "--width should be a multiple of 2 * n_heads, 6; got 128"),
+        ("--device gpu", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
+        ("--device meta", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
+        ("--epochs 2 --max-iters 9", "--epochs 2 and --max-iters 9 both say when to end; give on"),
+    ],
+)
+def test_values_that_cannot_work(
+    train_gpt: ModuleType, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train_gpt.main(arguments.split())
+    assert stopped.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: train_gpt.py ")
+    assert error.startswith(f"train_gpt.py: error: {message}")
+
+
+def test_help_describes_every_option(
+    train_gpt: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train_gpt.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for each in fields(train_gpt.Settings):
+        name = each.name.replace("_", "-")
+        assert re.search(rf"--{name} [^-].*?{re.escape(each.metadata['help'])}", text.replace(
+            f", --{each.name}", ""
+        ))
+        if each.default != "":
+            assert f"{each.metadata['help']} (default: {each.default})" in text
 
 
 def test_options_have_hyphens_or_underscores(train_gpt: ModuleType) -> None:
@@ -305,25 +389,43 @@ def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path
         ("batch_sise = 4", r"\['batch_sise'\] are no settings; there are data, name,"),
         ("batch_size = '4'", r"batch_size should be int; got '4'"),
         ("batch_size =", "cannot be read as TOML"),
+        ("batch_size = 0", "--batch-size should be an integer of at least 1; got 0"),
+        ("epochs = 2\nmax_iters = 9", "--epochs 2 and --max-iters 9 both say when to end"),
     ],
 )
 def test_configuration_file_that_is_not_right(
-    train_gpt: ModuleType, tmp_path: Path, text: str, message: str
+    train_gpt: ModuleType, tmp_path: Path, text: str, message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(text)
-    with pytest.raises(train_gpt.ExampleError, match=message):
-        train_gpt.read_config(path)
     with pytest.raises(SystemExit) as stopped:
         train_gpt.main([f"--config={path}"])
     assert stopped.value.code == 2
+    assert re.search(f"train_gpt.py: error: .*{message}", capsys.readouterr().err)
 
 
 def test_data_that_is_not_built(
     train_gpt: ModuleType, options: list[str], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train_gpt.main([*options, "--name=other"]) == 1
-    assert re.search(r"other_train\.bin: there is no such file; build it", capsys.readouterr().err)
+    message = r"train_gpt\.py: error: \S+other_train\.bin: there is no such file; build it.*\n"
+    assert re.fullmatch(message, capsys.readouterr().err)
+
+
+def test_validation_file_without_text(
+    train_gpt: ModuleType,
+    options: list[str],
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train = train_gpt.open_tokens(data / "train.bin")
+    files = {"train.bin": train, "val.bin": SimpleNamespace(n_tokens=1)}
+    monkeypatch.setattr(train_gpt, "open_tokens", lambda path, **_: files[path.name])
+    assert train_gpt.main(options) == 1
+    message = "val.bin: has 1 tokens, and a validation loss needs at least 2"
+    assert message in capsys.readouterr().err
 
 
 def test_directory_without_a_tokenizer(

@@ -103,28 +103,91 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Path, tmp_path: Pa
     processes = distributed(data, tmp_path / "x.pt", 2, "--global-batch-size", "3")
     for process in processes:
         _, errors = process.communicate(timeout=300)
-        assert process.returncode == 1
-        assert "--global-batch-size should be a multiple of the 2 processes; got 3" in errors
+        assert process.returncode == 2
+        message = "--global-batch-size should be a multiple of the 2 processes; got 3"
+        assert f"train_ddp.py: error: {message}" in errors
     assert not (tmp_path / "x.pt").exists()
 
 
-def test_the_trainer_learns(
-    examples: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
+def test_processes_without_data_say_so(tmp_path: Path) -> None:
+    for process in distributed(tmp_path / "none", tmp_path / "x.pt", 1):
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 1
+        message = r"train_ddp\.py: error: \S+train\.bin: there is no such file.*\n"
+        assert re.fullmatch(message, errors)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "it has to be started by torchrun: torchrun --nproc-per-node 2 examples/train_"),
+        (["--epochs=-1"], "argument --epochs: should be an integer of at least 1; got -1"),
+        (["--save-every=x"], "argument --save-every: should be an integer of at least 1; got x"),
+    ],
+)
+def test_processes_that_are_started_wrongly(
+    examples: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], message: str,
 ) -> None:
+    import train_ddp
+
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        train_ddp.main(arguments)
+    assert stopped.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: torchrun --nproc-per-node N examples/train_ddp.py ")
+    assert error.startswith(f"train_ddp.py: error: {message}")
+
+
+@pytest.fixture
+def trainer_example(examples: None) -> ModuleType:
     pytest.importorskip("transformers", reason="needs the extra `hf`")
     pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-    import train_with_trainer as example
+    import train_with_trainer
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(example, "CONTEXT_LENGTH", 32)
+    return train_with_trainer
+
+
+def test_the_trainer_learns(
+    trainer_example: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_example, "CONTEXT_LENGTH", 32)
 
     def history(trainer: Any) -> list[float]:
         return [each["loss"] for each in trainer.state.log_history if "loss" in each]
 
-    first = history(example.main(str(data), max_steps=50))
+    output = tmp_path / "output"
+    first = history(trainer_example.train(data, output, 50, resume=False))
     assert first[-1] < first[0]
-    # The same command resumes from the checkpoint.
-    assert history(example.main(str(data), max_steps=60))[:5] == first
+    assert history(trainer_example.train(data, output, 60, resume=True))[:5] == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "the following arguments are required: data"),
+        (["data", "--max-steps=0"], 2, "--max-steps should be at least 1; got 0"),
+        (["data", "--output=old"], 1, "old: has checkpoints of another run; continue it with"),
+        (["data", "--output=new", "--resume"], 1, "new: has no checkpoint to continue from;"),
+        (["data", "--output=new"], 1, "data/train.bin: there is no such file"),
+    ],
+)
+def test_the_trainer_is_not_started(
+    trainer_example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old" / "checkpoint-50").mkdir(parents=True)
+    try:
+        found = trainer_example.main(arguments)
+    except SystemExit as stopped:
+        found = stopped.code
+    assert found == code
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"train_with_trainer.py: error: {message}")
 
 
 def test_embeddings_of_a_batch(examples: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,6 +143,11 @@ def test_a_dataset_that_runs_out() -> None:
     assert list(mixture) == []
     with pytest.raises(TypeError, match="that repeats its datasets has no length: it yields batch"):
         len(Mixture(samplers(), weights))
+    parts = samplers() | {"a": Sampler(np.arange(99), 6, 4, order="random")}
+    endless = Mixture(parts, {"a": 1, "b": 0, "c": 0}, exhausted="stop")
+    with pytest.raises(TypeError, match="no dataset of the mixture runs out, so it has no length:"):
+        len(endless)
+    assert next(iter(endless))["inputs"].shape == (6, 4)
 
 
 def test_weights_in_tokens_documents_and_windows(tmp_path: Path) -> None:
@@ -180,6 +185,9 @@ def test_weights_in_tokens_documents_and_windows(tmp_path: Path) -> None:
         ({"a": 0, "b": 0, "c": 0}, "weights should have a sum above 0; got"),
         ([], "the steps of a schedule should ascend from 0; got $"),
         ([(1, {"a": 1, "b": 1, "c": 1})], "the steps of a schedule should ascend from 0; got 1"),
+        ([0.5, 0.5], r"weights should be a dictionary, name of a dataset -> weight, or a.*got 0.5"),
+        (0.5, "weights should be a dictionary, name of a dataset -> weight, or a list .*; got 0.5"),
+        ([("0", {"a": 1})], "the first step of weights should be an integer; got '0'"),
     ],
 )
 def test_wrong_weights(weights: Any, message: str) -> None:
@@ -189,8 +197,14 @@ def test_wrong_weights(weights: Any, message: str) -> None:
 
 def test_wrong_uses() -> None:
     weights = {"a": 1, "b": 1, "c": 1}
-    with pytest.raises(SamplingError, match="a mixture needs at least one sampler; got none"):
-        Mixture({}, {})
+    of_wrong_types: list[tuple[Any, str]] = [
+        ({}, "samplers should be a dictionary, name of a dataset -> its sampler, .*; got none"),
+        ([*samplers().values()], "samplers should be a dictionary, .*; got list"),
+        ({"a": "a/train.bin"}, "'a' should be a Sampler, not str; make one of each dataset first"),
+    ]
+    for given_samplers, message in of_wrong_types:
+        with pytest.raises(SamplingError, match=message):
+            Mixture(given_samplers, weights)
     parts = samplers() | {"b": samplers(batch_size=3)["b"]}
     with pytest.raises(SamplingError, match="'a' and 'b' differ in global_batch_size, 6 and 3; "):
         Mixture(parts, weights)
@@ -204,3 +218,18 @@ def test_wrong_uses() -> None:
             Mixture(samplers(), weights, **given)
     with pytest.raises(SamplingError, match="step should be at least 0; got -1"):
         Mixture(samplers(), weights).batch(-1)
+
+
+def test_wrong_states_change_nothing() -> None:
+    mixture = Mixture(samplers(), {"a": 1, "b": 1, "c": 1})
+    before = mixture.state_dict()
+    for name in before:
+        with pytest.raises(SamplingError, match=f"the state of a mixture has no '{name}'; give"):
+            mixture.load_state_dict({x: y for x, y in before.items() if x != name})
+    states = {name: state | {"step": 9} for name, state in before["samplers"].items()}
+    wrong = before | {"step": 9, "samplers": states | {"c": states["c"] | {"step": -1}}}
+    with pytest.raises(SamplingError, match="the step of a state should be at least 0; got -1"):
+        mixture.load_state_dict(wrong)
+    assert mixture.state_dict() == before
+    mixture.load_state_dict(before | {"step": 9, "samplers": states})
+    assert {mixture.step, *(each.step for each in mixture.samplers.values())} == {9}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -178,6 +179,25 @@ def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) 
     assert len(old) == 2
     assert found == {"train.mine.plan", f"train.best_fit-8-{new.manifest.digest[:16]}.plan"}
     assert packed(file, 4, "greedy").n_windows  # the old maps are still there
+    assert found < {path.name for path in plans(tmp_path)}  # and no newer plan was removed
+
+
+def test_parts_of_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) -> None:
+    """But not those that another process is making."""
+    dead, alive = (tmp_path / f".train.pool-{n}-{'0' * 16}.plan.partial" for n in (8, 9))
+    dead.touch()
+    with open(alive, "a") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        packed(file, 8, "best_fit")
+    assert [each.exists() for each in (dead, alive)] == [False, True]
+
+
+def test_a_plan_that_is_removed_while_it_is_opened(
+    file: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_make_plan", lambda *_: None)
+    with pytest.raises(TokenFileError, match="was removed while it was being opened, as when the "):
+        packed(file, 8, "best_fit")
 
 
 @pytest.mark.parametrize("place", [0, 3, 20, 255, 256, 260, 300, -1])
@@ -317,12 +337,20 @@ def test_processes_that_start_together_share_a_plan(file: TokenFile, tmp_path: P
     ("more", "message"),
     [
         ({"strategy": "worst"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
+        ({"context_length": 2**31}, "need at least 1 and have at most 2,147,483,647; choose a sma"),
         ({"stride": 4}, "stride=4 is of windows='stride' and 'documents'; packed windows do not"),
     ],
 )
 def test_wrong_options(file: TokenFile, more: dict[str, Any], message: str) -> None:
+    options = {"windows": "packed"}
     with pytest.raises(SamplingError, match=message):
-        Sampler(file, 3, 8, windows="packed", **more)
+        Sampler(**{"dataset": file, "global_batch_size": 3, "context_length": 8} | options | more)
+
+
+def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(SamplingError, match=r"train\.bin has 0 tokens, and packed windows of cont"):
+        packed(written.write(tmp_path, np.zeros(0, int), []), 8, "best_fit")
+    assert plans(tmp_path) == []
 
 
 def test_packed_windows_need_documents() -> None:

@@ -153,6 +153,8 @@ def test_an_iterator_of_another_process_raises(monkeypatch: pytest.MonkeyPatch) 
     [
         (records(3), {}, "records are stacked to batches; give a batch_size"),
         (Sampler(np.arange(9), 1, 4), {"batch_size": 2}, "a sampler has a global_batch_size of it"),
+        ("train.bin", {}, "batches are of a Sampler, a Mixture or an iterable of records; got str"),
+        (3, {}, "batches are of a Sampler, a Mixture or an iterable of records; got int: make a"),
         (records(3), {"batch_size": 0}, "batch_size should be at least 1; got 0"),
         (
             records(3), {"batch_size": 1, "prefetch_buffer_size": 0},
@@ -169,9 +171,10 @@ def test_wrong_arguments(source: Any, more: dict[str, Any], message: str) -> Non
     ("second", "message"),
     [
         ({"other": 1}, "records of a batch should have the same names; one has ids, number"),
+        ([1, 2], "a record should be a dictionary of arrays and numbers; got list"),
         ({"ids": [1, 2], "number": 3}, "arrays of a batch should have one shape; 'ids' has"),
     ],
 )
-def test_records_that_differ(second: dict[str, Any], message: str) -> None:
+def test_records_that_differ(second: Any, message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         list(AsyncDataLoader([*records(1), second], batch_size=2))

@@ -360,15 +360,23 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
         ({"stride": 0}, "stride should be at least 1; got 0"),
         ({"world_size": 0}, "world_size should be at least 1; got 0"),
         ({"rank": 2, "world_size": 2}, r"rank should be in range\(world_size\), of 2; got 2"),
-        ({"rank": -1}, r"rank should be in range\(world_size\), of 1; got -1"),
+        ({"rank": -1}, "rank should be at least 0; got -1"),
         ({"seed": -1}, "seed should be at least 0; got -1"),
         ({"order": "sorted"}, "order should be one of random, epoch, sequential; got 'sorted'"),
         ({"windows": "lines"}, "windows should be one of stride, documents, packed; got 'lines'"),
+        ({"strategy": "best"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
         ({"windows": "documents"}, "windows='documents' needs a dataset with documents"),
         ({"fields": ["mask"]}, "there is no field 'mask'; choose some of inputs, targets"),
         ({"fields": "inputs"}, "there is no field 'inputs'; choose some of inputs, targets"),
         ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
-        ({"context_length": 100}, "has 100 tokens, and a window of context_length 100 needs one"),
+        ({"fields": []}, "fields has no name; choose some of inputs, targets"),
+        ({"global_batch_size": "2"}, "global_batch_size should be an integer; got '2'"),
+        ({"context_length": 1.5}, "context_length should be an integer; got 1.5"),
+        ({"context_length": 100}, r"length 100 needs one more than that; .* context_length or mor"),
+        (
+            {"context_length": 100, "order": "epoch"},
+            "context_length 100 needs one more than that; .* context_length, drop_last=False or mo",
+        ),
         ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
         ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
         ({"dataset": [1, 2]}, "a dataset is what open_tokens"),
@@ -390,8 +398,14 @@ def test_wrong_uses() -> None:
     state = sampler.state_dict()
     with pytest.raises(SamplingError, match="the state has no 'step'; give what state_dict"):
         sampler.load_state_dict({x: y for x, y in state.items() if x != "step"})
-    with pytest.raises(SamplingError, match="the state is of another sampler: its seed is 1, and"):
+    with pytest.raises(SamplingError, match="another sampler than this of the array: its seed is "):
         sampler.load_state_dict(state | {"seed": 1})
+    for step, message in ((-3, "at least 0; got -3"), (None, "an integer; got None")):
+        with pytest.raises(SamplingError, match=f"the step of a state should be {message}"):
+            sampler.load_state_dict(state | {"step": step})
+    with pytest.raises(SamplingError, match=r"its dataset is '100 int64 .*', and here it is '100 "):
+        Sampler(np.arange(1, 101), 2, 4).load_state_dict(state)
+    assert sampler.step == 0
 
 
 # Reading a token file.
@@ -417,7 +431,7 @@ def test_the_tokenizer_of_a_token_file(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="missing, and no tokenizer was given; pass the one"):
         tokens.decode(tokens.doc(0))
     own = Tokenizer.from_file(corpus / "out" / "tokenizer.json")
-    given = open_tokens(tmp_path / "train.bin", tokenizer=own)
+    given = pickle.loads(pickle.dumps(open_tokens(tmp_path / "train.bin", tokenizer=own)))
     assert given.decode(given.doc(1)) == "d<|endoftext|>"
     (tmp_path / "y.txt").write_text("aaaa bbbb")
     build(train=tmp_path / "y.txt", val_fraction=0, vocab_size=258, out=tmp_path / "other")

@@ -14,7 +14,7 @@ import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import Sampler, TokenFile
+from preprocess import Sampler, SamplingError, TokenFile
 
 WINDOWS = st.sampled_from(["stride", "documents", "packed"])
 ORDERS = st.sampled_from(["random", "epoch", "sequential"])
@@ -156,5 +156,10 @@ def test_numbers_of_numpy_are_integers(tmp_path: Path) -> None:
         one, other = (sampler_of(file, windows=windows, **each) for each in (numbers, plain))
         assert json.loads(json.dumps(one.state_dict())) == other.state_dict()
         assert rows(one.batch(1)) == rows(other.batch(1))
-    with pytest.raises(TypeError):
+    with pytest.raises(SamplingError, match="seed should be an integer; got 1"):
         sampler_of(file, seed=1.5)
+
+
+def test_documents_without_a_target(tmp_path: Path) -> None:
+    with pytest.raises(SamplingError, match="has no document of at least 2 tokens, an input and"):
+        sampler_of(dataset(tmp_path, [1, 1]), windows="documents")
