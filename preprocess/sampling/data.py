@@ -95,6 +95,8 @@ def read_pieces(
     else:
         starts, n_inputs, n_targets, *_ = table
         last = starts + np.maximum(n_inputs - 1, n_targets)
+        if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
+            raise _outside()
         limits = np.searchsorted(tokens.starts, (starts, last), "right") - 1
         inside = limits[0] == limits[1]
         for number in np.unique(limits[0, inside]).tolist():
@@ -119,10 +121,14 @@ def _copy_by_kernel(
     from bpe.kernels.pieces import copy_pieces as run
 
     if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
-        raise SamplingError(
-            "a window has positions outside of the dataset: the file of its plan was changed while"
-            " it was open; remove it, and it is made again"
-        )
+        raise _outside()
+
+
+def _outside() -> SamplingError:
+    return SamplingError(
+        "a window has positions outside of the dataset: the file of its plan was changed while it"
+        " was open; remove it, and it is made again"
+    )
 
 
 def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> npt.NDArray[Any]:

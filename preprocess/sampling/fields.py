@@ -7,6 +7,7 @@ its text cannot have, so documents are found in the ids alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -28,13 +29,13 @@ class Fields:
         n_inputs: int64[n_windows], the number of tokens in each row; None: all are full.
         end_of_text: The id at the end of each document, or int64[n_windows, 1], one for each row;
             None: unknown.
-        pieces: What the rows were read from, if each piece is a document or a part of one; None:
-            the documents are looked for.
+        pieces: Returns what the rows were read from, if each piece is a document or a part of one;
+            None: the documents are looked for.
     """
 
     def __init__(
         self, inputs: Array, targets: Array, n_inputs: Array | None,
-        end_of_text: int | Array | None, pieces: Pieces | None = None,
+        end_of_text: int | Array | None, pieces: Callable[[], Pieces] | None = None,
     ) -> None:
         self.inputs, self.targets = inputs, targets
         self.n_inputs, self.end_of_text, self._pieces = n_inputs, end_of_text, pieces
@@ -51,7 +52,7 @@ class Fields:
     def _segments(self) -> Array:
         """The documents, and parts of them, in the rows: table as of `windows.Pieces`."""
         if self._pieces is not None:
-            return self._pieces.table
+            return self._pieces().table
         from bpe.kernels.pieces import find_segments
 
         n_rows, length = self.inputs.shape

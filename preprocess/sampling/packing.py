@@ -17,6 +17,7 @@ the dataset no longer has are removed then.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import mmap
 import os
@@ -33,6 +34,9 @@ import xxhash
 
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
+from preprocess.dataset.shards import ShardView
+from preprocess.sampling.data import IGNORED, Batch, new_batch
+from preprocess.sampling.fields import Fields
 from preprocess.sampling.windows import Numbers, Pieces
 
 _HEADER_BYTES = 256
@@ -102,14 +106,46 @@ class PackedWindows:
     """
 
     def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
+        from bpe.kernels.pieces import read_packed
         from bpe.kernels.runtime.jit import pack
 
-        self._context_length = context_length
+        self._read_packed = read_packed
+        self._file, self._context_length = file, context_length
         self._path, self._plan = open_plan(file, context_length, strategy)
-        self._packed_plan = pack(tuple(self._plan))
+        self.has_shards = isinstance(file.tokens, ShardView)
+        tokens = () if self.has_shards else (file.tokens,)
+        self._packed_plan = pack((*self._plan, *tokens))
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
+
+    def read(
+        self, numbers: Numbers, end_of_text: int, inputs: Batch, targets: Batch,
+        with_segment_ids: bool,
+    ) -> Fields:
+        """Read windows, by their numbers from 0 on; not of shards.
+
+        Args:
+            numbers: Of the windows.
+            end_of_text: The id at the end of documents, which padding has as well.
+            inputs: int64[n_windows, context_length], filled.
+            targets: int64, of the same shape, filled.
+            with_segment_ids: Whether to number the segments now, which takes less time than later.
+        """
+        n, length = len(numbers), self._context_length
+        n_inputs = np.empty(n, np.int64)
+        segment_ids = new_batch(n if with_segment_ids else 0, length, np.int32)
+        n_pieces = self._read_packed(
+            self._packed_plan, numbers, end_of_text, IGNORED, n_inputs, inputs, targets, segment_ids
+        )
+        if n_pieces < 0:
+            raise _damaged(self._path, "the pieces that it had when it was opened")
+        self._file.count_reads(n_pieces, inputs.size)
+        pieces = functools.partial(self.pieces, numbers)
+        fields = Fields(inputs, targets, n_inputs, end_of_text, pieces)
+        if with_segment_ids:
+            fields.segment_ids = segment_ids
+        return fields
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""

@@ -316,10 +316,15 @@ class Sampler:
                 found = read_windows(self.dataset, starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
                 return Fields(inputs, targets, None, end_of_text)
+        if isinstance(self._windows, PackedWindows) and not self._windows.has_shards:
+            with_segment_ids = "segment_ids" in self._fields
+            return self._windows.read(
+                numbers, end_of_text or 0, inputs, targets, with_segment_ids
+            )
         pieces = self._windows.pieces(numbers)
         read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
         n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
-        of_documents = None if self._options["windows"] == "stride" else pieces
+        of_documents = None if self._options["windows"] == "stride" else lambda: pieces
         return Fields(inputs, targets, n_inputs, end_of_text, of_documents)
 
     def steps(self) -> Iterator[int]:

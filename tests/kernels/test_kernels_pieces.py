@@ -68,6 +68,59 @@ def test_pieces_of_rows_by_hand() -> None:
     assert kernels.find_pieces(plan, np.array([0, 1]), 4, table, n_in_rows) == -1
 
 
+@given(st.data())
+def test_packed_rows_are_those_of_the_kernels_for_each_step(data: Any) -> None:
+    row_length = data.draw(st.integers(1, 9))
+    tokens = np.arange(100, 140).astype(data.draw(st.sampled_from([np.uint16, np.uint32])))
+    offsets, starts, lengths = [0], [], []
+    for _ in range(data.draw(st.integers(1, 4))):
+        room = row_length
+        while room and (room == row_length or data.draw(st.booleans())):
+            length = data.draw(st.integers(1, room))
+            goes_on = data.draw(st.booleans())
+            starts.append(data.draw(st.integers(0, 40 - length - goes_on)))
+            lengths.append(-length if goes_on else length)
+            room -= length
+        offsets.append(len(starts))
+    plan = np.array(offsets), np.array(starts), np.array(lengths, np.int32)
+    rows = np.array(data.draw(st.lists(st.integers(0, len(offsets) - 2), max_size=12)), np.int64)
+    n_pieces, shape = int((plan[0][rows + 1] - plan[0][rows]).sum()), (len(rows), row_length)
+    table, n_in_rows = np.empty((5, n_pieces), np.int64), np.empty(len(rows), np.int64)
+    assert kernels.find_pieces(plan, rows, row_length, table, n_in_rows) == n_pieces
+    expected = [np.full(shape, -1), np.full(shape, -1), np.full(shape, -1, np.int32)]
+    inputs, targets, segments = (each.reshape(-1) for each in expected)
+    assert kernels.copy_pieces(tokens, table, 5, -100, inputs, targets)
+    assert kernels.number_segments(table, row_length, segments)
+    for n_segment_rows in (len(rows), 0):
+        found = [np.full(shape, -2), np.full(shape, -2)]
+        found.append(np.full((n_segment_rows, row_length), -2, np.int32))
+        n_found = np.full(len(rows), -2)
+        assert kernels.read_packed((*plan, tokens), rows, 5, -100, n_found, *found) == n_pieces
+        assert n_found.tolist() == n_in_rows.tolist()
+        for some, all_rows in zip(found, expected, strict=True):
+            assert some.tolist() == all_rows[: len(some)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "value"),
+    [
+        (0, 0, -1), (0, 1, 0), (0, 1, 9), (0, 1, 2**62), (1, 0, -1), (1, 0, 9), (1, 0, 2**62),
+        (2, 0, 5), (2, 0, -5), (2, 0, 2**31 - 1), (2, 0, -(2**31)),
+    ],
+)  # fmt: skip
+def test_packed_rows_out_of_bounds_are_refused(part: int, place: int, value: int) -> None:
+    """In the row that is read, and in the one that is fetched ahead."""
+    tokens = np.arange(10, dtype=np.uint16)
+    plan = np.array([0, 1, 2]), np.array([7, 2]), np.array([3, 4], np.int32)
+    plan[part][place] = value
+    for rows in ([0], [1, 0]):
+        n = len(rows)
+        out = [np.full((n, 4), -1), np.full((n, 4), -1), np.full((n, 4), -1, np.int32)]
+        n_in_rows = np.zeros(n, np.int64)
+        assert kernels.read_packed((*plan, tokens), np.array(rows), 5, 6, n_in_rows, *out) == -1
+        assert all((each[n - 1] == -1).all() for each in out)
+
+
 @given(
     st.integers(1, 12), st.lists(st.integers(0, 12), max_size=5),
     st.randoms(use_true_random=False),

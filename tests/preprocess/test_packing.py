@@ -239,14 +239,23 @@ def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(file: TokenFile, tmp_pat
         packed(file, 8, "best_fit")
 
 
-def test_a_plan_that_changes_while_it_is_open(file: TokenFile, tmp_path: Path) -> None:
-    sampler = packed(file, 8, "best_fit")
+@pytest.mark.parametrize(
+    ("shard_tokens", "error", "message"),
+    [
+        (None, TokenFileError, "expected the pieces that it had when it was opened"),
+        (50, SamplingError, "the file of its plan was changed while it was open; remove it"),
+    ],
+)
+def test_a_plan_that_changes_while_it_is_open(
+    tmp_path: Path, shard_tokens: int | None, error: type[Exception], message: str
+) -> None:
+    sampler = packed(dataset(tmp_path, [3, 20, 5, 8, 1, 30], shard_tokens), 8, "best_fit")
     (path,) = plans(tmp_path)
     header = json.loads(path.read_bytes()[:256])
     with open(path, "r+b") as opened:
         opened.seek(256 + 8 * (header["n_rows"] + 1))
         opened.write(np.full(header["n_pieces"], 10**12, np.int64).tobytes())
-    with pytest.raises(SamplingError, match="the file of its plan was changed while it was open"):
+    with pytest.raises(error, match=message):
         sampler.batch(len(sampler) - 1)
     with open(path, "r+b") as opened:
         opened.seek(256)
