@@ -1,4 +1,6 @@
-"""Map a function over units on several threads; results are in the order of the units.
+"""Map a function over units on several threads, or run a generator ahead on one.
+
+Results of `run_in_order` are in the order of the units:
 
 - The first error in that order, of the function or of the iterator of units, is raised unchanged,
   after all results before it.
@@ -15,13 +17,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from bpe.errors import TokenbinError
+
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
+
+_LOOK_SECONDS = 1.0  # between looks whether the other side is still there
 
 
 def available_workers() -> int:
@@ -106,3 +114,56 @@ def run_in_order(
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         under_way.clear()
+
+
+def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
+    """Yield what a generator yields; a thread runs it up to `n_ahead` items ahead.
+
+    Close it (`contextlib.closing`) if it may not be exhausted: this waits until the generator has
+    yielded the item that it is working on, and closes the generator.
+
+    Raises:
+        TokenbinError: This is a fork of the process that has the thread.
+        Exceptions of the generator, unchanged.
+    """
+    ready: queue.SimpleQueue[tuple[Unit] | BaseException | None] = queue.SimpleQueue()
+    free = threading.Semaphore(n_ahead)
+    is_left = threading.Event()
+
+    def run() -> None:
+        last: BaseException | None = None
+        try:
+            with contextlib.closing(items):
+                while free.acquire() and not is_left.is_set():
+                    ready.put((next(items),))
+        except StopIteration:
+            pass
+        except BaseException as error:  # noqa: BLE001 (raised by the iteration)
+            last = error
+        ready.put(last)
+
+    # A daemon thread, so that an abandoned iterator does not keep the process alive.
+    thread = threading.Thread(target=run, name="tokenbin-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                item = ready.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if not thread.is_alive() and ready.empty():
+                    raise TokenbinError(
+                        "the thread that runs ahead is not in this process; begin the"
+                        " iteration after the process was forked"
+                    ) from None
+                continue
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            free.release()
+            yield item[0]
+            del item
+    finally:
+        is_left.set()
+        free.release()
+        thread.join()

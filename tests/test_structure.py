@@ -119,6 +119,7 @@ def test_sampling_knows_only_the_token_file() -> None:
         "bpe.kernels.pack",
         "bpe.kernels.pieces",
         "bpe.kernels.runtime.jit",
+        "bpe.parallel",
         "preprocess.dataset.columns",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
+from bpe.parallel import run_ahead
 from preprocess.sampling.data import SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
 Batch = dict[str, Any]
 Item = tuple[int, Batch]  # (its step, a batch)
-
-_LOOK_SECONDS = 1.0  # between looks whether the other side is still there
 
 
 class AsyncDataLoader:
@@ -72,7 +69,7 @@ class AsyncDataLoader:
     def __iter__(self) -> Iterator[Batch]:
         items = self._items()
         if self._buffer_size:
-            items = _prefetch(items, self._buffer_size)
+            items = run_ahead(items, self._buffer_size)
         with closing(items):
             for step, batch in items:
                 if isinstance(self._source, Sampler | Mixture):
@@ -126,47 +123,3 @@ def _stack(records: list[Mapping[str, Any]]) -> Batch:
             )
         found[name] = np.stack(arrays)
     return found
-
-
-def _prefetch(items: Generator[Item], n_ahead: int) -> Generator[Item]:
-    """Yield what `items` yields; a thread runs it up to `n_ahead` items ahead."""
-    ready: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
-    free = threading.Semaphore(n_ahead)
-    is_left = threading.Event()
-
-    def run() -> None:
-        last: BaseException | None = None
-        try:
-            with closing(items):
-                while free.acquire() and not is_left.is_set():
-                    ready.put(next(items))
-        except StopIteration:
-            pass
-        except BaseException as error:  # noqa: BLE001 (raised by the iteration)
-            last = error
-        ready.put(last)
-
-    # A daemon thread, so that an abandoned iterator does not keep the process alive.
-    thread = threading.Thread(target=run, name="tokenbin-prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            try:
-                item = ready.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                if not thread.is_alive() and ready.empty():
-                    raise SamplingError(
-                        "the thread that prepares batches is not in this process; make the"
-                        " iterator after the process was forked"
-                    ) from None
-                continue
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            free.release()
-            yield item
-    finally:
-        is_left.set()
-        free.release()
-        thread.join()

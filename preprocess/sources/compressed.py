@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from msgspec import structs
 
 from bpe.errors import CorpusError
+from bpe.parallel import run_ahead
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 from preprocess.sources.base import (
@@ -36,6 +37,7 @@ from preprocess.sources.base import (
 
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
 _MAX_STREAMS = 3
+_UNITS_AHEAD = 2  # that a thread decompresses while the one that asked for them does other work
 _PIECE_BYTES = 1024 * 1024  # most bytes decompressed at a time
 
 
@@ -321,7 +323,10 @@ class CompressedSource(FileSource):
         text = DecompressedFile(self.file, self._codec, kept)
         return text, self._open_text(text, self.name, self.reading)
 
-    def units(self, after: ResumePoint | None = None) -> Iterator[CompressedUnit]:
+    def units(self, after: ResumePoint | None = None) -> Generator[CompressedUnit]:
+        return run_ahead(self._units(after), _UNITS_AHEAD)
+
+    def _units(self, after: ResumePoint | None) -> Generator[CompressedUnit]:
         text, source = self._open()
         start = after[0] if after else 0
         for unit in source.units(after[1:] if after else None):

@@ -7,12 +7,12 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 import pytest
 
-from bpe.parallel import available_workers, for_each, run_in_order
+from bpe.parallel import available_workers, for_each, run_ahead, run_in_order
 
 WORKERS = [1, 2, 7]
 
@@ -375,3 +375,33 @@ def test_for_each_raises_the_first_error_and_ends(workers: int) -> None:
     with pytest.raises(OddError, match="item 0"):
         for_each(range(10**9), work, workers)
     assert not our_threads()
+
+
+def test_a_generator_that_runs_ahead_is_the_same() -> None:
+    """At most so many items ahead; an error comes after the items before it; closing closes it."""
+    begun: list[int] = []
+    seen = threading.Event()
+
+    def items(fails_at: int) -> Generator[int]:
+        try:
+            for i in range(9):
+                if i == fails_at:
+                    raise ValueError(i)
+                begun.append(i)
+                yield i
+        finally:
+            seen.set()
+
+    assert list(run_ahead(items(-1), 3)) == begun == [*range(9)]
+    found: list[int] = []
+    with pytest.raises(ValueError, match="5"):
+        found += run_ahead(items(5), 2)
+    assert found == [*range(5)]
+    begun.clear()
+    seen.clear()
+    some = run_ahead(items(-1), 2)
+    assert next(some) == 0
+    some.close()
+    assert seen.is_set()
+    assert begun in ([0], [0, 1], [0, 1, 2])
+    assert not [each for each in threading.enumerate() if each.name == "tokenbin-ahead"]

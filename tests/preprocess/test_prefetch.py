@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bpe import TokenbinError, parallel
 from preprocess import AsyncDataLoader, Mixture, Sampler
-from preprocess.sampling import prefetch
 from preprocess.sampling.data import SamplingError
 
 
 def threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "tokenbin-prefetch"]
+    return [each.name for each in threading.enumerate() if each.name == "tokenbin-ahead"]
 
 
 def records(n: int) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def test_an_exception_in_the_loop_leaves_no_thread() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_an_iterator_of_another_process_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """And does not wait for a thread that is not there."""
-    monkeypatch.setattr(prefetch, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(parallel, "_LOOK_SECONDS", 0.01)
     found = iter(AsyncDataLoader(records(99), batch_size=1, prefetch_buffer_size=1))
     next(found)
     process = os.fork()
@@ -140,8 +140,8 @@ def test_an_iterator_of_another_process_raises(monkeypatch: pytest.MonkeyPatch) 
         code = 1
         try:
             list(found)
-        except SamplingError as error:
-            code = 0 if "make the iterator after the process was forked" in str(error) else 2
+        except TokenbinError as error:
+            code = 0 if "begin the iteration after the process was forked" in str(error) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
