@@ -106,6 +106,8 @@ def check(settings: Settings) -> None:
             raise ExampleError(
                 f"--{each.name.replace('_', '-')} should be {kind} of at least {least}; got {value}"
             )
+    if settings.seed >= 2**63:
+        raise ExampleError(f"--seed should be below 2**63; got {settings.seed}")
     if settings.width % (2 * settings.n_heads):
         # A head has pairs of features, which its rotary positions turn.
         raise ExampleError(

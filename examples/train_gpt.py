@@ -275,7 +275,10 @@ class CSVLog:
         if path.exists():
             # Bytes that are no text make a head that is not that of a log.
             with open(path, newline="", encoding="utf-8", errors="replace") as file:
-                head, *rows = [*csv.reader(file)] or [[]]
+                try:
+                    head, *rows = [*csv.reader(file)] or [[]]
+                except csv.Error:  # a line that is too long for a log
+                    head, rows = [], []
             if tuple(head) != self.COLUMNS or not all(row and row[0].isdigit() for row in rows):
                 raise ExampleError(
                     f"{path}: is no log of losses, whose first line is {','.join(self.COLUMNS)}; "

@@ -139,11 +139,14 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
                 prefetch(lengths, later)
         if row + 1 < rows.size:
             later, stop = offsets[rows[row + 1]], offsets[rows[row + 1] + 1]
-            for i in range(max(later, 0), min(stop, lengths.size)):
-                start = max(starts[i], 0)
-                # A line of the cache has 32 or 16 tokens.
-                for k in range(start, min(start + abs(np.int64(lengths[i])), tokens.size), 16):
-                    prefetch(tokens, k)
+            # Checked, for bounds of `range` that are far apart overflow.
+            if later >= 0 and stop <= lengths.size and later < stop and stop - later <= row_length:
+                for i in range(later, stop):
+                    start, n_lines = starts[i], min(abs(np.int64(lengths[i])), row_length) // 16 + 1
+                    if start >= 0 and start < tokens.size:
+                        # A line of the cache has 32 or 16 tokens.
+                        for k in range(min(n_lines, (tokens.size - 1 - start) // 16 + 1)):
+                            prefetch(tokens, start + 16 * k)
         first, stop, place = offsets[rows[row]], offsets[rows[row] + 1], 0
         if first < 0 or first >= stop or stop > lengths.size:
             return -1
@@ -151,7 +154,7 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
             start, length, n_out = starts[i], np.int64(lengths[i]), np.int64(lengths[i]) - 1
             if length < 0:
                 length, n_out = -length, -length
-            if min(start, length) < 0 or length > row_length - place:
+            if start < 0 or length <= 0 or length > row_length - place:
                 return -1
             if max(length, n_out + 1) > tokens.size - start:
                 return -1

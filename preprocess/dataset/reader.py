@@ -184,14 +184,14 @@ class TokenFile:
 
 def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> TokenFile:
     """Open the files of a pickled `TokenFile`; raise TokenFileError if they were rebuilt."""
-    file = open_tokens(path, tokenizer=tokenizer)
+    file = open_tokens(path)
     found = file.manifest.digest
     if found != digest:
         raise TokenFileError(
             f"{path}: was rebuilt since it was pickled: expected a manifest with the digest"
             f" {digest}, found {found}; open it again with open_tokens"
         )
-    return file
+    return open_tokens(path, tokenizer=tokenizer) if tokenizer else file
 
 
 def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ Tokens = npt.NDArray[np.integer[Any]] | ShardView
 OpenDataset = TokenFile | npt.NDArray[np.integer[Any]]
 Dataset = OpenDataset | str | os.PathLike[str]
 
+_GREATEST = 2**40  # of sizes and steps, so that positions of windows do not overflow
 IGNORED = -100  # a target that a loss leaves out, as in PyTorch
 
 # A loop usually has two batches of two arrays: one in use, one being drawn.
@@ -42,15 +44,31 @@ class SamplingError(TokenbinError, ValueError):
     """A batch cannot be drawn from this data with these arguments."""
 
 
-def check_integer(name: str, value: Any, least: int) -> int:
-    """Return an argument as an int; raise SamplingError if it is no integer, or below `least`."""
+def check_integer(name: str, value: Any, least: int, most: float = _GREATEST) -> int:
+    """Return an argument as an int; raise SamplingError if it is no integer, or out of range."""
     try:
         found = operator.index(value)  # small NumPy integers would overflow
     except TypeError:
         raise SamplingError(f"{name} should be an integer; got {value!r}") from None
     if found < least:
         raise SamplingError(f"{name} should be at least {least}; got {found}")
+    if found > most:
+        raise SamplingError(f"{name} should be at most {most:,}; got {found:,}")
     return found
+
+
+def check_state(state: Any, names: Iterable[str], of: str) -> None:
+    """Raise SamplingError if a state is no dictionary, or lacks a name."""
+    if not isinstance(state, Mapping):
+        raise SamplingError(
+            f"the state of {of} should be a dictionary, what its state_dict() returned; got"
+            f" {type(state).__name__}"
+        )
+    for name in names:
+        if name not in state:
+            raise SamplingError(
+                f"the state of {of} has no {name!r}; give what its state_dict() returned"
+            )
 
 
 def name_of(dataset: Dataset) -> str:

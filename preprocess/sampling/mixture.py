@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from preprocess.dataset.reader import TokenFile
-from preprocess.sampling.data import SamplingError, check_integer
+from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.fields import Fields
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
@@ -93,7 +93,7 @@ class Mixture:
             raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
         if unit not in ("tokens", "documents", "windows"):
             raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
-        self._seed = check_integer("seed", seed, 0)
+        self._seed = check_integer("seed", seed, 0, math.inf)
         self.layout, self._exhausted = first[1].layout, exhausted
         self._offset = int(key_of(self._seed)[0])
         self._schedule = [
@@ -113,7 +113,8 @@ class Mixture:
                 f"weights should be of the samplers {', '.join(self.samplers)}, each once; check"
                 f" {', '.join(map(repr, sorted(unknown)))}"
             )
-        if any(not 0 <= weights[name] < math.inf for name in weights):
+        values = weights.values()
+        if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in values):
             raise SamplingError(f"weights should be at least 0, and finite; got {dict(weights)}")
         shares = [
             weights[name] / self._units_per_window(name, unit) for name in self.samplers
@@ -248,11 +249,8 @@ class Mixture:
             SamplingError: The state is of other samplers, weights or another seed.
         """
         own = self.state_dict()
-        for name in own:
-            if name not in state:
-                raise SamplingError(
-                    f"the state of a mixture has no {name!r}; give what its state_dict() returned"
-                )
+        check_state(state, own, "a mixture")
+        check_state(state["samplers"], (), "the samplers of a mixture")
         if [*state["samplers"]] != [*own["samplers"]]:
             raise SamplingError(
                 f"the state is of the samplers {', '.join(state['samplers'])}, and here they are"

@@ -24,7 +24,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -236,13 +236,9 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
     from preprocess.storage import writing
 
     partial = path.with_name(f".{path.name}.partial")
-    with writing(path, _KEPT), open(partial, "a+b") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        # The one that held the lock before has renamed the file that is open here.
-        if path.exists():
-            # Or this one has made another file of that name since.
-            with suppress(FileNotFoundError):
-                os.unlink(partial)
+    with writing(path, _KEPT), _locked(partial) as opened:
+        if path.exists():  # the one that held the lock before has made it
+            os.unlink(partial)
             return
         opened.truncate(0)
         data = _planned(opened, file, about)
@@ -253,20 +249,35 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         _remove_old_plans(path, file)
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, which is made if it is not there, and lock it."""
+    while True:
+        with open(path, "a+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            # The one that held the lock before may have renamed or removed it.
+            own = os.fstat(opened.fileno())
+            if path.exists() and os.path.samestat(own, os.stat(path)):
+                yield opened
+                return
+
+
 def _remove_old_plans(path: Path, file: TokenFile) -> None:
     """Remove the plans, and parts of plans, of manifests that this dataset had before."""
     manifest, digest = Path(file.absolute_path).with_suffix(".json"), file.manifest.digest
-    with suppress(FileNotFoundError):  # it is being built again, or another process removed a plan
+    try:
         if xxhash.xxh3_128_hexdigest(manifest.read_bytes()) != digest:
             return  # it was built again since the file was opened, so other plans may be newer
-        stem = re.escape(Path(file.path).stem)
-        pattern = rf"\.?{stem}\.({'|'.join(STRATEGIES)})-\d+-([0-9a-f]{{16}})\.plan(\.partial)?"
-        for name in os.listdir(path.parent):
-            match = re.fullmatch(pattern, name)
-            if match and match[2] != digest[:16]:
-                with suppress(BlockingIOError), open(path.with_name(name), "rb") as old:
-                    fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its maker holds it
-                    os.unlink(old.name)
+    except OSError:
+        return  # it is being built again
+    plan = rf"{re.escape(Path(file.path).stem)}\.(?:{'|'.join(STRATEGIES)})-\d+-(\w{{16}})\.plan"
+    for name in os.listdir(path.parent):
+        match = re.fullmatch(plan, name) or re.fullmatch(rf"\.{plan}\.partial", name)
+        if match and match[1] != digest[:16]:
+            # Another process makes it, has removed it, or has not let others read it.
+            with suppress(OSError), open(path.with_name(name), "rb") as old:
+                fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(old.name)
 
 
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
@@ -301,7 +312,7 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
     for ends, begin, base, _ in _documents(file):
         n = kernels.sort_by_row(ends, begin, base, row_length, row_of, n, *plan)
     kernels.restore_offsets(plan.offsets)
-    header = about | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
+    header = about | {"n_rows": int(n_rows), "n_pieces": int(n_pieces), "digest": _digest_of(data)}
     data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
     return data
 

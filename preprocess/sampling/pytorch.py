@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from preprocess.sampling.data import Dataset as Tokens
-from preprocess.sampling.data import SamplingError, check_integer
+from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
@@ -124,7 +124,8 @@ class BatchDataset(IterableDataset[Tensors]):
                 "mixtures, and samplers of order 'random', have one epoch, number 0; got"
                 f" {epoch:,}: loop once, over as many steps as you need"
             )
-        self.source.step = epoch * len(self.source) if epoch else 0
+        step = epoch * len(self.source) if epoch else 0
+        self.source.step = check_integer("the first step of the epoch", step, 0)
         self._next = self._continued = None
         self._n_epochs_set += 1
         self._epoch[:] = torch.tensor([self.source.step, self._n_epochs_set])
@@ -159,12 +160,7 @@ class BatchDataset(IterableDataset[Tensors]):
         Raises:
             SamplingError: The state is of another source.
         """
-        for name in ("source", "next"):
-            if name not in state:
-                raise SamplingError(
-                    f"the state of a BatchDataset has no {name!r}; give what its state_dict()"
-                    " returned"
-                )
+        check_state(state, ("source", "next"), "a BatchDataset")
         following = state["next"]
         if following is not None:
             following = check_integer("the next step of a state", following, 0)

@@ -9,6 +9,7 @@ stream does not depend on the number of ranks.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ from preprocess.sampling.data import (
     OpenDataset,
     SamplingError,
     check_integer,
+    check_state,
     name_of,
     new_batch,
     open_dataset,
@@ -99,6 +101,7 @@ class Sampler:
         SamplingError: An option has a value that cannot work, or there is no window.
         TokenFileError: The path is not a finished `.bin`, or its plan is damaged.
         OutputError: The plan of "packed" cannot be written.
+        Exception: PyTorch does not know the device.
     """
 
     def __init__(
@@ -110,11 +113,12 @@ class Sampler:
         fields: Sequence[str] = ("inputs", "targets"),
         device: str | torch.device | None = None,
     ) -> None:
+        fields = fields if isinstance(fields, str) else tuple(fields)
         self._arguments = {
             "global_batch_size": global_batch_size, "context_length": context_length,
             "windows": windows, "stride": stride, "strategy": strategy, "order": order,
             "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": world_size,
-            "fields": tuple(fields), "device": device,
+            "fields": fields, "device": device,
         }
         sizes = {
             "global_batch_size": global_batch_size, "context_length": context_length,
@@ -123,7 +127,7 @@ class Sampler:
         sizes = {name: check_integer(name, value, 1) for name, value in sizes.items()}
         global_batch_size, context_length, _, world_size = sizes.values()
         stride = None if stride is None else sizes["stride"]
-        rank, seed = check_integer("rank", rank, 0), check_integer("seed", seed, 0)
+        rank, seed = check_integer("rank", rank, 0), check_integer("seed", seed, 0, math.inf)
         if rank >= world_size:
             raise SamplingError(
                 f"rank should be in range(world_size), of {world_size}; got {rank}"
@@ -131,7 +135,7 @@ class Sampler:
         if device is not None:
             import torch
 
-            torch.device(device)  # raises its error for one that does not exist
+            torch.device(device)  # refuses unknown names
         if isinstance(dataset, str | os.PathLike):
             dataset = open_tokens(dataset)
         self.dataset = open_dataset(dataset)
@@ -202,11 +206,13 @@ class Sampler:
                 " target; choose windows='stride' or 'packed', or other data"
             )
         if n_windows < 1:
-            may_pad = self._options["order"] != "random" and len(self._tokens) > 1
+            n_tokens, advice = len(self._tokens), "more data"
+            if n_tokens > 1:
+                may_pad = self._options["order"] != "random"
+                advice = f"a smaller context_length, {'drop_last=False, ' * may_pad}or more data"
             raise SamplingError(
-                f"{name_of(self.dataset)} has {len(self._tokens):,} tokens, and a window of"
-                f" context_length {self._context_length:,} needs one more than that; choose a"
-                f" smaller context_length{', drop_last=False' if may_pad else ''} or more data"
+                f"{name_of(self.dataset)} has {n_tokens:,} tokens, and a window of context_length"
+                f" {self._context_length:,} needs one more than that; choose {advice}"
             )
         if self._options["order"] != "random" and not self._n_batches:
             raise SamplingError(
@@ -357,9 +363,7 @@ class Sampler:
     def check_state(self, state: Mapping[str, Any]) -> int:
         """Return the step of a state; raise SamplingError if it is of another sampler."""
         own = self._options
-        for name in (*_SAME, "seed", "step"):
-            if name not in state:
-                raise SamplingError(f"the state has no {name!r}; give what state_dict() returned")
+        check_state(state, (*_SAME, "seed", "step"), "a sampler")
         different = [name for name in (*_SAME, "seed") if state[name] != own[name]]
         if different:
             name = different[0]

@@ -94,6 +94,9 @@ def test_sources_without_epochs(file: TokenFile) -> None:
             dataset.set_epoch(1)
     with pytest.raises(SamplingError, match="epoch should be at least 0; got -1"):
         BatchDataset(sampler).set_epoch(-1)
+    with pytest.raises(SamplingError, match="the first step of the epoch should be at most 1,099,"):
+        BatchDataset(sampler).set_epoch(2**40)
+    assert sampler.step == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -178,7 +181,8 @@ def test_a_killed_worker_raises(file: TokenFile) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.startswith("working")
     found = done.stdout + done.stderr  # of the loop, or of what runs after it
-    assert re.search(r"DataLoader worker \(pid.* (is killed by|exited unexpectedly)", found), found
+    # PyTorch says so, or the pipe to the worker is closed before it can.
+    assert re.search(r"DataLoader worker \(pid|Connection reset by peer|EOFError", found), found
 
 
 # Windows one by one.

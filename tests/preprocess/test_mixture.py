@@ -182,6 +182,7 @@ def test_weights_in_tokens_documents_and_windows(tmp_path: Path) -> None:
         ({"a": 1, "b": 1, "c": 1, "d": 1}, "weights should be of the samplers .* check 'd'"),
         ({"a": -1, "b": 1, "c": 1}, "weights should be at least 0, and finite; got"),
         ({"a": float("nan"), "b": 1, "c": 1}, "weights should be at least 0, and finite; got"),
+        ({"a": "1", "b": 1, "c": 1}, "weights should be at least 0, and finite; got"),
         ({"a": 0, "b": 0, "c": 0}, "weights should have a sum above 0; got"),
         ([], "the steps of a schedule should ascend from 0; got $"),
         ([(1, {"a": 1, "b": 1, "c": 1})], "the steps of a schedule should ascend from 0; got 1"),
@@ -226,6 +227,8 @@ def test_wrong_states_change_nothing() -> None:
     for name in before:
         with pytest.raises(SamplingError, match=f"the state of a mixture has no '{name}'; give"):
             mixture.load_state_dict({x: y for x, y in before.items() if x != name})
+    with pytest.raises(SamplingError, match="the state of the samplers of a mixture should be a d"):
+        mixture.load_state_dict(before | {"samplers": ["a", "b", "c"]})
     states = {name: state | {"step": 9} for name, state in before["samplers"].items()}
     wrong = before | {"step": 9, "samplers": states | {"c": states["c"] | {"step": -1}}}
     with pytest.raises(SamplingError, match="the step of a state should be at least 0; got -1"):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,32 @@ def test_parts_of_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_pat
         fcntl.flock(opened, fcntl.LOCK_EX)
         packed(file, 8, "best_fit")
     assert [each.exists() for each in (dead, alive)] == [False, True]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read all files")
+def test_plans_that_cannot_be_read_are_left_alone(file: TokenFile, tmp_path: Path) -> None:
+    other = tmp_path / f"train.pool-8-{'0' * 16}.plan"
+    other.touch(0o000)
+    packed(file, 8, "best_fit")
+    assert other.exists()
+
+
+def test_a_lock_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
+    """Also if the file was removed while another process, or thread, waited for its lock."""
+    path, found = tmp_path / "x.partial", list[bool]()
+
+    def lock() -> None:
+        with packing._locked(path) as opened:
+            found.append(os.path.samestat(os.fstat(opened.fileno()), os.stat(path)))
+
+    with packing._locked(path):
+        waiting = [threading.Thread(target=lock) for _ in range(3)]
+        for each in waiting:
+            each.start()
+        path.unlink()
+    for each in waiting:
+        each.join()
+    assert found == [True, True, True]
 
 
 def test_a_plan_that_is_removed_while_it_is_opened(

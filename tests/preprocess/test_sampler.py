@@ -372,10 +372,10 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
         ({"fields": []}, "fields has no name; choose some of inputs, targets"),
         ({"global_batch_size": "2"}, "global_batch_size should be an integer; got '2'"),
         ({"context_length": 1.5}, "context_length should be an integer; got 1.5"),
-        ({"context_length": 100}, r"length 100 needs one more than that; .* context_length or mor"),
+        ({"context_length": 100}, r"length 100 needs one more than that; .* context_length, or mo"),
         (
             {"context_length": 100, "order": "epoch"},
-            "context_length 100 needs one more than that; .* context_length, drop_last=False or mo",
+            "context_length 100 needs one more than that; .* context_length, drop_last=False, or m",
         ),
         ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
         ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
@@ -396,10 +396,15 @@ def test_wrong_uses() -> None:
     with pytest.raises(SamplingError, match="step should be at least 0; got -1"):
         sampler.batch(-1)
     state = sampler.state_dict()
-    with pytest.raises(SamplingError, match="the state has no 'step'; give what state_dict"):
+    with pytest.raises(SamplingError, match="has no 'step'; give what its state_dict"):
         sampler.load_state_dict({x: y for x, y in state.items() if x != "step"})
     with pytest.raises(SamplingError, match="another sampler than this of the array: its seed is "):
         sampler.load_state_dict(state | {"seed": 1})
+    for wrong in (None, ["step"]):
+        with pytest.raises(SamplingError, match="the state of a sampler should be a dictionary, w"):
+            sampler.load_state_dict(wrong)  # type: ignore[arg-type]
+    with pytest.raises(SamplingError, match=r"step should be at most 1,099,511,627,776; got 4,611"):
+        sampler.batch(2**62)
     for step, message in ((-3, "at least 0; got -3"), (None, "an integer; got None")):
         with pytest.raises(SamplingError, match=f"the step of a state should be {message}"):
             sampler.load_state_dict(state | {"step": step})
