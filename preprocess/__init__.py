@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
+    from preprocess.documents.chat_template import ChatTemplateError
     from preprocess.pipeline import BuildResult, build
+    from preprocess.run.chat_transform import ChatTemplateTransform
     from preprocess.sampling.data import SamplingError
     from preprocess.sampling.get_batch import get_batch
     from preprocess.sampling.mixture import Mixture
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
 # Without BatchDataset, WindowDataset and window_loader: `import *` must work without PyTorch.
 __all__ = [
-    "AsyncDataLoader", "BuildResult", "CorpusError", "DatasetConfig", "Mixture", "OutputError",
+    "AsyncDataLoader", "BuildResult", "ChatTemplateError", "ChatTemplateTransform", "CorpusError",
+    "DatasetConfig", "Mixture", "OutputError",
     "PipelineConfig", "Sampler", "SamplingError", "SettingsError", "TokenFile",
     "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch", "open_tokens",
 ]
@@ -49,6 +52,8 @@ _MODULE_OF = {
     "AsyncDataLoader": "preprocess.sampling.prefetch",
     "BatchDataset": "preprocess.sampling.pytorch",
     "BuildResult": "preprocess.pipeline",
+    "ChatTemplateError": "preprocess.documents.chat_template",
+    "ChatTemplateTransform": "preprocess.run.chat_transform",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
     "Mixture": "preprocess.sampling.mixture",

@@ -15,13 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from msgspec import structs
+
 from bpe.errors import TokenbinError
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
-from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.encode_pass import EncodePass
+from preprocess.run.encoding import SpecialIds
 from preprocess.run.journal import journal_errors
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.outputs import (
@@ -97,6 +100,9 @@ def build(
     separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
     text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
     max_length_chars: int | None = None,
+    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
+    chat_template: str | None = None,
+    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str | None = None, workers: int | None = None,
@@ -183,14 +189,18 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
 
     for name, each in config.builds.items():
         try:
-            sources = find_sources((*each.train, *each.val), read_options(each, None, ()))
+            given = None if each.tokenizer is None else load_tokenizer_of_build(each)
+            reading = structs.replace(read_options(each, None, ()), chat=each.chat)
+            if given is not None:
+                reading = make_read_options(each, given)
+            sources = find_sources((*each.train, *each.val), reading)
             if has_standard_input(sources):
                 raise SettingsError(
                     "standard input (-) cannot be one of several datasets, which are read more"
                     " than once; save it to a file"
                 )
-            if each.tokenizer is not None:
-                SpecialIds.of(load_tokenizer_of_build(each), each)
+            if given is not None:
+                SpecialIds.of(given, each)
         except TokenbinError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
     has_file = place.size(_CONFIG_FILE) is not None
@@ -352,6 +362,9 @@ def train(
     separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
     text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
     max_length_chars: int | None = None,
+    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
+    chat_template: str | None = None,
+    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str | None = None, workers: int | None = None,
@@ -410,6 +423,9 @@ def encode(
     separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
     text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
     max_length_chars: int | None = None,
+    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
+    chat_template: str | None = None,
+    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str | None = None, workers: int | None = None,

@@ -21,12 +21,12 @@ import numpy as np
 import xxhash
 
 from bpe.errors import TokenbinError
-from preprocess.dataset.columns import BLOCK_BYTES, manifest_name
+from preprocess.dataset.columns import BLOCK_BYTES, MASK, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import Part, SpecialIds, reencode
+from preprocess.run.encoding import Part, SpecialIds, reencode
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -116,10 +116,13 @@ def find_origin(
         raise RebuildError(f"it was built from {len(known):,} sources, and {len(found):,} exist")
     ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
     part = names.index(bin_path.stem)
+    has_mask = MASK in manifest.columns
 
     def encode(indices: range) -> Iterator[Part]:
         for source in sources[indices.start : indices.stop]:
-            for parts in reencode(source, tokenizer, ids, settings.workers, len(names)):
+            for parts in reencode(
+                source, tokenizer, ids, settings.workers, len(names), has_mask
+            ):
                 yield parts[part]
 
     return Origin(manifest, sources, encode, settings.selects)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bpe.errors import EncodingError, TokenbinError
 from preprocess.check import rebuild
 from preprocess.check.inspect import find_manifests, load_tokenizer_of
-from preprocess.dataset.columns import BLOCK_BYTES, IDS, TokenFileError, manifest_name
+from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
@@ -324,12 +324,20 @@ def _find_wrong_end(file: TokenFile) -> str:
     return ""
 
 
+def _runs(ids: np.ndarray, special: list[int]) -> list[list[int]]:
+    """Return the ids between special tokens."""
+    places = np.flatnonzero(np.isin(ids, special))
+    bounds = zip([0, *places + 1], [*places, len(ids)], strict=True)
+    return [ids[start:stop].tolist() for start, stop in bounds]
+
+
 def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
     """Decode a sample of documents, and check that they encode to the same ids.
 
     The ids are not compared if the tokenizer changes text before encoding it.
     """
     exact, end_id = gives_text_back(tokenizer), file.manifest.end_of_text_id
+    special, has_mask = [*tokenizer.special_tokens.values()], MASK in file.manifest.columns
     if end_id not in tokenizer.special_tokens.values():
         text = f"the end-of-text id {end_id} is no special token of the tokenizer"
         return Finding(file.path, False, text)
@@ -343,8 +351,10 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         if n_tokens > _SAMPLE_TOKENS:
             break
         try:
-            decoded = tokenizer.decode_bytes(ids).decode()
-            is_same = not exact or tokenizer.encode_ordinary(decoded) == ids.tolist()
+            # Conversations have the special tokens of their template.
+            runs = _runs(ids, special) if has_mask else [ids.tolist()]
+            texts = [(tokenizer.decode_bytes(run).decode(), run) for run in runs]
+            is_same = not exact or all(tokenizer.encode_ordinary(x) == run for x, run in texts)
             wrong = "" if is_same else "does not encode to the same ids again"
         except UnicodeDecodeError as error:
             wrong = f"is not UTF-8: {error.reason}"

@@ -47,12 +47,13 @@ class Column(Struct, frozen=True):
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
         per: "token" or "document": each has one value.
         dtype: dtype of the file, of integers; None: that of token ids.
-        make: Computes the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
+        make: Computes the values of an `EncodedBatch` of `preprocess.run.encoding`, one for each
             token, or for each document that ends in it; `batch.spans` is None for sources without
             spans. None: the encoder returns the values.
         limit: Exclusive upper bound of values; None: the vocabulary size for ids, else unchecked.
         is_position: True if values are positions in the token stream, stored relative to the shard.
         noun: Name of a value, for messages.
+        of_spans: True if only datasets with a source with spans have it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Column(Struct, frozen=True):
     limit: int | None = None
     is_position: bool = False
     noun: str = "value"
+    of_spans: bool = False
 
     @property
     def suffix(self) -> str:
@@ -84,8 +86,18 @@ class Column(Struct, frozen=True):
 
 IDS = Column("bin", "token", noun="id")
 DOCUMENT_ENDS = Column("docs", "document", np.dtype("<u8"), is_position=True, noun="end")
+# 1 for the tokens to train on; datasets without it are trained on as a whole.
+MASK = Column(
+    "mask", "token", np.dtype("u1"), make=lambda encoded: encoded.mask(), limit=2, noun="mask",
+    of_spans=True,
+)
 # The columns that a build writes. Every dataset begins with IDS and DOCUMENT_ENDS.
-COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS)
+COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK)
+
+
+def columns_of(has_spans: bool) -> tuple[Column, ...]:
+    """Return the columns of a dataset, of whose sources some have spans."""
+    return tuple(column for column in COLUMNS if has_spans or not column.of_spans)
 
 
 def shard_name(name: str, number: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.files.locations import local_path
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, Values, shard_name
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, Values, shard_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
@@ -83,6 +83,21 @@ class TokenFile:
         joined = np.concatenate([each + at for each, at in zip(arrays, starts, strict=False)])
         joined.flags.writeable = False
         return joined
+
+    @cached_property
+    def loss_mask(self) -> Values | ShardView:
+        """1 for each token to train on: read-only uint8[n_tokens], mapped; with shards a view.
+
+        It is the column of a dataset with conversations; of another all are 1, without memory.
+        """
+        if self.has_mask:
+            return self.column(MASK.name)
+        return np.broadcast_to(np.uint8(1), len(self.tokens))
+
+    @property
+    def has_mask(self) -> bool:
+        """True if some tokens may not be trained on."""
+        return MASK in self.manifest.columns
 
     @cached_property
     def document_ends(self) -> npt.NDArray[np.uint64]:

@@ -10,7 +10,7 @@ Documents are not copied: a batch is the buffer that was read and the bounds of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -18,6 +18,9 @@ from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
+
+if TYPE_CHECKING:
+    from preprocess.documents.chat_template import ChatFormat
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -45,6 +48,8 @@ class ReadOptions(Struct, frozen=True):
     max_length: int | None = None  # characters; longer documents are left out
     skip_bad_records: bool = False  # leave bad records out; False: they are errors
     whole_documents: bool = False  # never divide a document
+    chat: str = "off"  # conversations: "auto", "off" or a name in `conversations.KINDS`
+    chat_format: ChatFormat | None = None  # how conversations become text; None: unknown
 
     @property
     def filters(self) -> bool:
@@ -117,7 +122,9 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     rejected: tuple[Rejected, ...] = ()
     content: Bytes | None = None  # raw bytes of the unit, to digest them; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
-    spans: Spans | None = None  # None: the source has none
+    spans: Spans | None = None  # what is trained on; None: all
+    special: Spans | None = None  # special tokens in the text, and their ids; None: it has none
+    forged: Mapping[str, int] | None = None  # counts of special-token text; None: to be counted
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DocumentBatch, astuple(replace(self, content=None))
@@ -143,21 +150,27 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     def without_text(self) -> DocumentBatch:
         """Return the batch with its counts and decisions, without buffer and spans."""
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
-        return replace(self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None)
+        return replace(
+            self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None,
+            special=None,
+        )
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
         """Select documents by a mask `bool[n_documents]`, with their fields and spans."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
-        if (spans := self.spans) is not None:
-            shift = np.full(len(self), -first)
-            spans = spans.moved(spans.document_of(self.bounds), chosen, shift)
+        shift = np.full(len(self), -first)
+        spans, special = (
+            each and each.moved(each.document_of(self.bounds), chosen, shift)
+            for each in (self.spans, self.special)
+        )
         return DocumentBatch(
             self.buffer[first:end], bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
             fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
+            special=special, forged=self.forged,
         )
 
     def close_gaps(self) -> tuple[Bytes, Offsets]:
@@ -310,6 +323,8 @@ class SpecialTokenText:
 
     def count(self, batch: DocumentBatch) -> NDArray[np.int64]:
         """Count the non-overlapping occurrences of each of `tokens`: int64[n_tokens]."""
+        if batch.forged is not None:
+            return np.array([batch.forged.get(token, 0) for token in self.tokens], np.int64)
         counts = np.zeros(len(self.tokens), np.int64)
         for token, found in self._matcher.occurrences(batch.buffer).items():
             counts[self._matcher.ids[token]] = _count_inside(batch, token, found)

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 Positions = NDArray[np.int64]
 
 
-def gives_text_back(tokenizer: AnyTokenizer) -> bool:
-    """Return True if `decode(encode_ordinary(text)) == text` for every text."""
+def gives_text_back(tokenizer: AnyTokenizer, is_normalized: bool = False) -> bool:
+    """Return True if `decode(encode_ordinary(text)) == text` for every text, or normalized text."""
     from bpe import Tokenizer
 
     return (
         isinstance(tokenizer, Tokenizer)
-        and not tokenizer.normal_forms
+        and (is_normalized or not tokenizer.normal_forms)
         and not any(token.lstrip or token.rstrip for token in tokenizer.vocabulary.added_tokens)
         # no space is added in front
         and tokenizer.decode(tokenizer.encode_ordinary("x")) == "x"
     )
 
 
-def token_lengths(tokenizer: AnyTokenizer) -> Positions:
+def token_lengths(tokenizer: AnyTokenizer, is_normalized: bool = False) -> Positions:
     """Return the number of bytes of text that each id spells: int64[vocab_size].
 
     Raises:
         EncodingError: The tokenizer changes text before it is encoded.
     """
-    if not gives_text_back(tokenizer):
+    if not gives_text_back(tokenizer, is_normalized):
         raise EncodingError(
             "byte offsets cannot be mapped to the tokens of this tokenizer, for it changes text"
             " before encoding it (normal forms, white space added or removed, or words); use a"

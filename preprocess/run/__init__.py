@@ -3,7 +3,8 @@
 plan          decide on sources, passes and outputs; check the disk space
 fingerprint   record the inputs of a run, and compare two records
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
-encode_pass   encode text into sinks; `sinks`: destinations of encoded documents
+encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
+chat_format   find the chat template of a run
 units         iterate over work units, and resume after any
 journal       checkpoints, from which the same command resumes a run
 outputs       begin, resume, refuse or commit output files

@@ -11,25 +11,17 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import xxhash
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from bpe.errors import TokenbinError
-from bpe.parallel import run_in_order
-from preprocess.dataset import columns as table
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
 from preprocess.dataset.manifest import Count
-from preprocess.documents.batch import DocumentBatch, Rejected, SpecialTokenText
-from preprocess.documents.token_offsets import token_lengths, tokens_at
+from preprocess.documents.batch import Rejected, SpecialTokenText
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import (
     Counts,
@@ -39,9 +31,8 @@ from preprocess.report.summary import (
     check_has_documents,
     out_of_time,
 )
-from preprocess.reused_memory import ReusedMemory
+from preprocess.run.encoding import Encoding, Result, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
-from preprocess.run.record import end_of_text_token
 from preprocess.run.sinks import Sink, Sinks
 from preprocess.run.units import (
     Executor,
@@ -50,100 +41,14 @@ from preprocess.run.units import (
     run_on_threads,
     units_after,
 )
-from preprocess.settings.schema import EncodeSettings, TrainSettings
-from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
+from preprocess.sources import ResumePoint, Source, digest_of
 from preprocess.storage import JOURNAL_FILE, Stream
 
 if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
+    from bpe.text_tokenizer import AnyTokenizer
 
 # In the last 32 MiB, a checkpoint is due every 4 MiB if the disk is idle.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
-
-
-class SpecialTokenError(TokenbinError, ValueError):
-    """A tokenizer lacks a required special token."""
-
-
-class SpecialIds(Struct, frozen=True):
-    """Special ids around each document."""
-
-    end_of_text: int  # after each document; -1: none
-    begin_of_text: int | None  # before each document; None: none
-
-    @classmethod
-    def of(cls, tokenizer: AnyTokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
-        """Look up the tokens in the settings, or the tokenizer's own end-of-text token.
-
-        Raises:
-            SpecialTokenError: A token is missing, or the end-of-text token is an ordinary one, too.
-        """
-        known = tokenizer.special_tokens
-        end = end_of_text_token(settings, tokenizer)
-        for token, option in ((end, "--end-of-text"), (settings.begin_of_text, "--begin-of-text")):
-            if token is not None and token not in known:
-                raise SpecialTokenError(
-                    f"the tokenizer has no special token {token!r}; choose one that it has"
-                    f" ({option}): {', '.join(map(repr, known)) or 'it has none at all'}"
-                )
-        text = np.frombuffer(end.encode(), np.uint8)
-        if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
-            raise SpecialTokenError(
-                f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
-                " it would end there; choose another special token (--end-of-text):"
-                f" {', '.join(map(repr, known))}"
-            )
-        begin = settings.begin_of_text
-        return cls(known[end], None if begin is None else known[begin])
-
-
-class EncodedBatch(Struct, frozen=True, eq=False):
-    """A batch of documents and its token ids: the input of `Column.make`."""
-
-    batch: DocumentBatch
-    ids: NDArray[np.unsignedinteger[Any]]  # [n_tokens], special ids included
-    offsets: NDArray[np.int64]  # [n_documents + 1]: document d is ids[offsets[d] : offsets[d + 1]]
-    special: SpecialIds
-    lengths: Callable[[], NDArray[np.int64]]  # returns `token_lengths` of the tokenizer
-
-    def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position in `ids` of the token that contains each byte: int64[n].
-
-        Args:
-            positions: int64[n], positions in `batch.buffer`, each inside a document.
-
-        Raises:
-            EncodingError: The tokenizer changes text before it is encoded.
-            ValueError: A position is outside the documents.
-        """
-        lengths = self.lengths()[self.ids]
-        # Special ids spell no bytes of the document.
-        if self.special.begin_of_text is not None:
-            lengths[self.offsets[int(self.batch.starts_mid_document) : -1]] = 0
-        if self.special.end_of_text >= 0:
-            lengths[self.offsets[1 : self.batch.n_ended + 1] - 1] = 0
-        return tokens_at(positions, self.batch.bounds, np.cumsum(lengths))
-
-
-class Part(Struct, frozen=True, eq=False):
-    """Encoded documents of one unit that belong to one output."""
-
-    ids: NDArray[np.unsignedinteger[Any]]
-    document_ends: NDArray[np.int64]  # positions in `ids`
-    n_bytes: int  # bytes of text
-    columns: Mapping[str, NDArray[Any]] = {}  # name -> values, of all other columns
-
-    def values(self) -> dict[str, NDArray[Any]]:
-        """Return name -> values of all columns."""
-        return {IDS.name: self.ids, DOCUMENT_ENDS.name: self.document_ends, **self.columns}
-
-    def counts(self) -> tuple[int, int, int]:
-        """Return (documents that end, bytes of text, tokens)."""
-        return len(self.document_ends), self.n_bytes, len(self.ids)
-
-
-# (batch without text, part for each output, counts of special-token text)
-_Result = tuple[DocumentBatch, list[Part], NDArray[np.int64]]
 
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
@@ -216,6 +121,11 @@ class EncodePass:
                 with journal_errors():
                     for index, source in entry.sources.items():
                         self._of_sources[index] = source
+
+    @property
+    def has_mask(self) -> bool:
+        """True if the outputs have the columns of sources with spans."""
+        return any(source.has_spans for source in self.sources)
 
     def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
         """Encode all sources into one sink per output, and finish the sinks.
@@ -307,7 +217,9 @@ class EncodePass:
                     f" and there are {len(sinks):,}; start over (--overwrite)"
                 )
         digest = self._reread_digest()
-        encoding = _Encoding(self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1))
+        encoding = Encoding(
+            self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1), self.has_mask
+        )
         journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
         units = units_after(self.sources, source, after)
@@ -340,7 +252,7 @@ class EncodePass:
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
 
-    def _append(self, index: int, result: _Result, sinks: Mapping[str, Sink]) -> None:
+    def _append(self, index: int, result: Result, sinks: Mapping[str, Sink]) -> None:
         """Append and count the result of a unit of source `index`."""
         report, source = self.report, self._of_sources[index]
         batch, parts, look_alikes = result
@@ -391,83 +303,3 @@ class EncodePass:
                 " modification time are the same; start over (--overwrite)"
             )
         return digest
-
-
-class _Encoding:
-    """Factory of workers that encode units for `n_outputs` outputs; can be pickled."""
-
-    def __init__(
-        self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
-        n_outputs: int,
-    ) -> None:
-        self._tokenizer, self._ids = tokenizer, ids
-        self._look_alikes, self._n_outputs = look_alikes, n_outputs
-        # Text and ids of units in progress.
-        self._memory = ReusedMemory(limit=256, largest=1 << 26)
-        tokenizer.new_encoder()  # makes the shared tables once, before threads need them
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Encoding, (self._tokenizer, self._ids, self._look_alikes, self._n_outputs)
-
-    @cached_property
-    def _lengths(self) -> NDArray[np.int64]:
-        return token_lengths(self._tokenizer)
-
-    def __call__(self) -> Callable[[WorkUnit], _Result]:
-        encoder = self._tokenizer.new_encoder(token_dtype(self._tokenizer.vocab_size))
-        return partial(self._encode, encoder)
-
-    def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> _Result:
-        batch, begin = unit.read(self._memory.array), self._ids.begin_of_text
-        ids, offsets = encoder.encode(
-            batch.buffer, batch.bounds, prefix_id=-1 if begin is None else begin,
-            suffix_id=self._ids.end_of_text, starts_mid_document=batch.starts_mid_document,
-            ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
-        )
-        encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths)
-        parts, counts = _divide(encoded, self._n_outputs), self._look_alikes.count(batch)
-        return msgspec.structs.replace(batch.without_text(), content=batch.content), parts, counts
-
-
-def reencode(
-    source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int
-) -> Generator[list[Part], None, None]:
-    """Encode a source again, and yield the parts of each unit, one per output.
-
-    Raises:
-        CorpusError: Text cannot be read.
-    """
-    make_work = _Encoding(tokenizer, ids, SpecialTokenText(()), n_outputs)
-    with closing(run_in_order(source.units(), make_work, workers)) as results:
-        for _, parts, _ in results:
-            yield parts
-
-
-def _divide(encoded: EncodedBatch, n_outputs: int) -> list[Part]:
-    """Divide a batch among outputs, by `in_validation`; without it all goes to the first."""
-    batch, ids, offsets = encoded.batch, encoded.ids, encoded.offsets
-    n_ended = batch.n_ended
-    columns = {each: each.make(encoded) for each in table.COLUMNS if each.make is not None}
-    decided = np.zeros(1) if batch.in_validation is None else batch.in_validation
-    output_of = decided.astype(np.int64)
-    present = np.flatnonzero(np.bincount(output_of)).tolist()  # np.unique imports numpy.ma
-    if present and present[-1] >= n_outputs:
-        raise ValueError(f"a document is assigned to output {present[-1]}, of {n_outputs} outputs")
-    if len(present) < 2:  # nothing is copied
-        by_name = {each.name: values for each, values in columns.items()}
-        everything = Part(ids, offsets[1 : n_ended + 1], batch.n_bytes, by_name)
-        empty = {name: values[:0] for name, values in by_name.items()}
-        nothing = Part(ids[:0], offsets[:0], 0, empty)
-        return [everything if [number] == present else nothing for number in range(n_outputs)]
-    n_ids, n_bytes, parts = np.diff(offsets), batch.sizes, []
-    output_of_id = np.repeat(output_of.astype(np.min_scalar_type(n_outputs)), n_ids)
-    for number in range(n_outputs):
-        chosen, chosen_ids = output_of == number, output_of_id == number
-        ended = chosen[:n_ended]
-        further = {
-            each.name: values[chosen_ids if each.per == "token" else ended]
-            for each, values in columns.items()
-        }
-        ends = np.cumsum(n_ids[chosen])[: int(ended.sum())]
-        parts.append(Part(ids[chosen_ids], ends, int(n_bytes[chosen].sum()), further))
-    return parts

@@ -19,7 +19,8 @@ from preprocess.dataset.reader import open_tokens
 from preprocess.documents.batch import ReadOptions, Rejected
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
-from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
+from preprocess.run.encode_pass import EncodePass
+from preprocess.run.encoding import SpecialIds, reencode
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -97,14 +98,16 @@ class Pass(Struct, dict=True):
         report: Report, progress: Progress, journal: Journal,
     ) -> dict[str, Manifest]:
         """Encode into token files, and return name of an output -> its manifest."""
-        sinks = TokenFiles(
-            journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents
-        )
         ids, workers = SpecialIds.of(tokenizer, settings), settings.workers
-        return EncodePass(
+        encoding = EncodePass(
             self.number, self.sources, tokenizer, ids, workers, report, progress, journal,
             max_bad_records=settings.max_bad_records,
-        ).fill(self.names, sinks)
+        )
+        sinks = TokenFiles(
+            journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
+            encoding.has_mask,
+        )
+        return encoding.fill(self.names, sinks)
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -150,6 +153,11 @@ class Plan(Struct, frozen=True, dict=True):
                 check_has_text(each.files, next(iter(each.names), "train"))
         if not n_inputs:
             self._check_fields()
+        if self.settings.selects and any(x.has_spans for each in self.passes for x in each.files):
+            raise SettingsError(
+                "conversations are neither selected nor shuffled; leave out --deduplicate,"
+                " --max-documents, --max-characters, --start-character and --shuffle-documents"
+            )
         if n_inputs > 1:
             raise SettingsError(
                 "standard input (-) is given more than once; save it to a file, and give that"
@@ -177,7 +185,11 @@ class Plan(Struct, frozen=True, dict=True):
         """The inputs of the run."""
         names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
         sources = {name: each.files for name, each in zip(names, self.passes, strict=True)}
-        return record_inputs(self.command, self.settings, sources, self.tokenizer, self.datasets)
+        form = self.passes[0].reading.chat_format
+        return record_inputs(
+            self.command, self.settings, sources, self.tokenizer, self.datasets,
+            None if form is None else form.template,
+        )
 
     @property
     def names(self) -> dict[str, str]:
@@ -358,9 +370,15 @@ def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | N
     if tokenizer is None:
         assert isinstance(settings, schema.TrainSettings)
         safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
-    else:
-        safe_cut, atomic = tokenizer.safe_cut, tokenizer.atomic_texts
-    return read_options(settings, safe_cut, atomic)
+        reading = read_options(settings, safe_cut, atomic)
+        return structs.replace(reading, chat=settings.chat)
+    reading = read_options(settings, tokenizer.safe_cut, tokenizer.atomic_texts)
+    if not isinstance(settings, schema.RunSettings) or settings.chat == "off":
+        return reading
+    from preprocess.run.chat_format import chat_format_of
+
+    form = chat_format_of(settings, tokenizer)
+    return structs.replace(reading, chat=settings.chat, chat_format=form)
 
 
 def select_passes(

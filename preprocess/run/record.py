@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import xxhash
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -46,11 +47,12 @@ class Record(Struct, frozen=True):
 def record_inputs(
     command: str, settings: schema.BuildSettings | schema.TrainFileSettings | schema.EncodeSettings,
     sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
-    datasets: Mapping[str, schema.BuildSettings] | None = None,
+    datasets: Mapping[str, schema.BuildSettings] | None = None, chat_template: str | None = None,
 ) -> Record:
     """Record the settings, the sources of each pass and the given tokenizer (None: trained).
 
-    Of `datasets`, that a tokenizer is trained on together, the options for reading are recorded.
+    Of `datasets`, that a tokenizer is trained on together, the options for reading are recorded; of
+    `chat_template`, the text of the template, if sources have conversations, its digest.
     """
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
@@ -62,6 +64,8 @@ def record_inputs(
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, schema.BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
+    if has_spans := any(source.has_spans for of in sources.values() for source in of):
+        effective["chat_template"] = xxhash.xxh3_128_hexdigest((chat_template or "").encode())
     if datasets:
         reading = options_of(schema.TextSettings) | options_of(schema.SelectSettings)
         effective["datasets"] = {
@@ -74,7 +78,7 @@ def record_inputs(
         for name, of in sources.items()
     }
     fingerprint = None if tokenizer is None else tokenizer.fingerprint
-    columns = {column.name: str(column.dtype) for column in table.COLUMNS[2:]}
+    columns = {column.name: str(column.dtype) for column in table.columns_of(has_spans)[2:]}
     return Record(command, effective, read, fingerprint, columns)
 
 

@@ -61,6 +61,7 @@ class TokenFiles(Struct, frozen=True):
     vocab_size: int
     shard_tokens: int | None = None
     split_documents: bool = False
+    has_mask: bool = False
 
     def open(self, name: str, states: Sequence[Any]) -> TokenFileWriter:
         """Open or resume the token file NAME."""
@@ -69,6 +70,7 @@ class TokenFiles(Struct, frozen=True):
         return TokenFileWriter(
             self.storage, name, vocab_size=self.vocab_size, states=states,
             shard_tokens=self.shard_tokens, split_documents=self.split_documents,
+            has_mask=self.has_mask,
         )
 
     def result_of(self, name: str) -> Manifest:

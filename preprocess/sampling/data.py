@@ -78,10 +78,10 @@ def name_of(dataset: Dataset) -> str:
 
 
 def read_windows(
-    dataset: OpenDataset, starts: npt.NDArray[np.int64], length: int
+    dataset: OpenDataset, starts: npt.NDArray[np.int64], length: int, column: Tokens | None = None
 ) -> npt.NDArray[np.integer[Any]]:
-    """Copy windows of `length` ids: integer[n, length]; starts int64[n]."""
-    tokens = token_array(dataset)
+    """Copy windows of `length` ids, or values of a column: integer[n, length]; starts int64[n]."""
+    tokens = token_array(dataset) if column is None else column
     if isinstance(dataset, TokenFile):
         dataset.count_reads(len(starts), len(starts) * length)
     if isinstance(tokens, ShardView):
@@ -91,7 +91,8 @@ def read_windows(
 
 
 def read_pieces(
-    dataset: OpenDataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch
+    dataset: OpenDataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch,
+    column: Tokens | None = None,
 ) -> None:
     """Copy the inputs and the targets of pieces to their places in a batch, and fill it up.
 
@@ -101,8 +102,9 @@ def read_pieces(
         padding: For places without an input; those without a target have `IGNORED`.
         inputs: int64[n_windows, context_length], filled.
         targets: int64, of the same shape, filled.
+        column: Values to copy instead of ids, one for each token.
     """
-    tokens, table = token_array(dataset), pieces.table
+    tokens, table = token_array(dataset) if column is None else column, pieces.table
     inputs, targets = inputs.reshape(-1), targets.reshape(-1)
     if not isinstance(dataset, TokenFile):
         copy_pieces(tokens, table, padding, inputs, targets)

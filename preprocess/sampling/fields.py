@@ -27,16 +27,23 @@ class Fields:
         inputs: int64[n_windows, context_length].
         targets: int64, of the same shape.
         n_inputs: int64[n_windows], the number of tokens in each row; None: all are full.
-        end_of_text: The id at the end of each document, or int64[n_windows, 1], one for each row;
-            None: unknown.
+        end_of_text: The id at the end of each document; None: unknown.
         pieces: Returns what the rows were read from, if each piece is a document or a part of one;
             None: the documents are looked for.
+
+    Attributes:
+        crossing: Returns the documents in rows that cross documents, table as of `Pieces`; None:
+            they are found by their end-of-text ids.
+        trained: Returns int64, of the shape of the targets, not above 0 for targets that are not
+            trained on; None: all are.
     """
 
     def __init__(
         self, inputs: Array, targets: Array, n_inputs: Array | None,
-        end_of_text: int | Array | None, pieces: Callable[[], Pieces] | None = None,
+        end_of_text: int | None, pieces: Callable[[], Pieces] | None = None,
     ) -> None:
+        self.crossing: Callable[[], Array] | None = None
+        self.trained: Callable[[], Array] | None = None
         self.inputs, self.targets = inputs, targets
         self.n_inputs, self.end_of_text, self._pieces = n_inputs, end_of_text, pieces
 
@@ -53,12 +60,13 @@ class Fields:
         """The documents, and parts of them, in the rows: table as of `windows.Pieces`."""
         if self._pieces is not None:
             return self._pieces().table
+        if self.crossing is not None:
+            return self.crossing()
         from bpe.kernels.pieces import find_segments
 
         n_rows, length = self.inputs.shape
         n_inputs = np.full(n_rows, length) if self.n_inputs is None else self.n_inputs
-        end_of_text = np.empty(n_rows, np.int64)
-        end_of_text[:] = np.asarray(self.end_of_text).reshape(-1)
+        end_of_text = np.full(n_rows, self.end_of_text, np.int64)
         n_ends = np.count_nonzero(self.inputs == end_of_text[:, np.newaxis])
         table = np.empty((5, n_rows + n_ends), np.int64)
         n = find_segments(self.inputs, n_inputs, end_of_text, table)
@@ -89,15 +97,26 @@ class Fields:
 
         The padding of a row counts as one.
         """
-        _, sizes, _, places, stops = self._segments
-        ends = places + sizes
-        limits = np.sort(np.append(places, ends[ends < stops]))
-        return np.append(limits, self.inputs.size).astype(np.int32)
+        return cumulative_lengths(self._segments, self.inputs.size)
+
+    def segments_in_rows(self, rows: Array) -> Array:
+        """Return the documents, table as of `Pieces`, for rows that get other numbers."""
+        table, length = self._segments.copy(), self.inputs.shape[1]
+        shift = (rows - np.arange(len(rows)))[table[3] // length] * length
+        table[3:] += shift
+        return table
 
     @cached_property
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
-        return np.where(self.inputs == np.asarray(self.end_of_text), IGNORED, self.targets)
+        if self._pieces is not None:
+            return self.targets
+        if self.crossing is None:
+            return np.where(self.inputs == self.end_of_text, IGNORED, self.targets)
+        found = self.targets.copy()
+        _, sizes, n_targets, places, _ = self._segments
+        found.reshape(-1)[(places + sizes - 1)[n_targets < sizes]] = IGNORED
+        return found
 
     @property
     def input_ids(self) -> Array:
@@ -106,19 +125,35 @@ class Fields:
 
     @cached_property
     def labels(self) -> Array:
-        """The targets at the places of their own tokens, `IGNORED` where there is none: int64.
+        """The targets at the places of their own tokens, `IGNORED` for those not trained on: int64.
 
         Models of transformers compare the labels with the predictions one place before.
         """
         labels = np.full(self.inputs.shape, IGNORED, np.int64)
         labels[:, 1:] = self.targets[:, :-1]
+        if self.trained is not None:
+            labels[:, 1:][self.loss_mask[:, :-1] == 0] = IGNORED
         return labels
 
     @cached_property
     def loss_mask(self) -> Array:
-        """1 where there is a target, 0 elsewhere: int64."""
-        mask: Array = (self.targets != IGNORED).astype(np.int64)
+        """1 where there is a target that is trained on, 0 elsewhere: int64."""
+        is_trained = self.targets != IGNORED
+        if self.trained is not None:
+            is_trained &= self.trained() > 0
+        mask: Array = is_trained.astype(np.int64)
         return mask
+
+
+def cumulative_lengths(table: Array, size: int) -> Array:
+    """Return where documents begin in flattened rows of `size` places, and `size`: int32.
+
+    The padding of a row counts as a document. `table` is as of `Pieces`.
+    """
+    _, sizes, _, places, stops = table
+    ends = places + sizes
+    limits = np.sort(np.append(places, ends[ends < stops]))
+    return np.append(limits, size).astype(np.int32)
 
 
 NAMES = (

@@ -7,11 +7,12 @@ builder; the first call with a device imports PyTorch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import (
     Batch,
     Dataset,
@@ -46,11 +47,21 @@ def get_batch(
     dataset: Dataset, batch_size: int, context_length: int, device: str | torch.device,
     *, rng: np.random.Generator | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int, device: None = None,
+    *, rng: np.random.Generator | None = None, with_mask: Literal[True],
+) -> tuple[Batch, Batch, Batch]: ...
+@overload
+def get_batch(
+    dataset: Dataset, batch_size: int, context_length: int, device: str | torch.device,
+    *, rng: np.random.Generator | None = None, with_mask: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
 def get_batch(
     dataset: Dataset, batch_size: int, context_length: int,
     device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
-    out: tuple[Any, Any] | None = None,
-) -> tuple[Any, Any]:
+    out: tuple[Any, Any] | None = None, with_mask: bool = False,
+) -> tuple[Any, ...]:
     """Draw random windows and their targets: the same windows, one id later.
 
     >>> inputs, targets = get_batch(np.arange(9), batch_size=2, context_length=4)
@@ -70,6 +81,8 @@ def get_batch(
             batches.
         out: Arrays or CPU tensors to fill, integer[batch_size, context_length] each, such as pinned
             tensors; `device` must be None. None: new arrays.
+        with_mask: True for a third array, 1 where the target is trained on: of conversations, by
+            the dataset's mask; else everywhere.
 
     Returns:
         (inputs, targets), each int64[batch_size, context_length], C-contiguous, or `out`:
@@ -91,10 +104,11 @@ def get_batch(
         )
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
-    if out is not None and device is not None:
+    if out is not None and (device is not None or with_mask):
+        other = "with_mask" if device is None else "device"
         raise SamplingError(
-            "out and device were both given: out is filled where it is; copy it to the device"
-            " yourself, or leave one of the two out"
+            f"out and {other} were both given: out is two arrays, which are filled where they are;"
+            " leave one of the two out"
         )
     opened = open_dataset(dataset)
     tokens = token_array(opened)
@@ -112,9 +126,15 @@ def get_batch(
         return out
     inputs, targets = (new_batch(batch_size, context_length) for _ in range(2))
     inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
+    arrays = [inputs, targets]
+    if with_mask:
+        arrays.append(new_batch(batch_size, context_length))
+        arrays[2][:] = 1
+        if isinstance(opened, TokenFile) and opened.has_mask:
+            arrays[2][:] = read_windows(opened, starts + 1, context_length, opened.loss_mask)
     if device is None:
-        return inputs, targets
-    return to_device(inputs, device), to_device(targets, device)
+        return tuple(arrays)
+    return tuple(to_device(array, device) for array in arrays)
 
 
 def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]]:

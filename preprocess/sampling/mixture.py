@@ -17,13 +17,15 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import SamplingError, check_integer, check_state
-from preprocess.sampling.fields import Fields
+from preprocess.sampling.fields import cumulative_lengths
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
 
+Array = npt.NDArray[Any]
 Weights = Mapping[str, float]
 
 _MODULUS = 2**64
@@ -168,8 +170,8 @@ class Mixture:
         rank, world_size = self.layout["rank"], self.layout["world_size"]
         first, stop = (size * each // world_size for each in (rank, rank + 1))
         n = stop - first
-        inputs, targets = np.empty((n, length), np.int64), np.empty((n, length), np.int64)
-        n_inputs, end_of_text = np.full(n, length), np.zeros((n, 1), np.int64)
+        arrays: dict[str, Array] = {}
+        tables = []
         for number, (sampler, before) in enumerate(
             zip(self.samplers.values(), self.counts(step).values(), strict=True)
         ):
@@ -177,14 +179,18 @@ class Mixture:
             chosen = (all_rows >= first) & (all_rows < stop)
             rows = all_rows[chosen] - first
             read = sampler.read(before + np.flatnonzero(chosen))
-            inputs[rows], targets[rows] = read.inputs, read.targets
-            n_inputs[rows] = length if read.n_inputs is None else read.n_inputs
-            end_of_text[rows] = -1 if read.end_of_text is None else read.end_of_text
-        sampler = next(iter(self.samplers.values()))
-        is_full = bool((n_inputs == length).all())
-        return sampler.arrays_of(
-            Fields(inputs, targets, None if is_full else n_inputs, end_of_text)
-        )
+            for name in self.layout["fields"]:
+                if name == "cu_seqlens":
+                    tables.append(read.segments_in_rows(rows))
+                    continue
+                values = getattr(read, name)
+                if name not in arrays:
+                    arrays[name] = np.empty((n, length), values.dtype)
+                arrays[name][rows] = values
+        if tables:
+            arrays["cu_seqlens"] = cumulative_lengths(np.concatenate(tables, axis=1), n * length)
+        # In the order of the fields.
+        return sampler.to_device({name: arrays[name] for name in self.layout["fields"]})
 
     def __len__(self) -> int:
         """Return the number of batches until a dataset runs out; TypeError if none does."""

@@ -36,7 +36,7 @@ from preprocess.sampling.data import (
 from preprocess.sampling.fields import NAMES, NEED_END_OF_TEXT, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
 from preprocess.sampling.packing import MAX_ROW_LENGTH, STRATEGIES, PackedWindows
-from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
+from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows, segments_of
 
 if TYPE_CHECKING:
     import torch
@@ -262,7 +262,10 @@ class Sampler:
 
     def arrays_of(self, fields: Fields) -> dict[str, Any]:
         """Return the arrays of the sampler's fields, by name, on its device."""
-        arrays = {name: getattr(fields, name) for name in self._fields}
+        return self.to_device({name: getattr(fields, name) for name in self._fields})
+
+    def to_device(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        """Return arrays, or tensors on the sampler's device."""
         if self._device is None:
             return arrays
         return {name: to_device(array, self._device) for name, array in arrays.items()}
@@ -321,17 +324,39 @@ class Sampler:
             if n and starts is not None:
                 found = read_windows(self.dataset, starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-                return Fields(inputs, targets, None, end_of_text)
+                return self._with_mask(Fields(inputs, targets, None, end_of_text), numbers)
         if isinstance(self._windows, PackedWindows) and not self._windows.has_shards:
             with_segment_ids = "segment_ids" in self._fields
-            return self._windows.read(
+            fields = self._windows.read(
                 numbers, end_of_text or 0, inputs, targets, with_segment_ids
             )
+            return self._with_mask(fields, numbers)
         pieces = self._windows.pieces(numbers)
         read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
         n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
         of_documents = None if self._options["windows"] == "stride" else lambda: pieces
-        return Fields(inputs, targets, n_inputs, end_of_text, of_documents)
+        fields = Fields(inputs, targets, n_inputs, end_of_text, of_documents)
+        return self._with_mask(fields, numbers)
+
+    def _with_mask(self, fields: Fields, numbers: Numbers) -> Fields:
+        """Add what the column of masks says about windows that were read."""
+        file = self.dataset
+        if not isinstance(file, TokenFile) or not file.has_mask:
+            return fields
+
+        def trained() -> Array:
+            inputs, targets = (new_batch(*fields.inputs.shape) for _ in range(2))
+            read_pieces(file, self._windows.pieces(numbers), 0, inputs, targets, file.loss_mask)
+            return targets
+
+        def segments() -> Array:
+            # A template may have the end-of-text id inside a document.
+            return segments_of(self._windows.pieces(numbers), file.document_ends)
+
+        fields.trained = trained
+        if isinstance(self._windows, StrideWindows):
+            fields.crossing = segments
+        return fields
 
     def steps(self) -> Iterator[int]:
         """Yield the steps of an iteration that begins now, without moving `step`."""

@@ -6,6 +6,7 @@ of a window that ends with the data, or with its document, has no target.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -132,6 +133,26 @@ class DocumentWindows:
         begin = int(self._ends[first - 1]) if first else 0
         bounds = np.append(begin, ends)
         return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)
+
+
+def segments_of(pieces: Pieces, ends: npt.NDArray[np.uint64]) -> Numbers:
+    """Divide pieces where documents end: table as of `Pieces`.
+
+    The last token of a document has no target in its segment.
+    """
+    found: list[list[int]] = []
+    for start, n, _, place, stop in pieces.table.T.tolist():
+        first = int(np.searchsorted(ends, np.uint64(start), "right"))
+        last = int(np.searchsorted(ends, np.uint64(start + n), "right"))
+        inside = ends[first:last].astype(np.int64).tolist()
+        bounds = [start, *inside, *([start + n] if not inside or inside[-1] < start + n else [])]
+        for begin, end in pairwise(bounds):
+            at = place + begin - start
+            is_last = end == start + n
+            has_end = end in inside
+            found.append([begin, end - begin, end - begin - has_end, at,
+                          stop if is_last else at + end - begin])
+    return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
 
 
 def _whole(starts: Numbers, left: Numbers, context_length: int) -> Pieces:

@@ -177,7 +177,23 @@ class SelectSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RunSettings(ReadSettings, SelectSettings):
+class ChatSettings(Settings):
+    """Options for conversations."""
+
+    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = option(
+        "auto", "Conversations in records: found by their fields, off, or fields of this kind."
+    )
+    chat_template: str | None = option(
+        None, "File with a Jinja template that makes text of conversations, or chatml.",
+        default_text="the tokenizer's",
+    )
+    train_on: Literal["assistant", "all", "last-assistant"] = option(
+        "assistant", "What of a conversation the mask says to train on."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RunSettings(ReadSettings, SelectSettings, ChatSettings):
     """Options of runs that write outputs: special ids, limits, overwriting."""
 
     end_of_text: Token | None = option(
@@ -201,6 +217,13 @@ class RunSettings(ReadSettings, SelectSettings):
     overwrite: bool = run_option(
         False, "Replace outputs that exist, and give up an unfinished run of something else."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
+            raise SettingsError(
+                f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
+            )
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:

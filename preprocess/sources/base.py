@@ -77,6 +77,7 @@ class Source(Protocol):
     location: str  # distinguishes sources with equal attributes; "": not needed
     is_compressed: bool  # the text may be longer than the source
     has_fields: bool  # documents are fields of records
+    has_spans: bool  # documents say what is trained on
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Yield the work units after a position (None: the start).
@@ -164,6 +165,7 @@ class FileSource(ABC):
     separator = b""
     is_compressed = False
     has_fields = True
+    has_spans = False
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         self.file = file

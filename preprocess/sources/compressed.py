@@ -317,6 +317,7 @@ class CompressedSource(FileSource):
         self._codec, self._open_text = codec, open_text
         text = self._open()[1]
         self.separator, self.has_fields = text.separator, text.has_fields
+        self.has_spans = text.has_spans
 
     def _open(self) -> tuple[DecompressedFile, FileSource]:
         kept = self.reading.unit_size + _PIECE_BYTES

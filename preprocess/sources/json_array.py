@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import InputFile, new_array
@@ -105,7 +106,9 @@ class JsonArraySource(FileSource):
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         super().__init__(file, name, reading)
-        self.fields = given_fields(reading) or self._choose_field()
+        reading, self.fields = self._choose_fields()
+        self.has_spans = reading.chat != "off"
+        self.reading_of_units = structs.replace(self.reading_of_units, chat=reading.chat)
 
     def units(self, after: ResumePoint | None = None) -> Iterator[JsonArrayUnit]:
         start, is_last = after[0] if after else 0, False
@@ -116,12 +119,16 @@ class JsonArraySource(FileSource):
             yield JsonArrayUnit(*unit)
             start = stop
 
-    def _choose_field(self) -> tuple[str, ...]:
+    def _choose_fields(self) -> tuple[ReadOptions, tuple[str, ...]]:
+        as_text = structs.replace(self.reading, chat="off")
+        if fields := given_fields(self.reading):
+            return as_text, fields
         begin = _first_byte(self.file)[0]
         end, _ = _end_of_element(self.file, begin, begin)
         first = self.file.read(begin, end, new_array).tobytes()
         first = first.rstrip(records.WHITE_SPACE)[:-1]  # without comma or bracket
-        return records.choose_json_field(self.file, first) or USUAL_FIELDS[:1]
+        found = records.choose_json_fields(self.file, first, self.reading)
+        return found or (as_text, USUAL_FIELDS[:1])
 
 
 def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import Bytes, ReadOptions
@@ -83,7 +84,9 @@ class JsonLinesSource(FileSource):
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         super().__init__(file, name, reading)
         records.check_is_utf8(file)
-        self.fields = given_fields(reading) or self._choose_field()
+        reading, self.fields = self._choose_fields()
+        self.has_spans = reading.chat != "off"
+        self.reading_of_units = structs.replace(self.reading_of_units, chat=reading.chat)
 
     def units(self, after: ResumePoint | None = None) -> Iterator[JsonLinesUnit]:
         # A file of zero bytes is one unit of zero bytes.
@@ -104,20 +107,23 @@ class JsonLinesSource(FileSource):
             start += len(piece)
         return self.file.clip(start)
 
-    def _choose_field(self) -> tuple[str, ...]:
+    def _choose_fields(self) -> tuple[ReadOptions, tuple[str, ...]]:
+        if fields := given_fields(self.reading):
+            return structs.replace(self.reading, chat="off"), fields
         start = 0
         for _ in range(_MAX_LINES):
             stop = self._end_of_line(start + 1)
             if stop == start:
                 break
             line = self.file.read(start, stop, new_array).tobytes()
-            fields = records.choose_json_field(
-                self.file, line.removeprefix(records.BYTE_ORDER_MARK)
+            found = records.choose_json_fields(
+                self.file, line.removeprefix(records.BYTE_ORDER_MARK), self.reading
             )
-            if fields is not None:
-                return fields
+            if found is not None:
+                return found
             start = stop
-        return USUAL_FIELDS[:1]  # reading reports the bad lines
+        # Reading reports the bad lines.
+        return structs.replace(self.reading, chat="off"), USUAL_FIELDS[:1]
 
 
 def _iter_pieces(file: InputFile, start: int, stop: int) -> Iterator[Bytes]:

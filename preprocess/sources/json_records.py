@@ -26,13 +26,15 @@ from preprocess.documents.batch import (
     Bytes,
     DocumentBatch,
     Offsets,
+    ReadOptions,
     Rejected,
     invalid_text_error,
     prepare,
     replace_invalid,
 )
+from preprocess.documents.conversations import KINDS, BadConversationError
 from preprocess.sources.base import DECOMPRESSED, Array, FileUnit
-from preprocess.sources.fields import PRESETS, choose_field, join_documents
+from preprocess.sources.fields import PRESETS, join_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
@@ -88,6 +90,8 @@ class JsonUnit(FileUnit):
         content = self.content(array)
         begin, end = self._body(content)
         body, rejected = content[begin:end].data, list[Rejected]()
+        if self.reading.chat != "off":
+            return self._read_chats(body.tobytes(), begin, content)
         try:
             values, n_skipped, n_replaced = self._decode_all(body, content)
             buffer, offsets = self._join(values, array)
@@ -103,6 +107,54 @@ class JsonUnit(FileUnit):
             prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),
             n_records=n_records,
         )
+
+    def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
+        """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
+        from preprocess.sources.chats import batch_of
+
+        rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
+        n_skipped = n_replaced = number = 0
+        for number, (position, record) in enumerate(self._records(body), start=1):
+            if self.separator == b"\n" and not record.strip():
+                continue
+            byte = self.start + begin + position
+            valid, n = replace_invalid(record)
+            if n and reading.on_invalid_utf8 == "error":
+                within = np.frombuffer(record, np.uint8)
+                raise invalid_text_error(within, partial(self._byte_after, byte))
+            if n and reading.on_invalid_utf8 == "skip":
+                n_skipped += 1
+                continue
+            n_replaced += n
+            try:
+                rendered.append(self._render(valid))
+            except BadConversationError as error:
+                if not reading.skip_bad_records:
+                    place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
+                    raise CorpusError(f"{self.file.path}: {place}: {error}") from error
+                rejected.append(Rejected(shown_path(self.file), number, byte, str(error)))
+        # White space around messages is theirs.
+        prepared = prepare(
+            batch_of(rendered, content), structs.replace(reading, strip=False), self.byte
+        )
+        n_records = self._n_places(memoryview(body), number) if reading.skip_bad_records else 0
+        return structs.replace(
+            prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),
+            n_records=n_records,
+        )
+
+    def _render(self, record: bytes) -> Any:
+        """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
+        from preprocess.sources.chats import render_record
+
+        fields = KINDS[self.reading.chat].fields
+        try:
+            found = msgspec.json.decode(record)
+        except (msgspec.DecodeError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not found.keys() >= {*fields}:
+            raise BadConversationError(_describe(record, fields, self.record))
+        return render_record(found, self.reading)
 
     def _decode_all(self, body: memoryview, content: Bytes) -> tuple[list[Any], int, int]:
         """Return (JSON of the fields of all records, n_skipped, n_replaced).
@@ -214,13 +266,17 @@ def check_is_utf8(file: InputFile) -> None:
         )
 
 
-def choose_json_field(file: InputFile, record: bytes) -> tuple[str, ...] | None:
-    """Return the only usual field of a record; None if it is no object with fields."""
+def choose_json_fields(
+    file: InputFile, record: bytes, reading: ReadOptions
+) -> tuple[ReadOptions, tuple[str, ...]] | None:
+    """Choose what is read, as `chats.choose_fields`; None if a record is no object with fields."""
+    from preprocess.sources.chats import choose_fields
+
     try:
         value = msgspec.json.decode(record)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return choose_field(file.path, value) if isinstance(value, dict) and value else None
+    return choose_fields(file.path, value, reading) if isinstance(value, dict) and value else None
 
 
 def shown_path(file: InputFile) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,8 +130,13 @@ def find_sources(
     return sources
 
 
-def check_fields_are_used(sources: Iterable[Source], reading: ReadOptions) -> None:
-    """Raise CorpusError if fields are given, and no source has records."""
+def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> None:
+    """Raise CorpusError if fields or a kind of conversations are given, and no source has them."""
+    if reading.chat not in ("auto", "off") and not any(source.has_spans for source in sources):
+        raise CorpusError(
+            f"--chat {reading.chat} is given, and no file has conversations; leave it out, or name"
+            " the format of the files (--format jsonl)"
+        )
     if not (reading.content_field or reading.text_preset):
         return
     if not any(source.has_fields for source in sources):

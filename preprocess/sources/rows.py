@@ -27,7 +27,7 @@ from preprocess.documents.batch import (
     prepare,
 )
 from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint, import_library
-from preprocess.sources.fields import PRESETS, choose_field, given_fields, join_documents
+from preprocess.sources.fields import PRESETS, join_documents
 from preprocess.sources.json_records import shown_path
 
 if TYPE_CHECKING:
@@ -77,6 +77,44 @@ class RowsUnit(FileUnit):
         return f"{self.file.path}: row {row:,}"
 
 
+@dataclass(frozen=True, eq=False)
+class ChatRowsUnit(FileUnit):
+    """Conversations in rows from `first` on."""
+
+    first: int
+    records: list[dict[str, Any]]
+    is_last: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.file.path}, rows {self.first:,} to {self.end:,}"
+
+    @property
+    def end(self) -> int:
+        """Number of the row after the last one."""
+        return self.first + len(self.records)
+
+    @property
+    def after(self) -> ResumePoint | None:
+        return None if self.is_last else [self.stop, self.end]
+
+    def read(self, array: Array = new_array) -> DocumentBatch:
+        from preprocess.documents.conversations import BadConversationError
+        from preprocess.sources.chats import batch_of, render_record, without_null
+
+        rendered, rejected = list[Any](), list[Rejected]()
+        for row, record in enumerate(self.records, self.first):
+            try:
+                rendered.append(render_record(without_null(record), self.reading))
+            except BadConversationError as error:
+                if not self.reading.skip_bad_records:
+                    raise CorpusError(f"{self.file.path}: row {row:,}: {error}") from error
+                rejected.append(Rejected(shown_path(self.file), row, None, str(error)))
+        batch = batch_of(rendered, self.content(array))
+        prepared = prepare(batch, structs.replace(self.reading, strip=False), self.byte)
+        return structs.replace(prepared, rejected=tuple(rejected))
+
+
 class RowsSource(FileSource):
     """One file of rows; subclasses define `_schema` and `_batches`.
 
@@ -96,8 +134,25 @@ class RowsSource(FileSource):
         self._large = self._pyarrow.large_string(), self._pyarrow.large_binary()
         with self._errors():
             self.schema = self._schema()
-        fields = given_fields(reading) or choose_field(file.path, self.schema.names)
-        self.columns = [self._find_column(field) for field in fields]
+        self.columns = self._choose_columns()
+
+    def _choose_columns(self) -> list[tuple[str, ...]]:
+        """Return the paths of what is read: columns with text, or with conversations."""
+        from preprocess.sources.chats import choose_fields, tools_field
+
+        names = self.schema.names
+        chosen, fields = choose_fields(self.file.path, names, self.reading)
+        self.has_spans = chosen.chat != "off"
+        self.reading_of_units = structs.replace(self.reading_of_units, chat=chosen.chat)
+        if not self.has_spans:
+            return [self._find_column(field) for field in fields]
+        for field in fields:
+            if names.count(field) != 1:
+                raise CorpusError(
+                    f"{self.file.path}: has {names.count(field)} columns named {field!r}, expected"
+                    f" one, for conversations need {listed(fields)}; choose another --chat"
+                )
+        return [(name,) for name in (*fields, *tools_field(names))]
 
     @abstractmethod
     def _schema(self) -> pa.Schema:
@@ -107,14 +162,19 @@ class RowsSource(FileSource):
     def _batches(self, row: int) -> Iterator[Rows]:
         """Yield the batches of the file that have row `row` and later ones."""
 
-    def units(self, after: ResumePoint | None = None) -> Iterator[RowsUnit]:
+    def units(self, after: ResumePoint | None = None) -> Iterator[RowsUnit | ChatRowsUnit]:
         start, row = after or [0, 0]
-        empty = np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros(0, np.int64)
-        held = RowsUnit(self.file, self.reading_of_units, start, start, row, *empty)
+        held: RowsUnit | ChatRowsUnit
+        if self.has_spans:
+            held = ChatRowsUnit(self.file, self.reading_of_units, start, start, row, [])
+        else:
+            empty = np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros(0, np.int64)
+            held = RowsUnit(self.file, self.reading_of_units, start, start, row, *empty)
+        divide = self._divide_chats if self.has_spans else self._divide
         with self._errors():
             for first, rows, stop in self._batches(row):
                 skipped = max(row - first, 0)
-                for unit in self._divide(first, rows, held.stop, stop, skipped):
+                for unit in divide(first, rows, held.stop, stop, skipped):
                     # The last unit has the bytes after the last row, too.
                     if held.end > held.first:
                         yield held
@@ -140,6 +200,20 @@ class RowsSource(FileSource):
                 bad[(bad >= begin) & (bad < end)] - begin,
             )
             start, begin = unit_stop, end
+
+    def _divide_chats(
+        self, first: int, rows: pa.RecordBatch, start: int, stop: int, skipped: int
+    ) -> Iterator[ChatRowsUnit]:
+        """Yield units of conversations, as `_divide`."""
+        n, size = len(rows), rows.nbytes
+        n_of_unit = max(1, self.reading.unit_size * n // max(size, 1))
+        for begin in range(skipped, n, n_of_unit):
+            end = min(begin + n_of_unit, n)
+            unit_stop = start + (stop - start) * (end - begin) // (n - begin)
+            records = rows.slice(begin, end - begin).to_pylist()
+            unit = self.file, self.reading_of_units, start, unit_stop, first + begin, records
+            yield ChatRowsUnit(*unit)
+            start = unit_stop
 
     def _text_of(self, first: int, rows: pa.RecordBatch) -> tuple[Bytes, Offsets, Offsets]:
         """Return (text of all rows, uint8[n_bytes], offsets int64[n_rows + 1], bad rows int64)."""

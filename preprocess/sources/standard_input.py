@@ -22,7 +22,7 @@ class StandardInput:
     """Stands for standard input among sources until `replace_standard_input`."""
 
     name, n_bytes, separator, stamp, location = FILE_NAME, 0, b"", "", ""
-    is_compressed = has_fields = False
+    is_compressed = has_fields = has_spans = False
 
     def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
         self._reading, self._open_source = reading, open_source

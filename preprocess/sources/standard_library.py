@@ -100,6 +100,7 @@ class StandardLibrary:
     """The default corpus as a source; it is small, and in memory once per process."""
 
     separator, location, is_compressed, has_fields = b"", "", False, False
+    has_spans = False
 
     def __init__(self, reading: ReadOptions) -> None:
         buffer, _ = _corpus()

@@ -19,14 +19,14 @@ from preprocess.dataset import columns
 from preprocess.dataset.columns import COLUMNS, Column, TokenFileError
 from preprocess.run import count_pass, journal
 
-# A loss mask: 1 for the tokens of documents of at least 16 tokens.
-MASK = Column(
-    "mask",
+# 1 for the tokens of documents of at least 16 tokens.
+FLAG = Column(
+    "flag",
     "token",
     np.dtype("u1"),
     make=lambda encoded: np.repeat(np.diff(encoded.offsets) >= 16, np.diff(encoded.offsets)),
     limit=2,
-    noun="mask",
+    noun="flag",
 )
 
 
@@ -41,7 +41,7 @@ def test_a_column_is_one_entry(
     options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 270, "unit_size": 300}
     options |= {"val_fraction": 0.2, "shard_tokens": shard_tokens, "workers": 1}
     build(**options, out=tmp_path / "plain")
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
     build(**options, out=tmp_path / "whole")
     progress = faults.Stopping("encoding train and val", 4)
     with pytest.raises(faults.CutOff):
@@ -50,18 +50,18 @@ def test_a_column_is_one_entry(
     assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
     file = open_tokens(tmp_path / "whole" / "train.json")
     lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)
-    assert np.array_equal(file.column("mask"), np.repeat(lengths >= 16, lengths))
-    with pytest.raises(TokenFileError, match=r"no column 'x'; its columns are bin, docs, mask"):
+    assert np.array_equal(file.column("flag"), np.repeat(lengths >= 16, lengths))
+    with pytest.raises(TokenFileError, match=r"no column 'x'; its columns are bin, docs, flag"):
         file.column("x")
     for path in (tmp_path / "plain").glob("*.bin"):
         assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
     assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
-    path = sorted((tmp_path / "whole").glob("train*.mask"))[-1]
+    path = sorted((tmp_path / "whole").glob("train*.flag"))[-1]
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] + b"\x07")
     texts = [f"{x.path}: {x.text}" for x in verify(tmp_path / "whole") if not x.sound]
     assert any(f"{path.name}: 1 of 1 blocks are damaged" in text for text in texts)
-    assert any("is 7, and every mask is below 2" in text for text in texts)
+    assert any("is 7, and every flag is below 2" in text for text in texts)
     assert any("were rebuilt" in each.text for each in verify(path.parent, repair=True))
     assert path.read_bytes() == sound
 
@@ -71,31 +71,31 @@ def test_a_column_that_is_no_longer_computed(
 ) -> None:
     """It is digested and read all the same; it can be neither compared nor rebuilt."""
     (tmp_path / "text").write_text("<|endoftext|>".join(["some text " * 9, "more"] * 9))
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
     build(train=tmp_path / "text", val_fraction=0, vocab_size=260, out=tmp_path / "out")
     shutil.copytree(tmp_path / "out", tmp_path / "damaged")
     monkeypatch.undo()
-    assert open_tokens(tmp_path / "out" / "train.bin").column("mask")[0] == 1
+    assert open_tokens(tmp_path / "out" / "train.bin").column("flag")[0] == 1
     assert all(finding.sound for finding in verify(tmp_path / "out"))
     (found,) = (each for each in verify(tmp_path / "out", deep=True) if not each.sound)
-    assert "it has no values of the column mask, which the file has" in found.text
-    mask = tmp_path / "damaged" / "train.mask"
-    mask.write_bytes(bytes(len(mask.read_bytes())))
+    assert "it has no values of the column flag, which the file has" in found.text
+    flag = tmp_path / "damaged" / "train.flag"
+    flag.write_bytes(bytes(len(flag.read_bytes())))
     found = verify(tmp_path / "damaged", repair=True)[-1]
-    assert "cannot be repaired: the column mask is not computed any more" in found.text
+    assert "cannot be repaired: the column flag is not computed any more" in found.text
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, r"values for the columns \['mask'\] are expected; got \[\]"),
-        ({"mask": np.zeros(2)}, r"the column mask should have 3 values, one for each token; got"),
+        ({}, r"values for the columns \['flag'\] are expected; got \[\]"),
+        ({"flag": np.zeros(2)}, r"the column flag should have 3 values, one for each token; got"),
     ],
 )
 def test_values_that_do_not_fit(
     values: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
     with (
         pytest.raises(TokenFileError, match=message),
         written.token_file(tmp_path, "x", vocab_size=300) as writer,
@@ -109,11 +109,11 @@ def test_outputs_without_a_new_column_are_out_of_date(
     (tmp_path / "text").write_text("some text")
     options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 260, "val_fraction": 0}
     build(**options, out=tmp_path / "out")
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, MASK))
-    with pytest.raises(Exception, match="the added columns were none and are mask"):
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
+    with pytest.raises(Exception, match="the added columns were none and are flag"):
         build(**options, out=tmp_path / "out")
     build(**options, out=tmp_path / "out", overwrite=True)
-    assert open_tokens(tmp_path / "out" / "train.bin").column("mask").size
+    assert open_tokens(tmp_path / "out" / "train.bin").column("flag").size
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report
 from preprocess.run.count_pass import train_tokenizer
-from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.encode_pass import EncodePass
+from preprocess.run.encoding import SpecialIds
 from preprocess.run.journal import Journal
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.units import Executor, run_on_threads

@@ -355,5 +355,5 @@ def test_arrays_of_the_caller_are_filled() -> None:
     for each, message in wrong:
         with pytest.raises(SamplingError, match=message):
             get_batch(tokens, 3, 5, out=(each, each))
-    with pytest.raises(SamplingError, match="out and device were both given: out is filled where"):
+    with pytest.raises(SamplingError, match="out and device were both given: out is two arrays"):
         get_batch(tokens, 3, 5, "cpu", out=(expected[0], expected[1]))

@@ -178,6 +178,7 @@ OTHER = {
     **{"text_preset": "title-text", "min_length": 3, "max_length_chars": 9},
     **{"on_bad_record": "skip", "max_bad_records": 5, "config": "x.yaml"},
     **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
+    **{"chat": "off", "chat_template": "x.jinja", "train_on": "all"},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
 }
 
@@ -239,7 +240,8 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "content_field": [], "format": None, "text_preset": None, "strip": False, "min_length": 0,
         "max_length_chars": None, "on_bad_record": "error", "max_bad_records": 1000,
         "deduplicate": False, "start_character": 0, "max_characters": None, "max_documents": None,
-        "cut_documents": False, "shuffle_documents": None, "profile": None,
+        "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
+        "chat_template": None, "train_on": "assistant",
     }
     assert convert(build, BuildSettings).as_json() == build | newer | {"config": None}
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}

@@ -18,7 +18,8 @@ from preprocess.documents.batch import DocumentBatch, ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run import journal
-from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.encode_pass import EncodePass
+from preprocess.run.encoding import SpecialIds
 from preprocess.run.journal import Journal
 from preprocess.run.sinks import TokenFiles
 from preprocess.sources import find_sources

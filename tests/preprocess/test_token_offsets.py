@@ -15,7 +15,7 @@ from bpe import Tokenizer, train_bpe
 from bpe.errors import EncodingError
 from preprocess.documents.batch import DocumentBatch
 from preprocess.documents.token_offsets import token_lengths, tokens_at
-from preprocess.run.encode_pass import EncodedBatch, SpecialIds
+from preprocess.run.encoding import EncodedBatch, SpecialIds
 
 texts = st.text(st.sampled_from("the low er\n日é🎉<|endoftext|>"), min_size=1, max_size=30)
 

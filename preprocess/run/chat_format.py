@@ -1,0 +1,75 @@
+"""Find the chat template of a run, and what it needs of the tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bpe.formats.chat_template import read_chat_template, read_token_names
+from preprocess.documents.chat_template import CHATML, ChatFormat, ChatTemplateError
+from preprocess.settings.options import SettingsError
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+_CHATML = "chatml"
+_OF_CHATML = ("<|im_start|>", "<|im_end|>")
+
+
+class Chosen(Protocol):
+    """What of the settings decides on the template."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """Name of a file, or chatml; None: the tokenizer's."""
+
+    @property
+    def train_on(self) -> str:
+        """As in `ChatFormat`."""
+
+
+def chat_format_of(settings: Chosen, tokenizer: AnyTokenizer) -> ChatFormat | None:
+    """Return how conversations become text; None if there is no template.
+
+    Raises:
+        SettingsError: The file of the template cannot be read.
+        ChatTemplateError: The tokenizer lacks the special tokens of ChatML.
+        TokenizerFileError: The tokenizer's template cannot be read.
+    """
+    given: str | None = getattr(settings, "tokenizer", None)
+    names = read_token_names(given) if given else {}
+    if (eos := tokenizer.eos_token if hasattr(tokenizer, "eos_token") else None) is not None:
+        names.setdefault("eos_token", eos)
+    special = tokenizer.special_tokens
+    if settings.chat_template == _CHATML:
+        if missing := [token for token in _OF_CHATML if token not in special]:
+            raise ChatTemplateError(
+                f"the tokenizer has no special token {', '.join(missing)}, which the template"
+                " chatml writes; use a tokenizer that has them, or another template"
+            )
+        template, where = CHATML, "the chat template chatml"
+    elif settings.chat_template is not None:
+        template, where = _read(settings.chat_template), f"{settings.chat_template}"
+    else:
+        found = read_chat_template(given) if given else None
+        if found is None:
+            return None
+        template, where = found, "the chat template of the tokenizer"
+    forms = getattr(tokenizer, "normal_forms", ())
+    return ChatFormat(
+        template, tuple(special.items()), tuple(names.items()), settings.train_on, tuple(forms),
+        where,
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(
+            f"chat_template {path!r} cannot be read ({reason}); give a file with a Jinja template,"
+            f" or {_CHATML}"
+        ) from error
+
+

@@ -1,0 +1,88 @@
+"""ChatTemplateTransform: token ids and loss mask of single conversations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from bpe.errors import CorpusError
+from preprocess.documents.batch import ReadOptions
+from preprocess.documents.chat_tokens import encode_segments, is_inside
+from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
+from preprocess.documents.token_offsets import token_lengths
+from preprocess.run.chat_format import chat_format_of
+from preprocess.sources.chats import batch_of, chat_options, render_record
+
+
+class _Given(Struct, frozen=True):
+    tokenizer: str
+    chat_template: str | None
+    train_on: str
+
+
+class ChatTemplateTransform:
+    """Makes token ids and a loss mask of a record with a conversation.
+
+        transform = ChatTemplateTransform("model/", train_on="assistant")
+        transform({"messages": [{"role": "user", "content": "Hi"}, ...]})["input_ids"]
+
+    They are those that `build` writes, without the end-of-text id behind the conversation.
+
+    Args:
+        tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub.
+        chat: "auto": conversations are found by their fields; or a kind.
+        chat_template: File with a Jinja template, or "chatml"; None: the tokenizer's.
+        train_on: What the mask says to train on.
+
+    Raises:
+        CorpusError: There is no chat template.
+        ChatTemplateError: The tokenizer lacks special tokens of the template.
+        SettingsError: The file of the template cannot be read.
+        TokenizerFileError: The tokenizer cannot be read.
+        EncodingError: The tokenizer changes text before it is encoded.
+    """
+
+    def __init__(
+        self, tokenizer: str | os.PathLike[str], *,
+        chat: Literal["auto", "messages", "sharegpt", "prompt-completion"] = "auto",
+        chat_template: str | None = None,
+        train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
+    ) -> None:
+        from bpe import load_tokenizer
+
+        path = os.fspath(tokenizer)
+        self.tokenizer = load_tokenizer(path)
+        form = chat_format_of(_Given(path, chat_template, train_on), self.tokenizer)
+        self._reading = ReadOptions(chat=chat, chat_format=form)
+        chat_options(path, self._reading, "messages")  # raises if there is no template
+        self._lengths = token_lengths(self.tokenizer, is_normalized=True)
+        self._encoder = self.tokenizer.new_encoder()
+
+    def __call__(self, record: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+        """Return "input_ids" and "loss_mask", int64[n_tokens] each: 1 for tokens to train on.
+
+        Raises:
+            CorpusError: The record is no conversation, or has nothing to train on.
+        """
+        kind = kind_of(record) if self._reading.chat == "auto" else self._reading.chat
+        if kind is None or not {*KINDS[kind].fields} <= record.keys():
+            raise CorpusError(
+                f"a record should have a conversation, such as messages; it has {', '.join(record)}"
+            )
+        try:
+            rendered = render_record(record, chat_options("", self._reading, kind))
+        except BadConversationError as error:
+            raise CorpusError(str(error)) from error
+        batch = batch_of([rendered], None)
+        assert batch.special is not None
+        assert batch.spans is not None
+        found = encode_segments(self._encoder, batch, batch.special, self._lengths, -1, -1)
+        return {
+            "input_ids": found.ids.astype(np.int64),
+            "loss_mask": is_inside(found.begins, batch.spans).astype(np.int64),
+        }
