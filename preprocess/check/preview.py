@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from itertools import islice
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _DOCUMENTS = 3
-_SHOWN_CHARACTERS, _SHOWN_TOKENS = 100, 40
+_SHOWN_CHARACTERS, _SHOWN_TOKENS, _SHOWN_OF_CONVERSATION = 100, 40, 200
 
 
 def preview_build(options: Mapping[str, Any]) -> list[str]:
@@ -69,6 +72,8 @@ def _preview(settings: BuildSettings) -> list[str]:
     lines += [*_describe_outputs(plan, given), _describe_memory(settings)]
     for part in plan.passes:
         lines += _describe_documents(part, settings, given)
+        if given is not None:
+            lines += _describe_conversations(part, given)
     return lines
 
 
@@ -129,6 +134,48 @@ def _describe_documents(
         yield f"{name}: documents are shown in the order of the files, before they are shuffled"
 
 
+def _describe_conversations(part: Pass, tokenizer: AnyTokenizer) -> Iterator[str]:
+    """Show the first conversations of a pass: their tokens, and which are trained on."""
+    from preprocess.documents.chat_tokens import encode_segments, is_inside
+    from preprocess.documents.token_offsets import token_lengths
+
+    left, lengths = _DOCUMENTS, None
+    for source in part.files:
+        for unit in source.units() if source.has_spans else ():
+            batch = unit.read()
+            assert batch.special is not None
+            assert batch.spans is not None
+            lengths = token_lengths(tokenizer, is_normalized=True) if lengths is None else lengths
+            encoder = tokenizer.new_encoder()
+            ids, offsets, begins = encode_segments(encoder, batch, batch.special, lengths, -1, -1)
+            mask = is_inside(begins, batch.spans)
+            for start, stop in islice(pairwise(offsets.tolist()), left):
+                shown = slice(start, min(stop, start + _SHOWN_OF_CONVERSATION))
+                tokens = _marked(ids[shown].tolist(), mask[shown].tolist(), tokenizer)
+                yield (
+                    f"{next(iter(part.names))}, conversation {_DOCUMENTS - left}: {stop - start:,}"
+                    f" tokens, {int(mask[start:stop].sum()):,} of them trained on:"
+                    f" {tokens}{'...' * (shown.stop < stop)}"
+                )
+                left -= 1
+            if not left:
+                return
+
+
+def _marked(ids: list[int], mask: list[bool], tokenizer: AnyTokenizer) -> str:
+    """Return tokens divided by bars; those trained on are green on a terminal, else in [[ ]]."""
+    has_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    begin, end = ("\x1b[32m", "\x1b[0m") if has_colour else ("[[", "]]")
+    parts = []
+    for trained, group in groupby(zip(mask, ids, strict=True), key=itemgetter(0)):
+        texts = [
+            _shown(tokenizer.decode_bytes([i]).decode("utf-8", "backslashreplace"))
+            for _, i in group
+        ]
+        parts.append(f"{begin}{'|'.join(texts)}{end}" if trained else "|".join(texts))
+    return "|".join(parts)
+
+
 def _shown(text: str) -> str:
     """Return text in one line, with escapes for characters that are not printable."""
     return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
@@ -138,6 +185,8 @@ def _first_documents(part: Pass, settings: SelectSettings) -> Iterator[str]:
     """Yield the selected documents of a pass; of a divided one, its first part."""
     wanted, seen = Slice(settings), set[bytes]()
     for source in part.files:
+        if source.has_spans:
+            continue  # shown by `_describe_conversations`
         for unit in source.units():
             batch = unit.read()
             bounds = batch.bounds[2 * batch.starts_mid_document :]

@@ -57,11 +57,20 @@ def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         "sources": [str(source.get("name")) for source in manifest.sources],
         **_describe_lengths(np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2),
     }
+    if file.has_mask:
+        found["trained_share"] = _count_trained(file) / max(file.n_tokens, 1)
     if tokenizer is not None:
         found["vocabulary"] = describe_vocabulary(counts, tokenizer)
         found |= _count_spelled(file, counts, tokenizer)
         found["samples"] = list(_decode_samples(file, bounds, tokenizer))
     return found
+
+
+def _count_trained(file: TokenFile) -> int:
+    """Count the tokens that the mask says to train on."""
+    starts = range(0, len(file), _TOKENS_AT_A_TIME)
+    mask = file.loss_mask
+    return sum(int(np.count_nonzero(mask[start : start + _TOKENS_AT_A_TIME])) for start in starts)
 
 
 def count_ids(file: TokenFile) -> NDArray[np.int64]:
@@ -282,6 +291,8 @@ def format_lines(found: Facts) -> list[str]:
     )
     lines = [text.format_map(found) for text in heading]
     lines.append(f"  sources: {listed(found['sources'])}")
+    if "trained_share" in found:
+        lines.append(f"  trained on: {100 * found['trained_share']:.1f} % of the tokens")
     if lengths := found["tokens_per_document"]:
         shares = (f"{share} % {value:,}" for share, value in lengths["percentiles"].items())
         lines.append(f"  tokens per document: {lengths['mean']:,.1f} on average")

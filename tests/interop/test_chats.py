@@ -325,3 +325,31 @@ def test_documents_with_the_end_of_text_inside(model: Path, tmp_path: Path) -> N
     expected = batch["targets"][0].copy()
     expected[np.cumsum(sizes) - 1] = -100
     assert batch["document_targets"][0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_what_is_shown_of_conversations(
+    model: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    """By a dry run, with what is trained on in colour; and the share of it in a dataset."""
+    from preprocess.cli import run
+
+    path = write(tmp_path / "chats.jsonl", [say("a", "b"), *[say("c", "d")] * 9])
+    options = ["build", "--train", str(path), "--val-fraction", "0", "--tokenizer", str(model)]
+    options += ["--chat-template", "chatml", "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as changed:
+        changed.setattr("sys.stdout.isatty", lambda: is_terminal)
+        changed.delenv("NO_COLOR", raising=False)
+        assert run([*options, "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "conversation" in line]
+    assert len(lines) == 3
+    begin, end = ("\x1b[32m", "\x1b[0m") if is_terminal else ("[[", "]]")
+    assert f"{begin}b|<|im_end|>{end}" in lines[0]
+    assert lines[0].startswith("train, conversation 0: ")
+    assert ", 2 of them trained on: <|im_start|>|" in lines[0]
+    assert not (tmp_path / "out").exists()
+    assert run(options) == 0
+    assert run(["inspect", str(tmp_path / "out" / "train.bin")]) == 0
+    file = open_tokens(tmp_path / "out" / "train.bin")
+    share = 100 * np.asarray(file.loss_mask).mean()
+    assert f"trained on: {share:.1f} % of the tokens" in capsys.readouterr().out
