@@ -1,8 +1,8 @@
 """Render conversations through a chat template, with the origin of each character.
 
-The template's special tokens are special; what a message says is text. So text in a message that
-spells a special token, or could be a part of one, is replaced by a nonce before the template sees
-it, and put back after the special tokens of the rendered text have been found.
+The template's special tokens are special; what a message says is text. So a conversation that has
+characters of special tokens is rendered twice: as it is, and with other characters in their place.
+Only special tokens that are in both texts are the template's.
 
 Which characters to train on comes from the template's `{% generation %}` marks. Without them the
 conversation is also rendered up to each turn of the assistant, with the generation prompt, and
@@ -11,21 +11,18 @@ through it: the characters between are trained on.
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import functools
-import itertools
-import json
 import re
 import threading
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import xxhash
 from msgspec import Struct
 
 from bpe.errors import TokenbinError
@@ -43,6 +40,8 @@ CHATML = (
 
 _SECONDS = 10.0  # for one rendering
 _LOOK_SECONDS = 0.5  # between looks at renderings that run
+_MOST_BITS = 1 << 16  # of a power
+_PRIVATE = "\U000f0000"  # characters from here on have no meaning of their own
 _MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
 
 
@@ -102,21 +101,88 @@ def render(messages: Messages, form: ChatFormat, tools: Any = None) -> Rendered:
         ChatTemplateError: The template cannot be used, or refuses the conversation; or the rendered
             text does not have what the messages say.
     """
-    template = _template(form)
-    origin = _Origin(form, messages, tools)
-    messages, tools = origin.messages, origin.tools
+    template, tokens = _template(form), _tokens(form.special_tokens)
     text, marks = template.render(messages, tools)
+    special = _special_of(template, tokens, messages, tools, text, form)
     if form.train_on == "all":
         marks = [(0, len(text))]
     elif not template.has_marks:
         marks = _by_prefixes(template, messages, tools, text, form)
-    if form.train_on == "last-assistant":
-        marks = marks[-1:]
-    rendered = _normalized(origin.restore(text, marks), form.normal_forms)
-    if form.train_on == "all" or template.has_marks:
-        return rendered
-    # The model stops at the token that ends a turn, and does not write the line break behind it.
-    return rendered._replace(trained=[_up_to_token(each, rendered) for each in rendered.trained])
+        # The model stops at the token that ends a turn: it does not write the line break behind it.
+        marks = [_up_to_token(each, text, special) for each in marks]
+    elif form.train_on == "last-assistant":
+        turn = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+        marks = marks[len(template.render(messages[:turn], tools)[1]) :]
+    n_forged = tokens.count(text)
+    for *_, token in special:
+        n_forged[tokens.names[token]] -= 1
+    forged = {name: n for name, n in n_forged.items() if n}
+    return _normalized(Rendered(text, special, marks, forged), form.normal_forms)
+
+
+def _special_of(
+    template: _Template, tokens: _Tokens, messages: Messages, tools: Any, text: str,
+    form: ChatFormat,
+) -> list[tuple[int, int, int]]:
+    """Return (start, end, id) of the special tokens in a rendered text that the template wrote.
+
+    If messages have characters of special tokens, the conversation is rendered once more with
+    others in their place: special tokens that are still there are the template's.
+    """
+    strings = [*_strings([messages, tools])]
+    if not any(tokens.critical.search(each) or tokens.is_part(each) for each in strings):
+        return tokens.find(text)
+    hide = tokens.hiding("".join(strings))
+    hidden, _ = template.render(_changed(messages, hide), _changed(tools, hide))
+    special = tokens.find(hidden)
+    if hidden.translate(hide.back) == text:
+        return special
+    # The template looks at these characters. It may, but not to write other special tokens.
+    found = tokens.find(text)
+    if [token for *_, token in found] != [token for *_, token in special]:
+        raise ChatTemplateError(
+            f"{form.where} writes other special tokens because of what a message says, so it is not"
+            " known which are its own; remove special-token text from the message"
+        )
+    return found
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield all texts in a value of JSON, and the names in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, dict):
+        yield from value
+        for key, each in value.items():
+            if key != "role":  # roles are checked, and templates make special tokens of them
+                yield from _strings(each)
+
+
+def _changed(value: Any, hide: _Hiding) -> Any:
+    """Return a value of JSON with other characters in its texts and names."""
+    if isinstance(value, str):
+        return value.translate(hide.all if hide.tokens.is_part(value) else hide.critical)
+    if isinstance(value, list | tuple):
+        return [_changed(each, hide) for each in value]
+    if isinstance(value, dict):
+        return {
+            key.translate(hide.critical): each if key == "role" else _changed(each, hide)
+            for key, each in value.items()
+        }
+    return value
+
+
+def _up_to_token(
+    mark: tuple[int, int], text: str, special: list[tuple[int, int, int]]
+) -> tuple[int, int]:
+    """Return a range without the white space behind its last special token."""
+    start, stop = mark
+    ends = [end for _, end, _ in special if start < end <= stop]
+    has_only_space = bool(ends) and not text[ends[-1] : stop].strip()
+    return (start, ends[-1]) if has_only_space else mark
 
 
 def _normalized(rendered: Rendered, forms: tuple[Any, ...]) -> Rendered:
@@ -145,14 +211,6 @@ def _normalized(rendered: Rendered, forms: tuple[Any, ...]) -> Rendered:
     return Rendered(text, special, trained, n_forged)
 
 
-def _up_to_token(mark: tuple[int, int], rendered: Rendered) -> tuple[int, int]:
-    """Return a range without the white space behind its last special token."""
-    start, stop = mark
-    ends = [end for _, end, _ in rendered.special if start < end <= stop]
-    has_only_space = bool(ends) and not rendered.text[ends[-1] : stop].strip()
-    return (start, ends[-1]) if has_only_space else mark
-
-
 class _Template:
     """A compiled template."""
 
@@ -161,7 +219,8 @@ class _Template:
         jinja = _environment()
         self.has_marks = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", form.template))
         try:
-            self._compiled = jinja.from_string(form.template)
+            with _time_limit():  # what is constant is computed now
+                self._compiled = jinja.from_string(form.template)
         except Exception as error:
             raise ChatTemplateError(
                 f"{form.where} is no Jinja template ({_one_line(error)}); correct it"
@@ -216,12 +275,14 @@ def _environment() -> Any:
     environment = _compile_jinja_template("{# of tokenbin #}").environment
     # The day of the build must not be in its outputs.
     environment.globals.pop("strftime_now", None)
+    environment.globals.pop("lipsum", None)  # is random
+    environment.filters.pop("random", None)
     environment.intercepted_binops = frozenset(("*", "**", "%"))
     plain, plain_call = environment.call_binop, environment.call
 
     def call_binop(context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and abs(right) > 1000:
-            raise OverflowError(f"the exponent {right} is above 1,000")
+        if operator == "**" and isinstance(left, int) and left.bit_length() * right > _MOST_BITS:
+            raise OverflowError(f"a power would have more than {_MOST_BITS:,} bits")
         if operator == "*" and _size(left) * _size(right) > _MOST_CHARACTERS:
             raise OverflowError(f"a value would have more than {_MOST_CHARACTERS:,} elements")
         if operator == "%" and isinstance(left, str) and re.search(r"[0-9*]{6}|\*", left):
@@ -229,7 +290,8 @@ def _environment() -> Any:
         return plain(context, operator, left, right)
 
     def call(context: Any, called: Any, *arguments: Any, **named: Any) -> Any:
-        _check_numbers(*arguments, *named.values())
+        if isinstance(getattr(called, "__self__", None), str):
+            _check_numbers(*arguments, *named.values())
         return plain_call(context, called, *arguments, **named)
 
     environment.call_binop, environment.call = call_binop, call
@@ -268,6 +330,11 @@ def _by_prefixes(
     found = []
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     for turn in turns[-1:] if form.train_on == "last-assistant" else turns:
+        if not turn:
+            raise ChatTemplateError(
+                f"{form.where} has no {{% generation %}} marks, so the first message cannot be the"
+                " assistant's; add marks, or train on all (--train-on all)"
+            )
         before, _ = template.render(messages[:turn], tools, add_generation_prompt=True)
         through = text
         if turn + 1 < len(messages):
@@ -288,142 +355,67 @@ def _by_prefixes(
     return found
 
 
-class _Origin:
-    """Hides text of a conversation that spells special tokens from the template."""
-
-    def __init__(self, form: ChatFormat, messages: Messages, tools: Any) -> None:
-        self._form, self._tokens = form, _tokens(form.special_tokens)
-        self._given = messages, tools
-        self._hidden: dict[str, str] = {}  # text -> its nonce
-        self._n_hidden: dict[str, int] = {}  # nonce -> how often it was put in
-        self._n_forged: dict[str, int] = {}
-        self.messages, self.tools = messages, tools
-        if self._tokens.ids:
-            self.messages = [
-                {
-                    # Roles are checked, and templates make special tokens of them.
-                    key: value if key == "role" else self._hide(value, key == "content")
-                    for key, value in message.items()
-                }
-                for message in messages
-            ]
-            self.tools = self._hide(tools)
-
-    def _hide(self, value: Any, is_content: bool = False) -> Any:
-        """Return a value of JSON in which text of special tokens is hidden."""
-        if isinstance(value, str):
-            return self._hide_text(value, is_content)
-        if isinstance(value, list):
-            return [self._hide(each) for each in value]
-        if isinstance(value, dict):
-            return {self._hide_text(key): self._hide(each) for key, each in value.items()}
-        return value
-
-    def _hide_text(self, text: str, is_content: bool = False) -> str:
-        tokens = self._tokens
-        if is_content and text in tokens.parts:
-            return self._nonce(text)
-        if tokens.anywhere.search(text):
-            for match in tokens.anywhere.finditer(text):
-                self._n_forged[match[0]] = self._n_forged.get(match[0], 0) + 1
-            text = tokens.anywhere.sub(lambda match: self._nonce(match[0]), text)
-        # What the template, or another message, has beside it could complete a token.
-        if text[:1] in tokens.inner and (n := tokens.n_at_start(text)):
-            text = self._nonce(text[:n]) + text[n:]
-        if text[-1:] in tokens.inner and (n := tokens.n_at_end(text)):
-            text = text[:-n] + self._nonce(text[-n:])
-        return text
-
-    def _nonce(self, text: str) -> str:
-        if text not in self._hidden:
-            self._hidden[text] = f"{self._unused}{len(self._hidden)}n"
-        nonce = self._hidden[text]
-        self._n_hidden[nonce] = self._n_hidden.get(nonce, 0) + 1
-        return nonce
-
-    @functools.cached_property
-    def _unused(self) -> str:
-        """Text that the conversation does not have, and that nobody can know before."""
-        content = json.dumps(self._given)
-        for attempt in itertools.count():
-            found = f"n{xxhash.xxh3_128_hexdigest(f'{attempt} {content}'.encode())}x"
-            if found not in content:
-                return found
-        raise AssertionError("there is always another one")
-
-    def restore(self, text: str, marks: list[tuple[int, int]]) -> Rendered:
-        """Find special tokens in a rendered text, and put back what was hidden.
-
-        Raises:
-            ChatTemplateError: A nonce is not there as often as it was put in.
-        """
-        ids, pattern = self._tokens.ids, self._tokens.anywhere
-        if not self._hidden:
-            special = [(*each.span(), ids[each[0]]) for each in pattern.finditer(text)]
-            return Rendered(text, special, marks, {})
-        hidden = {nonce: given for given, nonce in self._hidden.items()}
-        for nonce, n in self._n_hidden.items():
-            n_found = text.count(nonce)
-            # A part of a token may be written more often: it is text wherever it is.
-            if n_found < n or (n_found > n and hidden[nonce] in ids):
-                raise ChatTemplateError(
-                    f"{self._form.where} writes {hidden[nonce]!r} of a message {n_found:,} times,"
-                    f" expected {n:,}: as it is special-token text, or a part of such, its origin"
-                    " would be lost; remove it from the message"
-                )
-        pattern = re.compile(f"{'|'.join(hidden)}|{pattern.pattern}")
-        special, parts, moved = [], list[str](), [(0, 0)]
-        end = n = 0  # in the rendered text, and in the one with the hidden parts
-        for match in pattern.finditer(text):
-            parts.append(text[end : match.start()])
-            n += match.start() - end
-            end = match.end()
-            given = hidden.get(match[0])
-            if given is None:
-                special.append((n, n + len(match[0]), ids[match[0]]))
-            parts.append(match[0] if given is None else given)
-            n += len(parts[-1])
-            moved.append((end, n - end))
-        parts.append(text[end:])
-        marks = [(_moved(start, moved), _moved(stop, moved)) for start, stop in marks]
-        return Rendered("".join(parts), special, marks, self._n_forged)
-
-
-def _moved(position: int, moved: list[tuple[int, int]]) -> int:
-    """Return where a position is after the shifts (from position on, by) of `moved`."""
-    return position + moved[bisect.bisect_right(moved, position, key=lambda each: each[0]) - 1][1]
-
-
 class _Tokens:
-    """Special tokens, and what could become one.
+    """Special tokens.
 
     Attributes:
-        ids: Token -> id.
-        anywhere: Matches the leftmost token, and of several the longest.
-        parts: All texts inside tokens, but for the tokens.
-        inner: All characters of tokens.
+        names: Id -> token.
+        critical: Matches a character without which no special token can be written: of each token
+            those that are no letters, digits, underscores or white space, or else all.
     """
 
     def __init__(self, special_tokens: tuple[tuple[str, int], ...]) -> None:
-        self.ids = dict(special_tokens)
-        names = sorted(self.ids, key=len, reverse=True)
-        self.anywhere = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        inside = (name[i:] for name in names for i in range(len(name)))
-        self.parts = {x[:n] for x in inside for n in range(1, len(x) + 1)} - self.ids.keys()
-        self.inner = set("".join(names))
-        self._starts = {name[:n] for name in names for n in range(1, len(name))}
-        self._ends = {name[n:] for name in names for n in range(1, len(name))}
-        self._longest = max(map(len, names), default=1) - 1
+        self._ids = dict(special_tokens)
+        self.names = {token: name for name, token in special_tokens}
+        # The leftmost token, and of several the longest.
+        ordered = sorted(self._ids, key=len, reverse=True)
+        self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+        found = (re.findall(r"[^\w\s]", name) or name for name in ordered)
+        self._critical = sorted({character for each in found for character in each})
+        self._all = sorted({x for name in ordered for x in name if not x.isspace()})
+        self._parts = {
+            name[i:j] for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
+        }
+        self._longest = max(map(len, ordered), default=0)
+        self.critical = re.compile(f"[{re.escape(''.join(self._critical))}]" if ordered else "(?!)")
 
-    def n_at_start(self, text: str) -> int:
-        """Return how many characters at the start of a text could end a token."""
-        sizes = range(min(self._longest, len(text)), 0, -1)
-        return next((n for n in sizes if text[:n] in self._ends), 0)
+    def find(self, text: str) -> list[tuple[int, int, int]]:
+        """Return (start, end, id) of all special tokens in a text."""
+        return [(*each.span(), self._ids[each[0]]) for each in self._anywhere.finditer(text)]
 
-    def n_at_end(self, text: str) -> int:
-        """Return how many characters at the end of a text could begin a token."""
-        sizes = range(min(self._longest, len(text)), 0, -1)
-        return next((n for n in sizes if text[-n:] in self._starts), 0)
+    def count(self, text: str) -> Counter[str]:
+        """Count the special tokens in a text."""
+        return Counter(self._anywhere.findall(text))
+
+    def is_part(self, text: str) -> bool:
+        """Return True if a text is inside a special token, but for white space around it."""
+        return len(text) < 2 * self._longest and text.strip() in self._parts
+
+    def hiding(self, text: str) -> _Hiding:
+        """Return how to hide characters by some that a text does not have."""
+        n = len(self._all)
+        used = {ord(x) for x in text if x >= _PRIVATE}
+        first = ord(_PRIVATE)
+        while used & {*range(first, first + n)}:
+            first += n
+        table = {ord(x): first + i for i, x in enumerate(self._all)}
+        critical = {ord(x): table[ord(x)] for x in self._critical}
+        return _Hiding(self, critical, table, {other: given for given, other in table.items()})
+
+
+class _Hiding(NamedTuple):
+    """Tables of `str.translate` that hide characters of special tokens.
+
+    Attributes:
+        critical: Hides the critical characters.
+        all: Hides all characters.
+        back: Shows them again.
+    """
+
+    tokens: _Tokens
+    critical: dict[int, int]
+    all: dict[int, int]
+    back: dict[int, int]
 
 
 @functools.lru_cache(maxsize=8)

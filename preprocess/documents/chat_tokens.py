@@ -22,8 +22,8 @@ class EncodedSegments(NamedTuple):
     Attributes:
         ids: unsigned[n_tokens].
         offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-        begins: int64[n_tokens], the position in the buffer at which each token begins. The token
-            before a document has that of its first byte, the one after it that of its last.
+        begins: int64[n_tokens], the position in the buffer at which each token begins. Those before
+            and after a document have that of its first byte: they are trained on with all of it.
     """
 
     ids: NDArray[Any]
@@ -91,7 +91,7 @@ def encode_segments(
     found_begins[inside] = spelled[:-1] + np.repeat(firsts - spelled[offsets[:-1]], n_ids)
     for where, value, place in (
         (at_before, max(prefix_id, 0), places[0]), (at_special, values, starts),
-        (at_after, max(suffix_id, 0), places[3]),
+        (at_after, max(suffix_id, 0), begins[after]),
     ):
         found[where], found_begins[where] = value, place
     counts = np.bincount(of_item, weights=size, minlength=n_documents).astype(np.int64)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from preprocess.documents.chat_template import ROLES, Messages
 
 # Names of ShareGPT's speakers -> roles.
@@ -31,9 +33,19 @@ class ConversationKind(NamedTuple):
 
 def _read_messages(record: Mapping[str, Any]) -> Messages:
     return [
-        {**each, "role": _role(each, "role", number, {}), "content": _content(each, number)}
+        {**_reasoning(each), "role": _role(each, "role", number, {}),
+         "content": _content(each, number)}
         for number, each in _numbered(record["messages"], "messages")
     ]
+
+
+def _reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose reasoning has the names that templates read, as in transformers."""
+    names = ("reasoning_content", "thinking", "reasoning")
+    found = next((message[name] for name in names if message.get(name) is not None), None)
+    if found is None:
+        return message
+    return {"thinking": found, **message, "reasoning_content": found}
 
 
 def _read_sharegpt(record: Mapping[str, Any]) -> Messages:
@@ -85,7 +97,23 @@ def messages_of(record: Mapping[str, Any], kind: str) -> tuple[Messages, Any]:
     messages = KINDS[kind].read(record)
     if not messages:
         raise BadConversationError("the conversation has no message; remove it")
-    return messages, record.get("tools") or None
+    return messages, _tools(record.get("tools"))
+
+
+def _tools(tools: Any) -> list[Any] | None:
+    """Return the tools of a record, which may be JSON in a text."""
+    if isinstance(tools, str) and tools:
+        try:
+            tools = msgspec.json.decode(tools)
+        except msgspec.DecodeError as error:
+            raise BadConversationError(f"tools is no JSON ({error}); correct it") from error
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+        raise BadConversationError(
+            f"tools is {_kind(tools)}, expected a list of objects; correct or remove it"
+        )
+    return tools
 
 
 def _numbered(value: Any, name: str) -> list[tuple[int, Mapping[str, Any]]]:

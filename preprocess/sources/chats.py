@@ -87,15 +87,19 @@ def tools_field(names: Iterable[str]) -> tuple[str, ...]:
     return tuple({"tools"} & {*names})
 
 
-def without_null(value: Any) -> Any:
-    """Return a value of JSON without names whose value is null: columns have all names.
+def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without names whose value is null, inside its columns: structs have all names.
 
     The content of a message may be null.
     """
+    return {name: _without_null(value) for name, value in row.items()}
+
+
+def _without_null(value: Any) -> Any:
     if isinstance(value, list):
-        return [without_null(each) for each in value]
+        return [_without_null(each) for each in value]
     if isinstance(value, dict):
-        found = {key: without_null(each) for key, each in value.items()}
+        found = {key: _without_null(each) for key, each in value.items()}
         return {k: each for k, each in found.items() if each is not None or k == "content"}
     return value
 

@@ -150,8 +150,8 @@ class JsonUnit(FileUnit):
         fields = KINDS[self.reading.chat].fields
         try:
             found = msgspec.json.decode(record)
-        except (msgspec.DecodeError, RecursionError):
-            found = None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadConversationError(_describe(record, (), self.record)) from error
         if not isinstance(found, dict) or not found.keys() >= {*fields}:
             raise BadConversationError(_describe(record, fields, self.record))
         return render_record(found, self.reading)

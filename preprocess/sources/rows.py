@@ -100,12 +100,12 @@ class ChatRowsUnit(FileUnit):
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         from preprocess.documents.conversations import BadConversationError
-        from preprocess.sources.chats import batch_of, render_record, without_null
+        from preprocess.sources.chats import batch_of, record_of, render_record
 
         rendered, rejected = list[Any](), list[Rejected]()
         for row, record in enumerate(self.records, self.first):
             try:
-                rendered.append(render_record(without_null(record), self.reading))
+                rendered.append(render_record(record_of(record), self.reading))
             except BadConversationError as error:
                 if not self.reading.skip_bad_records:
                     raise CorpusError(f"{self.file.path}: row {row:,}: {error}") from error

@@ -18,6 +18,7 @@ from bpe import Tokenizer
 from preprocess import ChatTemplateTransform, Sampler, build, get_batch, open_tokens
 from preprocess.check.verify import verify
 from preprocess.documents.chat_template import CHATML, ChatFormat, ChatTemplateError, render
+from preprocess.documents.conversations import messages_of
 from preprocess.run import journal
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
@@ -160,14 +161,49 @@ def test_forged_turns_by_hand(model: Path, tmp_path: Path) -> None:
     assert done.stats["look_alikes"]["<|im_start|>"] == 1
 
 
-def test_text_whose_origin_would_be_lost(model: Path) -> None:
+@pytest.mark.parametrize(
+    ("expression", "contents"),
+    [
+        ("m.content | lower", ("<|IM_END|>", "<|Im_Start|>")),
+        ("m.content | trim", ("<|im_end  ", "  |>")),
+        ("m.content | replace(' ', '')", ("<|im_ end|>", "< |im_start|>")),
+        ("m.content | replace('x', '')", ("<|im_xendx|>", "<x|im_start|>")),
+        ("m.content.split('y') | join", ("<|imy_end|>", "<y|im_start|>")),
+        ("'<|' ~ m.content ~ '|>'", ("im_end", "im_start")),
+        ("m | tojson", ("<|im_end|>", "<|im_start|>")),
+        ("m.content ~ m.content", ("<|im_end|>", "<|im_")),
+    ],
+)
+def test_filters_cannot_make_special_tokens_of_a_message(
+    model: Path, expression: str, contents: tuple[str, str]
+) -> None:
+    template = f"{{% for m in messages %}}<s>{{{{ {expression} }}}}</s>{{% endfor %}}"
     tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    special = tuple(tokenizer.special_tokens.items())
-    twice = "{% for m in messages %}{{ m['content'] + m['content'] }}{% endfor %}"
-    form = ChatFormat(twice, special, train_on="all")
-    assert render(say("a", "b"), form).text == "aabb"
-    with pytest.raises(ChatTemplateError, match=r"writes '<s>' of a message 2 times, expected 1: "):
-        render(say("<s>", "b"), form)
+    special = tokenizer.special_tokens
+    form = ChatFormat(template, tuple(special.items()), train_on="all")
+    dialogue = [{**m, "<|im_end|>": ["[INST]"]} for m in say(*contents)]
+    found = render(dialogue, form)
+    assert [token for *_, token in found.special] == [special["<s>"], special["</s>"]] * 2
+    assert found.text == render(dialogue, ChatFormat(template, (), train_on="all")).text
+
+
+def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
+    """But not to write other special tokens because of it."""
+    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
+    special = tokenizer.special_tokens
+    thinking = (
+        "{% for m in messages %}<s>{{ m.content.split('</think>')[-1] }}</s>{% endfor %}"
+    )
+    form = ChatFormat(thinking, tuple(special.items()), train_on="all")
+    found = render(say("a", "<think>why</think>b > c"), form)
+    assert found.text == "<s>a</s><s>b > c</s>"
+    assert len(found.special) == 4
+    with pytest.raises(ChatTemplateError, match="writes other special tokens because of what a me"):
+        render(say("a", "x</think><s>"), form)
+    ours = "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}"
+    thought = {"role": "assistant", "content": "b", "thinking": "c"}
+    read = messages_of({"messages": [*say("a"), thought]}, "messages")[0]
+    assert render(read, ChatFormat(ours, (), train_on="all")).text == "acb"
 
 
 # Kinds and formats.
@@ -226,6 +262,8 @@ def test_tools_reach_the_template(model: Path, theirs: Any) -> None:
     assert found.text == f"{json.dumps(tools)}a<|im_end|>b<|im_end|>"
     assert len(found.special) == 2
     assert found.n_forged == {"<|im_end|>": 1}
+    as_text = messages_of({"messages": say("a", "b"), "tools": json.dumps(tools)}, "messages")
+    assert as_text[1] == tools
 
 
 # The column.

@@ -38,7 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("{{ messages.append(1) }}", "refuses the conversation: SecurityError"),
         ("{{ range(10 ** 9) }}", "refuses the conversation: OverflowError"),
         ("{{ 'x' * 10000000 * 10000000 }}", "a value would have more than 67,108,864 elements"),
-        ("{{ 10 ** 100000 }}", r"the exponent 100000 is above 1,000"),
+        ("{{ 10 ** 100000 }}", "a power would have more than 65,536 bits"),
+        (
+            "{% set a = 10 ** 1000 %}{% set b = a ** 1000 %}{{ b ** 300 }}",
+            "a power would have more than 65,536 bits",
+        ),
         ("{{ '%0999999999d' % 3 }}", "the format '%0999999999d' has a large width"),
         ("{{ 'x' | center(99999999999) }}", "the argument 99999999999 is above 67,108,864"),
         ("{{ 'x'.ljust(99999999999) }}", "the argument 99999999999 is above 67,108,864"),
@@ -63,6 +67,12 @@ def test_a_template_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(ChatTemplateError, match=r"takes more than 0.05 seconds for a conversation"):
         render(say("a", "b"), ChatFormat(loops, ()))
+
+
+def test_a_conversation_that_begins_with_the_assistant() -> None:
+    dialogue = [{"role": "assistant", "content": "a"}]
+    with pytest.raises(ChatTemplateError, match="so the first message cannot be the assistant's; "):
+        render(dialogue, ChatFormat("{{ messages[0].content }}", ()))
 
 
 def test_a_template_that_looks_ahead(model: Path) -> None:
@@ -91,6 +101,14 @@ def test_a_template_that_looks_ahead(model: Path) -> None:
             "message 1 has a part that is not text; remove it, for only text becomes",
         ),
         ({"messages": say("a")}, "the conversation has nothing to train on; remove it, or train"),
+        (
+            {"messages": [{"role": "assistant", "content": "a"}], "tools": "{"},
+            "tools is no JSON .*; correct it",
+        ),
+        (
+            {"messages": say("a", "b"), "tools": ["a"]},
+            "tools is a list, expected a list of objects; correct or remove it",
+        ),
         ({"other": 1}, "has no field 'messages', its fields are 'other'; choose another"),
     ],
 )
