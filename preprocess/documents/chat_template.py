@@ -130,9 +130,10 @@ def _special_of(
     others in their place: special tokens that are still there are the template's.
     """
     strings = [*_strings([messages, tools])]
-    if not any(tokens.critical.search(each) or tokens.is_part(each) for each in strings):
+    joined = "\n".join(strings)
+    if not tokens.critical.search(joined) and not any(map(tokens.is_part, strings)):
         return tokens.find(text)
-    hide = tokens.hiding("".join(strings))
+    hide = tokens.hiding(joined)
     hidden, _ = template.render(_changed(messages, hide), _changed(tools, hide))
     special = tokens.find(hidden)
     if hidden.translate(hide.back) == text:
@@ -155,9 +156,11 @@ def _strings(value: Any) -> Iterator[str]:
         for each in value:
             yield from _strings(each)
     elif isinstance(value, dict):
-        yield from value
         for key, each in value.items():
-            if key != "role":  # roles are checked, and templates make special tokens of them
+            if key == "content" and isinstance(each, str):  # of nearly all messages
+                yield each
+            elif key != "role":  # roles are checked, and templates make special tokens of them
+                yield key
                 yield from _strings(each)
 
 
