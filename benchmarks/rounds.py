@@ -46,6 +46,7 @@ MODULES = {
     "loaders-random": "benchmarks.loaders",
     "loaders-packed": "benchmarks.loaders",
     "packing": "benchmarks.packing",
+    "chats": "benchmarks.chats",
     "pure-compute": "benchmarks.studies",
     "breakdown": "benchmarks.studies",
 }
@@ -64,6 +65,7 @@ WORK = [
     "loaders",
     "loaders-random",
     "loaders-packed",
+    "chats",
 ]
 
 

@@ -151,6 +151,19 @@ def test_batches_of_loaders(work: str, job: Job, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+def test_conversations_give_the_same_ids(job: Job) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
+    assert MODULES["chats"] == "benchmarks.chats"
+    from benchmarks import chats
+
+    results = [
+        SIDES["chats"][name].run(replace(job, work="chats"), Clock(io.StringIO(), job.corpus))
+        for name in (OURS, "apply_chat_template")
+    ]
+    assert results[0].n_bytes == chats.conversations(job).stat().st_size > 0
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("work", ["loaders-random", "loaders-packed"])
 def test_each_sampler_has_the_usual_loader_beside_it(work: str) -> None:
     assert peers_of(work, "gpt2") == ["DataLoader, 2 workers"]
