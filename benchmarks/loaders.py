@@ -31,6 +31,7 @@ from benchmarks.sampling import (
     BATCH_SIZE,
     CONTEXT_LENGTH,
     END_OF_TEXT_ID,
+    mapped_tokens,
     packed_sampler,
     random_tokens,
 )
@@ -74,9 +75,7 @@ def _draw(clock: Clock, batches: Batches) -> Result:
 
 
 def _mapped(job: Job) -> NDArray[np.uint16]:
-    tokens = np.memmap(random_tokens(job.directory), np.uint16, mode="r")
-    tokens.max()  # every page is in memory and in the map
-    return tokens
+    return mapped_tokens(random_tokens(job.directory))
 
 
 def _read(directory: Path) -> None:

@@ -82,7 +82,8 @@ def _draw(clock: Clock, batch: Callable[[np.random.Generator], Batch]) -> Result
     return Result(_BATCHES * 2 * BATCH_SIZE * CONTEXT_LENGTH * 8, digest)
 
 
-def _mapped(path: Path) -> NDArray[np.uint16]:
+def mapped_tokens(path: Path) -> NDArray[np.uint16]:
+    """Map a file of ids whose pages are all in memory: uint16[n_tokens]."""
     tokens = np.memmap(path, np.uint16, mode="r")
     tokens.max()  # every page is in memory and in the map
     return tokens
@@ -93,7 +94,7 @@ def get_batch_tokenbin(job: Job, clock: Clock) -> Result:
     """Ours."""
     from preprocess import get_batch
 
-    tokens = _mapped(random_tokens(job.directory))
+    tokens = mapped_tokens(random_tokens(job.directory))
     return _draw(clock, lambda rng: get_batch(tokens, BATCH_SIZE, CONTEXT_LENGTH, rng=rng))
 
 
@@ -108,14 +109,14 @@ def _windows(tokens: NDArray[np.uint16], rng: np.random.Generator) -> Batch:
 def get_batch_map_for_each(job: Job, clock: Clock) -> Result:
     """A loop in the manner of nanoGPT, which maps the file anew for each batch."""
     path = random_tokens(job.directory)
-    _mapped(path)
+    mapped_tokens(path)
     return _draw(clock, lambda rng: _windows(np.memmap(path, np.uint16, mode="r"), rng))
 
 
 @side("get-batch", "one map", package="numpy")
 def get_batch_one_map(job: Job, clock: Clock) -> Result:
     """The same loop on a map that stays."""
-    tokens = _mapped(random_tokens(job.directory))
+    tokens = mapped_tokens(random_tokens(job.directory))
     return _draw(clock, lambda rng: _windows(tokens, rng))
 
 
@@ -123,7 +124,7 @@ def _of_sampler(job: Job, clock: Clock, order: Any) -> Result:
     """Batches of a `Sampler`, which are others than those of `get_batch`."""
     from preprocess import Sampler
 
-    tokens = _mapped(random_tokens(job.directory))
+    tokens = mapped_tokens(random_tokens(job.directory))
     sampler = Sampler(tokens, BATCH_SIZE, CONTEXT_LENGTH, order=order)
     steps = itertools.count()
 
@@ -196,7 +197,7 @@ def prefetch(job: Job, rounds: int) -> Table:
     """Wait for batches in a loop whose steps take twice as long as loading a batch."""
     from preprocess import AsyncDataLoader, Sampler
 
-    tokens = _mapped(random_tokens(job.directory))
+    tokens = mapped_tokens(random_tokens(job.directory))
     rows = []
     for batch_size, length in _SHAPES:
         sampler = Sampler(tokens, batch_size, length)

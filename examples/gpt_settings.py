@@ -25,7 +25,7 @@ def option(default: Any, description: str, *, least: float | None = None) -> Any
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of. Each field is an option and a key of the configuration file."""
+    """Settings of a training run: each is an option and a key of the configuration file."""
 
     data: str = option("data", "directory with tokenizer.json and the token files")
     name: str = option("", "NAME of NAME_train.bin and NAME_val.bin; none: train.bin and val.bin")

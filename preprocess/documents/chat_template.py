@@ -54,7 +54,7 @@ class TemplateTimeoutError(Exception):
 
 
 class ChatFormat(Struct, frozen=True):
-    """How conversations become text.
+    """Chat template, the special tokens of the tokenizer, and what to train on.
 
     Attributes:
         template: Jinja source.
@@ -80,7 +80,7 @@ class Rendered(NamedTuple):
         text: What is encoded.
         special: (start, end, id) of each special token of the template, ascending; in characters.
         trained: (start, end) of what to train on, ascending; in characters.
-        n_forged: How often a message spells each special token: text -> number.
+        n_forged: Special token -> number of times that text of messages spells it.
     """
 
     text: str
@@ -94,12 +94,12 @@ def render(messages: Messages, form: ChatFormat, tools: Any = None) -> Rendered:
 
     Args:
         messages: As `conversations.messages_of` returns them.
-        form: How.
-        tools: Passed to the template.
+        form: Template, special tokens, and what to train on.
+        tools: Tools of the conversation, passed to the template; None: none.
 
     Raises:
-        ChatTemplateError: The template cannot be used, or refuses the conversation; or the rendered
-            text does not have what the messages say.
+        ChatTemplateError: The template cannot be used, refuses the conversation, or writes special
+            tokens that depend on the text of messages.
     """
     template, tokens = _template(form), _tokens(form.special_tokens)
     text, marks = template.render(messages, tools)
@@ -129,12 +129,16 @@ def _special_of(
     If messages have characters of special tokens, the conversation is rendered once more with
     others in their place: special tokens that are still there are the template's.
     """
-    strings = [*_strings([messages, tools])]
+    strings = [x for message in messages for x in _strings(_without_role(message))]
+    strings += _strings(tools)
     joined = "\n".join(strings)
     if not tokens.critical.search(joined) and not any(map(tokens.is_part, strings)):
         return tokens.find(text)
     hide = tokens.hiding(joined)
-    hidden, _ = template.render(_changed(messages, hide), _changed(tools, hide))
+    hidden_messages = [
+        {"role": message["role"], **_changed(_without_role(message), hide)} for message in messages
+    ]
+    hidden, _ = template.render(hidden_messages, _changed(tools, hide))
     special = tokens.find(hidden)
     if hidden.translate(hide.back) == text:
         return special
@@ -148,6 +152,11 @@ def _special_of(
     return found
 
 
+def _without_role(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without its role, which is checked, and may be a part of a special token."""
+    return {key: value for key, value in message.items() if key != "role"}
+
+
 def _strings(value: Any) -> Iterator[str]:
     """Yield all texts in a value of JSON, and the names in it."""
     if isinstance(value, str):
@@ -157,11 +166,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
     elif isinstance(value, dict):
         for key, each in value.items():
-            if key == "content" and isinstance(each, str):  # of nearly all messages
-                yield each
-            elif key != "role":  # roles are checked, and templates make special tokens of them
-                yield key
-                yield from _strings(each)
+            yield key
+            yield from _strings(each)
 
 
 def _changed(value: Any, hide: _Hiding) -> Any:
@@ -171,10 +177,7 @@ def _changed(value: Any, hide: _Hiding) -> Any:
     if isinstance(value, list | tuple):
         return [_changed(each, hide) for each in value]
     if isinstance(value, dict):
-        return {
-            key.translate(hide.critical): each if key == "role" else _changed(each, hide)
-            for key, each in value.items()
-        }
+        return {key.translate(hide.critical): _changed(each, hide) for key, each in value.items()}
     return value
 
 
@@ -363,8 +366,8 @@ class _Tokens:
 
     Attributes:
         names: Id -> token.
-        critical: Matches a character without which no special token can be written: of each token
-            those that are no letters, digits, underscores or white space, or else all.
+        critical: Matches the punctuation of special tokens, without which none can be spelled; of a
+            token without punctuation, all of its characters.
     """
 
     def __init__(self, special_tokens: tuple[tuple[str, int], ...]) -> None:

@@ -16,8 +16,8 @@ _CHATML = "chatml"
 _OF_CHATML = ("<|im_start|>", "<|im_end|>")
 
 
-class Chosen(Protocol):
-    """What of the settings decides on the template."""
+class TemplateSettings(Protocol):
+    """Settings that select the chat template."""
 
     @property
     def chat_template(self) -> str | None:
@@ -28,8 +28,8 @@ class Chosen(Protocol):
         """As in `ChatFormat`."""
 
 
-def chat_format_of(settings: Chosen, tokenizer: AnyTokenizer) -> ChatFormat | None:
-    """Return how conversations become text; None if there is no template.
+def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
+    """Return the chat template with the tokenizer's special tokens; None: there is no template.
 
     Raises:
         SettingsError: The file of the template cannot be read.
@@ -38,7 +38,7 @@ def chat_format_of(settings: Chosen, tokenizer: AnyTokenizer) -> ChatFormat | No
     """
     given: str | None = getattr(settings, "tokenizer", None)
     names = read_token_names(given) if given else {}
-    if (eos := tokenizer.eos_token if hasattr(tokenizer, "eos_token") else None) is not None:
+    if (eos := getattr(tokenizer, "eos_token", None)) is not None:
         names.setdefault("eos_token", eos)
     special = tokenizer.special_tokens
     if settings.chat_template == _CHATML:
@@ -71,5 +71,3 @@ def _read(path: str) -> str:
             f"chat_template {path!r} cannot be read ({reason}); give a file with a Jinja template,"
             f" or {_CHATML}"
         ) from error
-
-

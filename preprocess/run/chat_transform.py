@@ -31,7 +31,8 @@ class ChatTemplateTransform:
         transform = ChatTemplateTransform("model/", train_on="assistant")
         transform({"messages": [{"role": "user", "content": "Hi"}, ...]})["input_ids"]
 
-    They are those that `build` writes, without the end-of-text id behind the conversation.
+    The ids and the mask are those that `build` writes, except for the end-of-text id after the
+    conversation.
 
     Args:
         tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub.

@@ -89,7 +89,7 @@ class Sampler:
             batch of an epoch is smaller.
         rank: Number of this process, in range(world_size).
         world_size: Number of processes.
-        fields: Names of the arrays of a batch; docs/sampling.md says what each is.
+        fields: Names of the arrays of a batch, listed in docs/sampling.md.
         device: None for NumPy arrays, else the PyTorch device of tensors.
 
     Attributes:

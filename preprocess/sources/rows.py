@@ -10,7 +10,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,27 +38,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class RowsUnit(FileUnit):
-    """Rows from `first` on: row i of the unit is `text[offsets[i] : offsets[i + 1]]`."""
+class _RowRange(FileUnit):
+    """Rows of a file from `first` on."""
 
     first: int
-    text: Bytes
-    offsets: Offsets
-    bad: Offsets  # int64[n], the bad rows, counted from `first`: their text is empty
+    _: KW_ONLY
     is_last: bool = False
+
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """Number of the row after the last one."""
 
     @property
     def where(self) -> str:
         return f"{self.file.path}, rows {self.first:,} to {self.end:,}"
 
     @property
-    def end(self) -> int:
-        """Number of the row after the last one."""
-        return self.first + len(self.offsets) - 1
-
-    @property
     def after(self) -> ResumePoint | None:
         return None if self.is_last else [self.stop, self.end]
+
+
+@dataclass(frozen=True, eq=False)
+class RowsUnit(_RowRange):
+    """Rows from `first` on: row i of the unit is `text[offsets[i] : offsets[i + 1]]`."""
+
+    text: Bytes
+    offsets: Offsets
+    bad: Offsets  # int64[n], the bad rows, counted from `first`: their text is empty
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.offsets) - 1
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         bounds = np.repeat(self.offsets, 2)[1:-1]
@@ -78,25 +89,14 @@ class RowsUnit(FileUnit):
 
 
 @dataclass(frozen=True, eq=False)
-class ChatRowsUnit(FileUnit):
+class ChatRowsUnit(_RowRange):
     """Conversations in rows from `first` on."""
 
-    first: int
     records: list[dict[str, Any]]
-    is_last: bool = False
-
-    @property
-    def where(self) -> str:
-        return f"{self.file.path}, rows {self.first:,} to {self.end:,}"
 
     @property
     def end(self) -> int:
-        """Number of the row after the last one."""
         return self.first + len(self.records)
-
-    @property
-    def after(self) -> ResumePoint | None:
-        return None if self.is_last else [self.stop, self.end]
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         from preprocess.documents.conversations import BadConversationError

@@ -171,6 +171,7 @@ def test_forged_turns_by_hand(model: Path, tmp_path: Path) -> None:
         ("m.content.split('y') | join", ("<|imy_end|>", "<y|im_start|>")),
         ("'<|' ~ m.content ~ '|>'", ("im_end", "im_start")),
         ("m | tojson", ("<|im_end|>", "<|im_start|>")),
+        ("m.nested.role", ("a", "b")),
         ("m.content ~ m.content", ("<|im_end|>", "<|im_")),
     ],
 )
@@ -181,7 +182,8 @@ def test_filters_cannot_make_special_tokens_of_a_message(
     tokenizer = Tokenizer.from_file(model / "tokenizer.json")
     special = tokenizer.special_tokens
     form = ChatFormat(template, tuple(special.items()), train_on="all")
-    dialogue = [{**m, "<|im_end|>": ["[INST]"]} for m in say(*contents)]
+    more = {"<|im_end|>": ["[INST]"], "nested": {"role": "<|im_end|>"}}
+    dialogue = [{**m, **more} for m in say(*contents)]
     found = render(dialogue, form)
     assert [token for *_, token in found.special] == [special["<s>"], special["</s>"]] * 2
     assert found.text == render(dialogue, ChatFormat(template, (), train_on="all")).text

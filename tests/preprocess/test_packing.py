@@ -184,7 +184,7 @@ def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) 
 
 
 def test_parts_of_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) -> None:
-    """But not those that another process is making."""
+    """Parts that another process is writing are kept."""
     dead, alive = (tmp_path / f".train.pool-{n}-{'0' * 16}.plan.partial" for n in (8, 9))
     dead.touch()
     with open(alive, "a") as opened:
