@@ -8,9 +8,11 @@ template, are not timed.
 from __future__ import annotations
 
 import json
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.job import OURS, Clock, Job, Result, digest_of, documents, side
@@ -18,7 +20,7 @@ from benchmarks.token_files import new_directory
 
 _TURNS = 6
 _CHARACTERS = 200  # of a turn
-_AT_MOST = 5_000_000  # bytes of text
+_BYTES = 60_000_000
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' }}{% if message['role'] == 'assistant'"
     " %}{% generation %}{{ message['content'] + '<|endoftext|>' }}{% endgeneration %}"
@@ -27,13 +29,13 @@ TEMPLATE = (
 
 
 def conversations(job: Job) -> Path:
-    """Write pieces of the documents as turns, JSON Lines, if the file is not there."""
+    """Write pieces of the documents, repeated, as turns, JSON Lines, if the file is not there."""
     path = job.directory / f"{job.corpus.stem}-chats.jsonl"
     if path.exists():
         return path
     turns = (
         text[at : at + _CHARACTERS]
-        for text in documents(job.corpus)
+        for text in cycle(documents(job.corpus))
         for at in range(0, len(text), _CHARACTERS)
     )
     roles = ("user", "assistant")
@@ -44,7 +46,7 @@ def conversations(job: Job) -> Path:
             if len(rows) == _TURNS:
                 file.write(f"{json.dumps({'messages': rows})}\n")
                 rows = []
-            if file.tell() > _AT_MOST:
+            if file.tell() > _BYTES:
                 break
     return path
 
@@ -78,15 +80,23 @@ def chats_transformers(job: Job, clock: Clock) -> Result:
     """By transformers, one conversation after another; it makes no mask, and no files."""
     import transformers
 
-    lines = conversations(job).read_text("utf-8").splitlines()
-    rows = [json.loads(line)["messages"] for line in lines]
+    path = conversations(job)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(job.tokenizer))
     tokenizer.chat_template = TEMPLATE
 
-    def work(some: list[Any]) -> list[list[int]]:
-        return [tokenizer.apply_chat_template(row, return_dict=False) for row in some]
+    def work(n: int | None) -> list[Any]:
+        # Few objects are kept, for Python would look through them again and again.
+        with open(path, "rb") as file:
+            return [
+                np.array(
+                    tokenizer.apply_chat_template(
+                        msgspec.json.decode(line)["messages"], return_dict=False
+                    ),
+                    np.int64,
+                )
+                for line in islice(file, n)
+            ]
 
-    work(rows[:10])
-    found = clock.time("chats", lambda: work(rows))
-    ids = np.array([token for row in found for token in row], np.int64)
-    return Result(conversations(job).stat().st_size, digest_of(ids))
+    work(10)
+    found = clock.time("chats", lambda: work(None))
+    return Result(path.stat().st_size, digest_of(np.concatenate(found)))

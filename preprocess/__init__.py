@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
-    from preprocess.documents.chat_template import ChatTemplateError
+    from preprocess.documents.template_sandbox import ChatTemplateError
     from preprocess.pipeline import BuildResult, build
     from preprocess.run.chat_transform import ChatTemplateTransform
     from preprocess.sampling.data import SamplingError
@@ -52,7 +52,7 @@ _MODULE_OF = {
     "AsyncDataLoader": "preprocess.sampling.prefetch",
     "BatchDataset": "preprocess.sampling.pytorch",
     "BuildResult": "preprocess.pipeline",
-    "ChatTemplateError": "preprocess.documents.chat_template",
+    "ChatTemplateError": "preprocess.documents.template_sandbox",
     "ChatTemplateTransform": "preprocess.run.chat_transform",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",

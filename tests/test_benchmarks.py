@@ -151,11 +151,12 @@ def test_batches_of_loaders(work: str, job: Job, monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_conversations_give_the_same_ids(job: Job) -> None:
+def test_conversations_give_the_same_ids(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="needs the extra `chat`")
     assert MODULES["chats"] == "benchmarks.chats"
     from benchmarks import chats
 
+    monkeypatch.setattr(chats, "_BYTES", 1_000_000)
     results = [
         SIDES["chats"][name].run(replace(job, work="chats"), Clock(io.StringIO(), job.corpus))
         for name in (OURS, "apply_chat_template")

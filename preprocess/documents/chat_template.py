@@ -11,23 +11,17 @@ through it: the characters between are trained on.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import re
-import threading
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bpe.errors import TokenbinError
-
-Messages = list[dict[str, Any]]
+from preprocess.documents.template_sandbox import ChatTemplateError, Messages, Template
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 CHATML = (
@@ -38,22 +32,11 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-_SECONDS = 10.0  # for one rendering
-_LOOK_SECONDS = 0.5  # between looks at renderings that run
-_MOST_BITS = 1 << 16  # of a power
+_USUAL_NAMES = {"role", "content"}  # of a message
 _PRIVATE = "\U000f0000"  # characters from here on have no meaning of their own
-_MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
 
 
-class ChatTemplateError(TokenbinError, ValueError):
-    """A template cannot be used, or not with a conversation."""
-
-
-class TemplateTimeoutError(Exception):
-    """A rendering takes too long."""
-
-
-class ChatFormat(Struct, frozen=True):
+class ChatFormat(Struct, frozen=True, cache_hash=True):
     """Chat template, the special tokens of the tokenizer, and what to train on.
 
     Attributes:
@@ -101,9 +84,17 @@ def render(messages: Messages, form: ChatFormat, tools: Any = None) -> Rendered:
         ChatTemplateError: The template cannot be used, refuses the conversation, or writes special
             tokens that depend on the text of messages.
     """
-    template, tokens = _template(form), _tokens(form.special_tokens)
+    template, tokens = _template(form), _tokens(form)
     text, marks = template.render(messages, tools)
-    special = _special_of(template, tokens, messages, tools, text, form)
+    strings = [*_texts_of(messages), *_strings(tools)]
+    n_forged: dict[str, int] = {}
+    if not tokens.may_be_in(strings):
+        special = tokens.find(text)
+    else:
+        special = _special_of(template, tokens, messages, tools, text, form, "\n".join(strings))
+        n_found = tokens.count(text)
+        n_found.subtract(tokens.names[token] for *_, token in special)
+        n_forged = {name: n for name, n in n_found.items() if n}
     if form.train_on == "all":
         marks = [(0, len(text))]
     elif not template.has_marks:
@@ -113,27 +104,19 @@ def render(messages: Messages, form: ChatFormat, tools: Any = None) -> Rendered:
     elif form.train_on == "last-assistant":
         turn = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
         marks = marks[len(template.render(messages[:turn], tools)[1]) :]
-    n_forged = tokens.count(text)
-    for *_, token in special:
-        n_forged[tokens.names[token]] -= 1
-    forged = {name: n for name, n in n_forged.items() if n}
-    return _normalized(Rendered(text, special, marks, forged), form.normal_forms)
+    rendered = Rendered(text, special, marks, n_forged)
+    return _normalized(rendered, form.normal_forms) if form.normal_forms else rendered
 
 
 def _special_of(
-    template: _Template, tokens: _Tokens, messages: Messages, tools: Any, text: str,
-    form: ChatFormat,
+    template: Template, tokens: _Tokens, messages: Messages, tools: Any, text: str,
+    form: ChatFormat, joined: str,
 ) -> list[tuple[int, int, int]]:
     """Return (start, end, id) of the special tokens in a rendered text that the template wrote.
 
-    If messages have characters of special tokens, the conversation is rendered once more with
-    others in their place: special tokens that are still there are the template's.
+    The conversation, whose texts are `joined`, is rendered once more with other characters in place
+    of those of special tokens: special tokens that are still there are the template's.
     """
-    strings = [x for message in messages for x in _strings(_without_role(message))]
-    strings += _strings(tools)
-    joined = "\n".join(strings)
-    if not tokens.critical.search(joined) and not any(map(tokens.is_part, strings)):
-        return tokens.find(text)
     hide = tokens.hiding(joined)
     hidden_messages = [
         {"role": message["role"], **_changed(_without_role(message), hide)} for message in messages
@@ -155,6 +138,15 @@ def _special_of(
 def _without_role(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without its role, which is checked, and may be a part of a special token."""
     return {key: value for key, value in message.items() if key != "role"}
+
+
+def _texts_of(messages: Messages) -> Iterator[str]:
+    """Yield what messages say: all texts in them but the roles, and the names of other fields."""
+    for message in messages:
+        if message.keys() == _USUAL_NAMES:
+            yield message["content"]
+        else:
+            yield from _strings(_without_role(message))
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -217,120 +209,13 @@ def _normalized(rendered: Rendered, forms: tuple[Any, ...]) -> Rendered:
     return Rendered(text, special, trained, n_forged)
 
 
-class _Template:
-    """A compiled template."""
-
-    def __init__(self, form: ChatFormat) -> None:
-        self._where = form.where
-        jinja = _environment()
-        self.has_marks = bool(re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", form.template))
-        try:
-            with _time_limit():  # what is constant is computed now
-                self._compiled = jinja.from_string(form.template)
-        except Exception as error:
-            raise ChatTemplateError(
-                f"{form.where} is no Jinja template ({_one_line(error)}); correct it"
-            ) from error
-        self._variables = {"documents": None, **dict(form.variables)}
-
-    def render(
-        self, messages: Messages, tools: Any, add_generation_prompt: bool = False
-    ) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text, and the (start, end) of what is marked as generated."""
-        parts: list[str] = []
-        marks: list[tuple[int, int]] = []
-        n = 0
-        try:
-            with _time_limit(), self._compiled.environment.activate_tracker(parts, marks):
-                for part in self._compiled.generate(
-                    messages=messages, tools=tools, add_generation_prompt=add_generation_prompt,
-                    **self._variables,
-                ):
-                    parts.append(part)
-                    n += len(part)
-                    if n > _MOST_CHARACTERS:
-                        raise OverflowError(f"it writes more than {_MOST_CHARACTERS:,} characters")
-        except TemplateTimeoutError:
-            raise ChatTemplateError(
-                f"{self._where} takes more than {_SECONDS:g} seconds for a conversation; use"
-                " another template"
-            ) from None
-        except Exception as error:
-            raise ChatTemplateError(
-                f"{self._where} refuses the conversation: {_one_line(error)}"
-            ) from error
-        return "".join(parts), marks
-
-
 @functools.lru_cache(maxsize=8)
-def _template(form: ChatFormat) -> _Template:
-    return _Template(form)
-
-
-@functools.cache
-def _environment() -> Any:
-    """Return transformers' sandboxed environment, with limits."""
-    try:
-        from transformers.utils.chat_template_utils import _compile_jinja_template
-    except ModuleNotFoundError as error:
-        raise ChatTemplateError(
-            "conversations are rendered with transformers, which is not installed; install it: pip"
-            " install 'tokenbin[chat]'"
-        ) from error
-    # Of a template that nobody else has, for it is changed.
-    environment = _compile_jinja_template("{# of tokenbin #}").environment
-    # The day of the build must not be in its outputs.
-    environment.globals.pop("strftime_now", None)
-    environment.globals.pop("lipsum", None)  # is random
-    environment.filters.pop("random", None)
-    environment.intercepted_binops = frozenset(("*", "**", "%"))
-    plain, plain_call = environment.call_binop, environment.call
-
-    def call_binop(context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and isinstance(left, int) and left.bit_length() * right > _MOST_BITS:
-            raise OverflowError(f"a power would have more than {_MOST_BITS:,} bits")
-        if operator == "*" and _size(left) * _size(right) > _MOST_CHARACTERS:
-            raise OverflowError(f"a value would have more than {_MOST_CHARACTERS:,} elements")
-        if operator == "%" and isinstance(left, str) and re.search(r"[0-9*]{6}|\*", left):
-            raise OverflowError(f"the format {left[:40]!r} has a large width")
-        return plain(context, operator, left, right)
-
-    def call(context: Any, called: Any, *arguments: Any, **named: Any) -> Any:
-        if isinstance(getattr(called, "__self__", None), str):
-            _check_numbers(*arguments, *named.values())
-        return plain_call(context, called, *arguments, **named)
-
-    environment.call_binop, environment.call = call_binop, call
-    environment.filters = {name: _limited(each) for name, each in environment.filters.items()}
-    return environment
-
-
-def _limited(function: Any) -> Any:
-    """Return a filter that refuses large numbers, such as the width of a text."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        _check_numbers(*arguments[1:], *named.values())
-        return function(*arguments, **named)
-
-    return call
-
-
-def _check_numbers(*values: Any) -> None:
-    for value in values:
-        if isinstance(value, int) and value > _MOST_CHARACTERS:
-            raise OverflowError(f"the argument {value} is above {_MOST_CHARACTERS:,}")
-
-
-def _size(value: Any) -> int:
-    """Return by how much a factor repeats another, or how long it is."""
-    if isinstance(value, int):
-        return max(value, 1)
-    return len(value) if hasattr(value, "__len__") else 1
+def _template(form: ChatFormat) -> Template:
+    return Template(form.template, dict(form.variables), form.where)
 
 
 def _by_prefixes(
-    template: _Template, messages: Messages, tools: Any, text: str, form: ChatFormat
+    template: Template, messages: Messages, tools: Any, text: str, form: ChatFormat
 ) -> list[tuple[int, int]]:
     """Render the conversation up to and through turns of the assistant, and return their places."""
     found = []
@@ -366,8 +251,6 @@ class _Tokens:
 
     Attributes:
         names: Id -> token.
-        critical: Matches the punctuation of special tokens, without which none can be spelled; of a
-            token without punctuation, all of its characters.
     """
 
     def __init__(self, special_tokens: tuple[tuple[str, int], ...]) -> None:
@@ -377,13 +260,18 @@ class _Tokens:
         ordered = sorted(self._ids, key=len, reverse=True)
         self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
         found = (re.findall(r"[^\w\s]", name) or name for name in ordered)
+        # Punctuation, without which none can be spelled; of a token without it, all its characters.
         self._critical = sorted({character for each in found for character in each})
         self._all = sorted({x for name in ordered for x in name if not x.isspace()})
         self._parts = {
             name[i:j] for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
         }
         self._longest = max(map(len, ordered), default=0)
-        self.critical = re.compile(f"[{re.escape(''.join(self._critical))}]" if ordered else "(?!)")
+
+    def may_be_in(self, texts: list[str]) -> bool:
+        """Return True if texts have characters of which special tokens could be made."""
+        joined = "\n".join(texts)
+        return any(each in joined for each in self._critical) or any(map(self.is_part, texts))
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
         """Return (start, end, id) of all special tokens in a text."""
@@ -425,61 +313,5 @@ class _Hiding(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _tokens(special_tokens: tuple[tuple[str, int], ...]) -> _Tokens:
-    return _Tokens(special_tokens)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-class _Watch:
-    """Raises TemplateTimeoutError on threads that render for too long."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._until: dict[int, float] = {}  # identity of a thread -> time
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        with self._lock:
-            self._until[threading.get_ident()] = time.monotonic() + _SECONDS
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="tokenbin-template", daemon=True
-                )
-                self._thread.start()
-
-    def end(self) -> None:
-        with self._lock:
-            own = threading.get_ident()
-            if self._until.pop(own, None) is None:  # it is late: what is not raised yet must not be
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(own), None)
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(_LOOK_SECONDS)
-            with self._lock:
-                if not self._until:
-                    self._thread = None
-                    return
-                now = time.monotonic()
-                late = [each for each, until in self._until.items() if until < now]
-                for each in late:
-                    del self._until[each]
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(each), ctypes.py_object(TemplateTimeoutError)
-                    )
-
-
-_watch = _Watch()
-
-
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """Raise TemplateTimeoutError inside if it takes too long."""
-    _watch.begin()
-    try:
-        yield
-    finally:
-        _watch.end()
+def _tokens(form: ChatFormat) -> _Tokens:
+    return _Tokens(form.special_tokens)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from preprocess.documents.chat_template import ROLES, Messages
+from preprocess.documents.chat_template import ROLES
+from preprocess.documents.template_sandbox import Messages
 
 # Names of ShareGPT's speakers -> roles.
 _SPEAKERS = {
@@ -32,11 +33,22 @@ class ConversationKind(NamedTuple):
 
 
 def _read_messages(record: Mapping[str, Any]) -> Messages:
+    given = record["messages"]
+    if isinstance(given, list) and all(map(_is_usual, given)):
+        return given
     return [
         {**_reasoning(each), "role": _role(each, "role", number, {}),
          "content": _content(each, number)}
-        for number, each in _numbered(record["messages"], "messages")
+        for number, each in _numbered(given, "messages")
     ]
+
+
+def _is_usual(message: Any) -> bool:
+    """Return True if a message has a role and a text, and nothing else."""
+    return (
+        isinstance(message, dict) and len(message) == 2 and isinstance(message.get("content"), str)
+        and message.get("role") in ROLES
+    )
 
 
 def _reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:

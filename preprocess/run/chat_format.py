@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bpe.formats.chat_template import read_chat_template, read_token_names
-from preprocess.documents.chat_template import CHATML, ChatFormat, ChatTemplateError
+from preprocess.documents.chat_template import CHATML, ChatFormat
+from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.settings.options import SettingsError
 
 if TYPE_CHECKING:

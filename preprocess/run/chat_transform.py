@@ -16,7 +16,7 @@ from preprocess.documents.chat_tokens import encode_segments, is_inside
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.documents.token_offsets import token_lengths
 from preprocess.run.chat_format import chat_format_of
-from preprocess.sources.chats import batch_of, chat_options, render_record
+from preprocess.sources.chats import UNTRAINED, batch_of, chat_options, render_record
 
 
 class _Given(Struct, frozen=True):
@@ -83,7 +83,7 @@ class ChatTemplateTransform:
         assert batch.special is not None
         assert batch.spans is not None
         found = encode_segments(self._encoder, batch, batch.special, self._lengths, -1, -1)
-        return {
-            "input_ids": found.ids.astype(np.int64),
-            "loss_mask": is_inside(found.begins, batch.spans).astype(np.int64),
-        }
+        mask = is_inside(found.begins, batch.spans)
+        if not mask.any():
+            raise CorpusError(UNTRAINED)
+        return {"input_ids": found.ids.astype(np.int64), "loss_mask": mask.astype(np.int64)}

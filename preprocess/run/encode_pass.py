@@ -11,7 +11,7 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from preprocess.report.summary import (
 )
 from preprocess.run.encoding import Encoding, Result, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
+from preprocess.run.readers import Read, unit_readers
 from preprocess.run.sinks import Sink, Sinks
 from preprocess.run.units import (
     Executor,
@@ -41,7 +42,7 @@ from preprocess.run.units import (
     run_on_threads,
     units_after,
 )
-from preprocess.sources import ResumePoint, Source, digest_of
+from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
 from preprocess.storage import JOURNAL_FILE, Stream
 
 if TYPE_CHECKING:
@@ -217,15 +218,13 @@ class EncodePass:
                     f" and there are {len(sinks):,}; start over (--overwrite)"
                 )
         digest = self._reread_digest()
-        encoding = Encoding(
-            self.tokenizer, self.ids, self._look_alikes, max(len(sinks), 1), self.has_mask
-        )
         journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
         units = units_after(self.sources, source, after)
         with (
             self._stage(sinks) as stage,
-            closing(run_numbered(units, encoding, self.workers, self.executor)) as results,
+            unit_readers(self.sources, self.workers) as read,
+            closing(self._encoded(units, max(len(sinks), 1), read)) as results,
         ):
             for index, unit, result in results:
                 # The last unit of a file is not followed by a read that would notice a change.
@@ -251,6 +250,15 @@ class EncodePass:
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
+
+    def _encoded(
+        self, units: Iterable[tuple[int, WorkUnit]], n_outputs: int, read: Read
+    ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
+        """Encode units, as `run_numbered`."""
+        encoding = Encoding(
+            self.tokenizer, self.ids, self._look_alikes, n_outputs, self.has_mask, read
+        )
+        return run_numbered(units, encoding, self.workers, self.executor)
 
     def _append(self, index: int, result: Result, sinks: Mapping[str, Sink]) -> None:
         """Append and count the result of a unit of source `index`."""

@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError, TokenbinError
 from bpe.parallel import run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
-from preprocess.documents.batch import DocumentBatch, SpecialTokenText
+from preprocess.documents.batch import PLACE, DocumentBatch, SpecialTokenText
 from preprocess.documents.chat_tokens import encode_segments, is_inside
 from preprocess.documents.token_offsets import token_lengths, tokens_at
 from preprocess.reused_memory import ReusedMemory
+from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.record import end_of_text_token
 from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sources import Source, WorkUnit
@@ -77,13 +79,11 @@ class EncodedBatch(Struct, frozen=True, eq=False):
     offsets: NDArray[np.int64]  # [n_documents + 1]: document d is ids[offsets[d] : offsets[d + 1]]
     special: SpecialIds
     lengths: Callable[[], NDArray[np.int64]]  # returns `token_lengths` of the tokenizer
-    begins: NDArray[np.int64] | None = None  # as `EncodedSegments.begins`; None: no spans
+    trained: NDArray[np.uint8] | None = None  # [n_tokens], 1 to train on it; None: on all
 
     def mask(self) -> NDArray[np.uint8]:
-        """Return 1 for each token that begins in a span, or for all without spans: uint8[n]."""
-        if self.begins is None or self.batch.spans is None:
-            return np.ones(len(self.ids), np.uint8)
-        return is_inside(self.begins, self.batch.spans).astype(np.uint8)
+        """Return 1 for each token to train on: uint8[n_tokens]."""
+        return np.ones(len(self.ids), np.uint8) if self.trained is None else self.trained
 
     def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position in `ids` of the token that contains each byte: int64[n].
@@ -130,9 +130,9 @@ class Encoding:
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
-        n_outputs: int, has_mask: bool,
+        n_outputs: int, has_mask: bool, read: Read = read_here,
     ) -> None:
-        self._tokenizer, self._ids, self._has_mask = tokenizer, ids, has_mask
+        self._tokenizer, self._ids, self._has_mask, self._read = tokenizer, ids, has_mask, read
         self._look_alikes, self._n_outputs = look_alikes, n_outputs
         # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
@@ -157,7 +157,7 @@ class Encoding:
         return partial(self._encode, encoder)
 
     def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> Result:
-        batch, begin = unit.read(self._memory.array), self._ids.begin_of_text
+        batch, begin = self._read(unit, self._memory.array), self._ids.begin_of_text
         prefix_id, suffix_id, begins = -1 if begin is None else begin, self._ids.end_of_text, None
         if batch.special is not None:
             ids, offsets, begins = encode_segments(
@@ -169,12 +169,20 @@ class Encoding:
                 starts_mid_document=batch.starts_mid_document,
                 ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
             )
-        encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, begins)
-        if begins is not None:
-            _check_is_trained(encoded, unit.where)
+        mask = None
+        if begins is not None and batch.spans is not None:
+            mask = is_inside(begins, batch.spans).astype(np.uint8)
+            untrained = np.maximum.reduceat(mask, offsets[:-1]) == 0
+            if untrained.any():
+                batch = _reject(batch, untrained, unit.where)
+                kept = np.repeat(~untrained, np.diff(offsets))
+                offsets = np.append(0, np.cumsum(np.diff(offsets)[~untrained]))
+                ids, mask = ids[kept], mask[kept]
+        encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, mask)
         parts = _divide(encoded, self._n_outputs, self._has_mask)
         counts = self._look_alikes.count(batch)
-        return msgspec.structs.replace(batch.without_text(), content=batch.content), parts, counts
+        counted = replace(batch.without_text(), content=batch.content, fields={})
+        return counted, parts, counts
 
 
 def reencode(
@@ -186,23 +194,35 @@ def reencode(
     Raises:
         CorpusError: Text cannot be read.
     """
-    make_work = Encoding(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask)
-    with closing(run_in_order(source.units(), make_work, workers)) as results:
-        for _, parts, _ in results:
-            yield parts
+    with unit_readers([source], workers) as read:
+        make_work = Encoding(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
+        with closing(run_in_order(source.units(), make_work, workers)) as results:
+            for _, parts, _ in results:
+                yield parts
 
 
-def _check_is_trained(encoded: EncodedBatch, where: str) -> None:
-    """Raise CorpusError if no token of a document begins in a span."""
-    n_before = np.append(0, np.cumsum(encoded.mask()))
-    untrained = np.flatnonzero(np.diff(n_before[encoded.offsets]) == 0)
-    if len(untrained):
-        start, end = encoded.batch.bounds[2 * untrained[0] :][:2]
-        text = encoded.batch.buffer[start:end].tobytes().decode()
+def _reject(batch: DocumentBatch, untrained: NDArray[np.bool_], where: str) -> DocumentBatch:
+    """Move documents of which no token is trained on to the rejected ones.
+
+    Raises:
+        CorpusError: They are errors.
+    """
+    if PLACE not in batch.fields:
+        start, end = batch.bounds[2 * untrained.argmax() :][:2]
+        text = batch.buffer[start:end].tobytes().decode()
         raise CorpusError(
             f"{where}: no token begins in what is trained on of the conversation {text[:200]!r};"
             " remove it"
         )
+    kept = batch.select(~untrained)
+    decided = batch.in_validation
+    return replace(
+        batch, buffer=kept.buffer, bounds=kept.bounds, spans=kept.spans, special=kept.special,
+        fields=kept.fields, in_validation=None if decided is None else decided[~untrained],
+        rejected=tuple(
+            sorted((*batch.rejected, *batch.fields[PLACE][untrained]), key=attrgetter("record"))
+        ),
+    )
 
 
 def _divide(encoded: EncodedBatch, n_outputs: int, has_mask: bool) -> list[Part]:

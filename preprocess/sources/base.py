@@ -42,6 +42,7 @@ class WorkUnit(Protocol):
         where: Description of the range, for messages.
         after: Position after the unit, where a later run may resume; None after the last unit, for
             `resume_point_after`: `Source.units` would begin with the first unit again.
+        is_rendered: True if reading renders templates, which is done by Python code.
     """
 
     @property
@@ -52,6 +53,9 @@ class WorkUnit(Protocol):
 
     @property
     def after(self) -> ResumePoint | None: ...
+
+    @property
+    def is_rendered(self) -> bool: ...
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         """Read the documents of the unit, on any thread; `DocumentBatch.content` is optional.
@@ -141,6 +145,10 @@ class FileUnit(ABC):
     @property
     def after(self) -> ResumePoint | None:
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
+
+    @property
+    def is_rendered(self) -> bool:
+        return False
 
     @abstractmethod
     def read(self, array: Array = new_array) -> DocumentBatch: ...

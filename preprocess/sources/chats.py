@@ -6,7 +6,9 @@ are special tokens of the template, and which are trained on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,25 @@ import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError, listed
-from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans
-from preprocess.documents.chat_template import ChatTemplateError, Rendered, render
+from preprocess.documents.batch import (
+    PLACE,
+    DocumentBatch,
+    Offsets,
+    ReadOptions,
+    Rejected,
+    Spans,
+)
+from preprocess.documents.chat_template import Rendered, render
 from preprocess.documents.conversations import (
     KINDS,
     BadConversationError,
     kind_of,
     messages_of,
 )
+from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.sources.fields import USUAL_FIELDS, choose_field, given_fields
+
+UNTRAINED = "no token begins in what is trained on; remove the conversation"
 
 
 def choose_fields(
@@ -104,32 +116,45 @@ def _without_null(value: Any) -> Any:
     return value
 
 
-def batch_of(rendered: list[Rendered], content: Any) -> DocumentBatch:
-    """Return conversations as documents."""
+def batch_of(
+    rendered: list[Rendered], content: Any, places: list[Rejected] | None = None
+) -> DocumentBatch:
+    """Return conversations as documents.
+
+    Args:
+        rendered: The conversations.
+        content: Raw bytes of the unit.
+        places: Where each is, if one in which no token is trained on is left out; None: an error.
+    """
     texts = [each.text for each in rendered]
     buffer = np.frombuffer("".join(texts).encode(), np.uint8)
     begins = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([*map(len, texts)], out=begins[1:])
-    # The byte at which each character begins.
-    byte_of = np.append(np.flatnonzero((buffer & 0xC0) != 0x80), len(buffer))
-    special = [each.special for each in rendered]
-    trained = [[mark for mark in each.trained if mark[1] > mark[0]] for each in rendered]
-    forged: dict[str, int] = {}
+    # Number of characters that begin before each byte that continues one.
+    continued = np.flatnonzero((buffer & 0xC0) == 0x80)
+    continued -= np.arange(len(continued))
+
+    def byte_of(characters: Offsets) -> Offsets:
+        return characters + np.searchsorted(continued, characters, "right")
+
+    def in_buffer(ranges: list[list[Any]], width: int) -> Offsets:
+        """Return rows of each document; their first two columns become bytes of the buffer."""
+        numbers = chain.from_iterable(chain.from_iterable(ranges))
+        flat = np.fromiter(numbers, np.int64).reshape(-1, width)
+        flat[:, :2] += np.repeat(begins[:-1], [*map(len, ranges)])[:, np.newaxis]
+        flat[:, :2] = byte_of(flat[:, :2])
+        return flat
+
+    special = in_buffer([each.special for each in rendered], 3)
+    trained = in_buffer([each.trained for each in rendered], 2)
+    trained = trained[trained[:, 1] > trained[:, 0]]
+    forged = Counter[str]()
     for each in rendered:
-        for token, n in each.n_forged.items():
-            forged[token] = forged.get(token, 0) + n
+        if each.n_forged:
+            forged.update(each.n_forged)
+    fields = {} if places is None else {PLACE: np.array([*places, None], object)[:-1]}
     return DocumentBatch(
-        buffer, byte_of[np.repeat(begins, 2)[1:-1]], content=content, forged=forged,
-        special=_spans(special, [[row[2] for row in rows] for rows in special], begins, byte_of),
-        spans=_spans(trained, [[1] * len(rows) for rows in trained], begins, byte_of),
+        buffer, byte_of(np.repeat(begins, 2)[1:-1]), content=content, forged=dict(forged),
+        special=Spans(special[:, :2].ravel(), special[:, 2].copy()),
+        spans=Spans(trained.ravel(), np.ones(len(trained), np.int64)), fields=fields,
     )
-
-
-def _spans(
-    ranges: list[list[Any]], values: list[list[int]], begins: Any, byte_of: Any
-) -> Spans:
-    """Return ranges of characters of each document as spans of bytes of the buffer."""
-    n = [*map(len, ranges)]
-    flat = np.array([row[:2] for rows in ranges for row in rows], np.int64).reshape(-1, 2)
-    bounds = byte_of[flat + np.repeat(begins[:-1], n)[:, np.newaxis]]
-    return Spans(bounds.ravel(), np.array([x for row in values for x in row], np.int64))

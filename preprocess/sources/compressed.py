@@ -300,6 +300,10 @@ class CompressedUnit(FileUnit):
         after = self.unit.after
         return None if after is None else [self.stop, *after]
 
+    @property
+    def is_rendered(self) -> bool:
+        return self.unit.is_rendered
+
     def read(self, array: Array = new_array) -> DocumentBatch:
         return structs.replace(self.unit.read(array), content=self.content())
 

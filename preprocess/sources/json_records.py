@@ -58,6 +58,10 @@ class JsonUnit(FileUnit):
     record: ClassVar[str]  # noun, for messages
     separator: ClassVar[bytes]  # of records
 
+    @property
+    def is_rendered(self) -> bool:
+        return self.reading.chat != "off"
+
     @abstractmethod
     def _body(self, content: Bytes) -> tuple[int, int]:
         """Return [begin, end) of the records in the content; raise CorpusError."""
@@ -90,7 +94,7 @@ class JsonUnit(FileUnit):
         content = self.content(array)
         begin, end = self._body(content)
         body, rejected = content[begin:end].data, list[Rejected]()
-        if self.reading.chat != "off":
+        if self.is_rendered:
             return self._read_chats(body.tobytes(), begin, content)
         try:
             values, n_skipped, n_replaced = self._decode_all(body, content)
@@ -110,15 +114,18 @@ class JsonUnit(FileUnit):
 
     def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
         """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
-        from preprocess.sources.chats import batch_of
+        from bpe.pretokenize.pretokenizer import is_utf8
+        from preprocess.sources.chats import UNTRAINED, batch_of
 
         rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
+        path, places = shown_path(self.file), list[Rejected]()
         n_skipped = n_replaced = number = 0
+        all_valid = is_utf8(np.frombuffer(body, np.uint8))
         for number, (position, record) in enumerate(self._records(body), start=1):
             if self.separator == b"\n" and not record.strip():
                 continue
             byte = self.start + begin + position
-            valid, n = replace_invalid(record)
+            valid, n = (record, 0) if all_valid else replace_invalid(record)
             if n and reading.on_invalid_utf8 == "error":
                 within = np.frombuffer(record, np.uint8)
                 raise invalid_text_error(within, partial(self._byte_after, byte))
@@ -128,15 +135,16 @@ class JsonUnit(FileUnit):
             n_replaced += n
             try:
                 rendered.append(self._render(valid))
+                if reading.skip_bad_records:
+                    places.append(Rejected(path, number, byte, UNTRAINED))
             except BadConversationError as error:
                 if not reading.skip_bad_records:
                     place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
                     raise CorpusError(f"{self.file.path}: {place}: {error}") from error
-                rejected.append(Rejected(shown_path(self.file), number, byte, str(error)))
+                rejected.append(Rejected(path, number, byte, str(error)))
+        batch = batch_of(rendered, content, places if reading.skip_bad_records else None)
         # White space around messages is theirs.
-        prepared = prepare(
-            batch_of(rendered, content), structs.replace(reading, strip=False), self.byte
-        )
+        prepared = prepare(batch, structs.replace(reading, strip=False), self.byte)
         n_records = self._n_places(memoryview(body), number) if reading.skip_bad_records else 0
         return structs.replace(
             prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),

@@ -98,19 +98,25 @@ class ChatRowsUnit(_RowRange):
     def end(self) -> int:
         return self.first + len(self.records)
 
+    @property
+    def is_rendered(self) -> bool:
+        return True
+
     def read(self, array: Array = new_array) -> DocumentBatch:
         from preprocess.documents.conversations import BadConversationError
-        from preprocess.sources.chats import batch_of, record_of, render_record
+        from preprocess.sources.chats import UNTRAINED, batch_of, record_of, render_record
 
-        rendered, rejected = list[Any](), list[Rejected]()
+        rendered, rejected, places = list[Any](), list[Rejected](), list[Rejected]()
+        path, skips = shown_path(self.file), self.reading.skip_bad_records
         for row, record in enumerate(self.records, self.first):
             try:
                 rendered.append(render_record(record_of(record), self.reading))
+                places.append(Rejected(path, row, None, UNTRAINED))
             except BadConversationError as error:
-                if not self.reading.skip_bad_records:
+                if not skips:
                     raise CorpusError(f"{self.file.path}: row {row:,}: {error}") from error
-                rejected.append(Rejected(shown_path(self.file), row, None, str(error)))
-        batch = batch_of(rendered, self.content(array))
+                rejected.append(Rejected(path, row, None, str(error)))
+        batch = batch_of(rendered, self.content(array), places if skips else None)
         prepared = prepare(batch, structs.replace(self.reading, strip=False), self.byte)
         return structs.replace(prepared, rejected=tuple(rejected))
 

@@ -81,6 +81,10 @@ class StandardLibraryUnit:
     def after(self) -> ResumePoint | None:
         return None if self.last == len(_corpus()[1]) - 1 else [self.last]
 
+    @property
+    def is_rendered(self) -> bool:
+        return False
+
     def content(self, array: Array = new_array) -> Bytes:
         buffer, offsets = _corpus()
         return buffer[offsets[self.first] : offsets[self.last]]

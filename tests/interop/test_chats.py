@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from bpe import Tokenizer
 from preprocess import ChatTemplateTransform, Sampler, build, get_batch, open_tokens
 from preprocess.check.verify import verify
-from preprocess.documents.chat_template import CHATML, ChatFormat, ChatTemplateError, render
+from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.conversations import messages_of
+from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.run import journal
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
@@ -105,6 +106,16 @@ def test_what_is_trained_on_by_hand(model: Path) -> None:
             )
             found = render(dialogue, form)
             assert "".join(found.text[a:b] for a, b in found.trained) == expected
+
+
+@pytest.mark.parametrize("aside", [
+    "{# {% generation %} #}", "{% set x %}{% raw %}{% generation %}{% endraw %}{% endset %}",
+])
+def test_marks_in_comments_are_none(model: Path, aside: str) -> None:
+    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
+    special = tuple(tokenizer.special_tokens.items())
+    found = render(say("a", "b"), ChatFormat(TEMPLATES["chatml"] + aside, special))
+    assert [found.text[a:b] for a, b in found.trained] == ["b<|im_end|>"]
 
 
 # Forgeries.

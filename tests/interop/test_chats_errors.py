@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ from chat_cases import DIALOGUES, TEMPLATES, make_model, say, with_template, wri
 
 from bpe import EncodingError, Tokenizer, train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
-from preprocess.documents import chat_template
-from preprocess.documents.chat_template import ChatFormat, ChatTemplateError, render
+from preprocess.check.verify import verify
+from preprocess.documents import chat_template, template_sandbox
+from preprocess.documents.chat_template import ChatFormat, render
 from preprocess.documents.chat_tokens import encode_segments
+from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.settings.options import SettingsError
 from preprocess.sources.chats import batch_of
 
@@ -62,8 +64,8 @@ def test_hostile_templates(template: str, message: str) -> None:
 
 
 def test_a_template_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "_SECONDS", 0.05)
-    monkeypatch.setattr(chat_template, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(template_sandbox, "_SECONDS", 0.05)
+    monkeypatch.setattr(template_sandbox, "_LOOK_SECONDS", 0.01)
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(ChatTemplateError, match=r"takes more than 0.05 seconds for a conversation"):
         render(say("a", "b"), ChatFormat(loops, ()))
@@ -123,6 +125,57 @@ def test_bad_conversations(record: Any, message: str, model: Path, tmp_path: Pat
     assert open_tokens(tmp_path / "skipped" / "train.bin").n_documents == 1
     (rejected,) = (tmp_path / "skipped" / "rejects.jsonl").read_text().splitlines()
     assert json.loads(rejected)["record"] == 2
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_conversation_in_which_no_token_is_trained_on(
+    tmp_path: Path, suffix: Literal["jsonl", "parquet"]
+) -> None:
+    # What is trained on begins inside the token " b".
+    template = tmp_path / "marks.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role + ':' }}{{ ' ' }}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    tokenizer = train_bpe(["a b b b b"], 258, special_tokens=["<|endoftext|>"])
+    assert tokenizer.encode(" b") == [256]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    contents = ["one", "b", "two", "b"]
+    rows = [{"messages": [{"role": "assistant", "content": text}]} for text in contents]
+    path = write(tmp_path / "chats.jsonl", [row["messages"] for row in rows])
+    if suffix == "parquet":
+        pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+        from pyarrow import parquet
+
+        path = tmp_path / "chats.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    options: dict[str, Any] = {
+        "train": path, "val_fraction": 0, "tokenizer": tmp_path / "tokenizer.json",
+        "chat_template": str(template),
+    }
+    message = "no token begins in what is trained on of the conversation 'assistant: b'; remove it"
+    with pytest.raises(CorpusError, match=message):
+        build(**options, out=tmp_path / "out")
+    build(**options, on_bad_record="skip", out=tmp_path / "skipped")
+    lines = (tmp_path / "skipped" / "rejects.jsonl").read_text().splitlines()
+    rejected = [json.loads(line) for line in lines]
+    first = suffix == "jsonl"
+    assert [each["record"] for each in rejected] == [1 + first, 3 + first]
+    assert {each["reason"] for each in rejected} == {
+        "no token begins in what is trained on; remove the conversation"
+    }
+    file = open_tokens(tmp_path / "skipped" / "train.bin")
+    texts = [file.decode(file.doc(i)) for i in range(file.n_documents)]
+    assert [text.split("<")[0] for text in texts] == ["assistant: one", "assistant: two"]
+    ends = file.document_ends
+    masks = [file.loss_mask[end - 4 : end].tolist() for end in ends]
+    assert masks == [[1, 1, 1, 0]] * 2
+    assert all(each.sound for each in verify(tmp_path / "skipped", deep=True))
+    transform = ChatTemplateTransform(
+        tmp_path / "tokenizer.json", chat_template=str(template)
+    )
+    with pytest.raises(CorpusError, match="no token begins in what is trained on; remove the con"):
+        transform(rows[1])
 
 
 def test_bad_kinds(model: Path, tmp_path: Path) -> None:
@@ -202,7 +255,7 @@ def test_outputs_of_another_template_are_out_of_date(model: Path, tmp_path: Path
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers.utils.chat_template_utils", None)
-    chat_template._environment.cache_clear()
+    template_sandbox._environment.cache_clear()
     chat_template._template.cache_clear()
     with pytest.raises(ChatTemplateError, match="transformers, which is not installed; install it"):
         render(say("a", "b"), ChatFormat("", ()))

@@ -1,0 +1,224 @@
+"""Run chat templates in transformers' sandbox, with limits of time and size.
+
+A template comes with a tokenizer, from a stranger. Jinja's sandbox keeps it from attributes and
+modules of Python; here it is also kept from running for long, from writing much, and from what
+would differ between two runs: the time of day, and random numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from bpe.errors import TokenbinError
+
+Messages = list[dict[str, Any]]
+
+_SECONDS = 10.0  # for one rendering
+_LOOK_SECONDS = 0.5  # between looks at renderings that run
+_MOST_BITS = 1 << 16  # of a power
+_MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
+
+
+class ChatTemplateError(TokenbinError, ValueError):
+    """A template cannot be used, or not with a conversation."""
+
+
+class TemplateTimeoutError(Exception):
+    """A rendering takes too long."""
+
+
+class Template:
+    """A compiled template.
+
+    Args:
+        source: Jinja source.
+        variables: Name -> value of further variables.
+        where: Of the template, for messages.
+
+    Raises:
+        ChatTemplateError: It is no Jinja template, or transformers is not installed.
+
+    Attributes:
+        has_marks: True if it marks what is generated.
+    """
+
+    def __init__(self, source: str, variables: Mapping[str, str], where: str) -> None:
+        self._where = where
+        jinja = _environment()
+        try:
+            tokens = [token[1:] for token in jinja.lex(source) if token[1] != "whitespace"]
+            self.has_marks = any(
+                kind == "block_begin" and token == ("name", "generation")
+                for (kind, _), token in pairwise(tokens)
+            )
+            with _time_limit():  # what is constant is computed now
+                self._compiled = jinja.from_string(source)
+        except Exception as error:
+            raise ChatTemplateError(
+                f"{where} is no Jinja template ({_one_line(error)}); correct it"
+            ) from error
+        self._variables = {
+            **self._compiled.globals, "documents": None, **variables
+        }
+
+    def render(
+        self, messages: Messages, tools: Any, add_generation_prompt: bool = False
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text, and the (start, end) of what is marked as generated, in characters.
+
+        Raises:
+            ChatTemplateError: The template refuses the conversation, or takes too much time or
+                memory.
+        """
+        parts: list[str] = []
+        marks: list[tuple[int, int]] = []
+        n = 0
+        given = {
+            **self._variables, "messages": messages, "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            context = self._compiled.new_context(given, shared=True)
+            with _time_limit(), self._compiled.environment.activate_tracker(parts, marks):
+                append = parts.append
+                for part in self._compiled.root_render_func(context):
+                    append(part)
+                    n += len(part)
+                    if n > _MOST_CHARACTERS:
+                        raise OverflowError(f"it writes more than {_MOST_CHARACTERS:,} characters")
+        except TemplateTimeoutError:
+            raise ChatTemplateError(
+                f"{self._where} takes more than {_SECONDS:g} seconds for a conversation; use"
+                " another template"
+            ) from None
+        except Exception as error:
+            raise ChatTemplateError(
+                f"{self._where} refuses the conversation: {_one_line(error)}"
+            ) from error
+        return "".join(parts), marks
+
+
+@functools.cache
+def _environment() -> Any:
+    """Return transformers' sandboxed environment, with limits."""
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+    except ModuleNotFoundError as error:
+        raise ChatTemplateError(
+            "conversations are rendered with transformers, which is not installed; install it: pip"
+            " install 'tokenbin[chat]'"
+        ) from error
+    # Of a template that nobody else has, for it is changed.
+    environment = _compile_jinja_template("{# of tokenbin #}").environment
+    # The day of the build must not be in its outputs.
+    environment.globals.pop("strftime_now", None)
+    environment.globals.pop("lipsum", None)  # is random
+    environment.filters.pop("random", None)
+    environment.intercepted_binops = frozenset(("*", "**", "%"))
+    plain, plain_call = environment.call_binop, environment.call
+
+    def call_binop(context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and isinstance(left, int) and left.bit_length() * right > _MOST_BITS:
+            raise OverflowError(f"a power would have more than {_MOST_BITS:,} bits")
+        if operator == "*" and _size(left) * _size(right) > _MOST_CHARACTERS:
+            raise OverflowError(f"a value would have more than {_MOST_CHARACTERS:,} elements")
+        if operator == "%" and isinstance(left, str) and re.search(r"[0-9*]{6}|\*", left):
+            raise OverflowError(f"the format {left[:40]!r} has a large width")
+        return plain(context, operator, left, right)
+
+    def call(context: Any, called: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(getattr(called, "__self__", None), str):
+            _check_numbers(*arguments, *named.values())
+        return plain_call(context, called, *arguments, **named)
+
+    environment.call_binop, environment.call = call_binop, call
+    environment.filters = {name: _limited(each) for name, each in environment.filters.items()}
+    return environment
+
+
+def _limited(function: Any) -> Any:
+    """Return a filter that refuses large numbers, such as the width of a text."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        _check_numbers(*arguments[1:], *named.values())
+        return function(*arguments, **named)
+
+    return call
+
+
+def _check_numbers(*values: Any) -> None:
+    for value in values:
+        if isinstance(value, int) and value > _MOST_CHARACTERS:
+            raise OverflowError(f"the argument {value} is above {_MOST_CHARACTERS:,}")
+
+
+def _size(value: Any) -> int:
+    """Return by how much a factor repeats another, or how long it is."""
+    if isinstance(value, int):
+        return max(value, 1)
+    return len(value) if hasattr(value, "__len__") else 1
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+class _Watch:
+    """Raises TemplateTimeoutError on threads that render for too long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: dict[int, float] = {}  # identity of a thread -> time
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._until[threading.get_ident()] = time.monotonic() + _SECONDS
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="tokenbin-template", daemon=True
+                )
+                self._thread.start()
+
+    def end(self) -> None:
+        with self._lock:
+            own = threading.get_ident()
+            if self._until.pop(own, None) is None:  # it is late: what is not raised yet must not be
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(own), None)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            with self._lock:
+                if not self._until:
+                    self._thread = None
+                    return
+                now = time.monotonic()
+                late = [each for each, until in self._until.items() if until < now]
+                for each in late:
+                    del self._until[each]
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(each), ctypes.py_object(TemplateTimeoutError)
+                    )
+
+
+_watch = _Watch()
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise TemplateTimeoutError inside if it takes too long."""
+    _watch.begin()
+    try:
+        yield
+    finally:
+        _watch.end()

@@ -1,0 +1,136 @@
+"""Conversations that are rendered in processes of their own: the bytes and errors of one thread."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_cases import DIALOGUES, make_model, say, write
+
+from bpe.errors import CorpusError
+from preprocess import open_tokens
+from preprocess.pipeline import encode
+from preprocess.run import readers
+
+pytest.importorskip("transformers", reason="needs the extra `chat`")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a tokenizer."""
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_FEW_BYTES", 0)
+
+
+def encoded(model: Path, out: Path, paths: list[Path], workers: int) -> dict[str, bytes]:
+    """Name -> content of the files of a dataset."""
+    encode(
+        paths=paths, tokenizer=model, chat_template="chatml", out=out / "x.bin", workers=workers,
+        unit_size=500, shard_tokens=1000,
+    )
+    return {
+        path.name: path.read_bytes() for path in out.iterdir()
+        if path.suffix in (".bin", ".docs", ".mask")
+    }
+
+
+def test_processes_write_the_bytes_of_one_thread(model: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lines = write(tmp_path / "a.jsonl", DIALOGUES * 20)
+    (tmp_path / "b.txt").write_text("Plain text.<|endoftext|>More text." * 50)
+    pq.write_table(pa.table({"messages": DIALOGUES * 3}), tmp_path / "c.parquet")
+    paths = [lines, tmp_path / "b.txt", tmp_path / "c.parquet"]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    alone = encoded(model, tmp_path / "one", paths, 1)
+    assert encoded(model, tmp_path / "two", paths, 2) == alone
+    assert len(alone) > 6
+    assert len(open_tokens(tmp_path / "one" / "x.bin").document_ends) == 23 * len(DIALOGUES) + 51
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([[{"role": "wizard", "content": "x"}]], "message 1 has the role 'wizard'"),
+    ([say("a question")], "nothing to train on"),
+])
+def test_bad_records_are_named_as_by_one_thread(
+    model: Path, tmp_path: Path, rows: Any, expected: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", DIALOGUES * 10 + rows)
+    messages = []
+    for workers in (1, 2):
+        with pytest.raises(CorpusError, match=expected) as caught:
+            encoded(model, tmp_path, [path], workers)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "line 51" in messages[0]
+
+
+@pytest.mark.parametrize(("program", "how"), [
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    ("raise SystemExit(3)", "exit status 3"),
+])
+def test_a_process_that_ends_is_an_error(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, how: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(readers, "_PROGRAM", program)
+        expected = rf"a.jsonl, .*the process that renders conversations ended \({how}\)"
+        with pytest.raises(readers.ReaderError, match=expected):
+            encoded(model, tmp_path, [path], 2)
+    resumed = encoded(model, tmp_path, [path], 2)
+    (tmp_path / "other").mkdir()
+    assert encoded(model, tmp_path / "other", [path], 1) == resumed
+
+
+def test_other_errors_say_where_they_are_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import sys; sys.path[:] = sys.argv[2:]; from preprocess.sources import json_records;"
+        " json_records.msgspec = None; from preprocess.run.readers import serve;"
+        " serve(int(sys.argv[1]))"
+    )
+    monkeypatch.setattr(readers, "_PROGRAM", program)
+    path = write(tmp_path / "a.jsonl", DIALOGUES)
+    with pytest.raises(AttributeError) as caught:
+        encoded(model, tmp_path, [path], 2)
+    assert any("in _render" in note for note in caught.value.__notes__)
+
+
+def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from preprocess.pipeline import encode\n"
+        "from preprocess.run import readers\n"
+        "readers._FEW_BYTES = 0\n"
+        f"encode(paths=[{str(path)!r}], tokenizer={str(model)!r}, chat_template='chatml',\n"
+        f"       out={str(tmp_path / 'x.bin')!r}, workers=2, unit_size=500)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert done.stdout.count("done") == 1
+
+
+def test_a_process_ends_with_the_one_that_uses_it() -> None:
+    program = (
+        "import os, signal\n"
+        "from preprocess.run import readers\n"
+        "process = readers._Process()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # It returns when both have closed their output.
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
