@@ -10,6 +10,7 @@ from typing import Any
 from preprocess import pipeline
 from preprocess.check import compare, doctor, inspect, verify
 from preprocess.cli import COMMANDS
+from preprocess.rows import write
 from preprocess.settings.options import Option
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +21,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "train": pipeline.train,
     "encode": pipeline.encode,
     "count": pipeline.count,
+    "rows": write.write_rows,
     "decode": inspect.decode_range,
     "inspect": inspect.facts,
     "compare": compare.compare,

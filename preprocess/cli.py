@@ -78,6 +78,12 @@ def _count(options: _Options, console: _Console) -> bool:
     return console.report([format_counts(report.total()), *format_left_out(report.left_out)])
 
 
+def _rows(options: _Options, console: _Console) -> bool:
+    from preprocess.rows.write import write_rows
+
+    return console.report([each.line for each in write_rows(progress=console.progress, **options)])
+
+
 def _decode(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import decode_range
 
@@ -140,6 +146,7 @@ _SUMMARIES = {
     "train": "Train a tokenizer on text.",
     "encode": "Encode text into one token file.",
     "count": "Count the documents, bytes and tokens of text; writes nothing.",
+    "rows": "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
     "decode": "Print the text of a token file, special tokens included.",
     "inspect": "Describe a token file, a tokenizer or a directory of outputs.",
     "compare": "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
@@ -153,6 +160,7 @@ COMMANDS = {
         ("train", _train, "TrainFileSettings", _RUN_OPTIONS),
         ("encode", _encode, "EncodeSettings", _RUN_OPTIONS),
         ("count", _count, "CountSettings", _RUN_OPTIONS),
+        ("rows", _rows, "RowsSettings", _RUN_OPTIONS),
         ("decode", _decode, "DecodeSettings", "debug"),
         ("inspect", _inspect, "InspectSettings", "json debug"),
         ("compare", _compare, "CompareSettings", f"json {_RUN_OPTIONS}"),

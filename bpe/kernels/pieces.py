@@ -274,3 +274,32 @@ def number_positions(table, out):
         for k in range(padding.size):
             padding[k] = 0
     return True
+
+
+@kernel
+def copy_spans(values, starts, lengths, places, out):
+    """Copy spans of an array to their places in another.
+
+    Args:
+        values: uint8|uint16|uint32[n].
+        starts: int64[n_spans], positions in `values`.
+        lengths: int64[n_spans].
+        places: int64[n_spans], positions in `out`.
+        out: uint8|int32[m], filled in these places.
+
+    Returns:
+        False if a span is outside of `values` or of `out`; it is the last that is looked at.
+
+    Example: values 7 8 9, starts 1 0, lengths 2 1, places 0 3, out 0 0 0 0 -> 8 9 0 7; True.
+    """
+    for i in range(starts.size):
+        start, length, place = starts[i], lengths[i], places[i]
+        if min(min(start, place), length) < 0:
+            return False
+        if length > values.size - start or length > out.size - place:
+            return False
+        # Of slices, because an index that may be negative keeps a loop from being vectorized.
+        found, copied = values[start : start + length], out[place : place + length]
+        for k in range(length):
+            copied[k] = found[k]
+    return True

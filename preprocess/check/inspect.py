@@ -20,7 +20,7 @@ from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Stage, line_of
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
-from preprocess.run.outputs import STATS_FORMAT, TOKENIZER_FILE, read_object
+from preprocess.run.outputs import STATS_FORMAT, TOKENIZER_FILE, find_manifests, read_object
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
 from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage
@@ -122,13 +122,6 @@ def format_lines(found: dict[str, Any]) -> list[str]:
         *(quality.format_run(each) for each in found["runs"]),
         *(f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]),
     ]
-
-
-def find_manifests(directory: Path) -> list[Path]:
-    """List the manifests in a directory, sorted by name; only their "format" is checked."""
-    files = open_storage(directory).final
-    names = [name for name in files.names() if name.endswith(".json")]
-    return [directory / name for name in names if read_object(files, name, FORMAT)]
 
 
 def _describe_directory(directory: Path) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
 from preprocess.check import rebuild
-from preprocess.check.inspect import find_manifests, load_tokenizer_of
+from preprocess.check.inspect import load_tokenizer_of
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
 from preprocess.report.progress import Progress, Stage
 from preprocess.report.summary import listed
-from preprocess.run.outputs import TOKENIZER_FILE, read_stats
+from preprocess.run.outputs import TOKENIZER_FILE, find_manifests, read_stats
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import OutputError, open_storage

@@ -164,8 +164,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
             del content["shards"]
             content |= self.parts[0].content()
         content |= {"digest": DIGEST, "digest_block_bytes": table.BLOCK_BYTES}
-        text = json.dumps(content, indent=2, ensure_ascii=False).removesuffix("\n}")
-        return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
+        return with_own_digest(content)
 
     @classmethod
     def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
@@ -252,6 +251,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
         if self.shards:
             return msgspec.structs.replace(self, shards=tuple(parts))
         return msgspec.structs.replace(self, digests=parts[0].digests)
+
+
+def with_own_digest(content: Mapping[str, Any]) -> str:
+    """Format a manifest as JSON, with the digest of its text as the last key."""
+    text = json.dumps(content, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return f'{text},\n  "{_OWN_DIGEST}": "{xxhash.xxh3_128_hexdigest(text.encode())}"\n}}\n'
 
 
 def manifest_is_as_written(content: bytes) -> bool:

@@ -139,7 +139,7 @@ class TokenFile:
                     " was built with: open_tokens(path, tokenizer=...)"
                 )
             tokenizer = load_tokenizer(path)
-            _check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
+            check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
             self._tokenizer = tokenizer
         found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
         return found.decode("utf-8", "replace")
@@ -254,13 +254,13 @@ def open_tokens(
     manifest = _read_manifest(bin_path)
     if tokenizer is None or isinstance(tokenizer, str):
         if tokenizer is not None:
-            _check_tokenizer(bin_path, manifest, tokenizer)
+            check_tokenizer(bin_path, manifest, tokenizer)
         return TokenFile(bin_path, manifest)
-    _check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
+    check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
     return TokenFile(bin_path, manifest, tokenizer)
 
 
-def _check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
+def check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
     """Raise TokenFileError if a dataset was built with another tokenizer."""
     if manifest.tokenizer_fingerprint != fingerprint:
         raise TokenFileError(

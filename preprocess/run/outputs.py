@@ -24,7 +24,7 @@ from msgspec import Struct
 from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
-from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.manifest import FORMAT, Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.report.progress import logger
 from preprocess.report.summary import LeftOut
@@ -351,6 +351,13 @@ def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | N
     except (ValueError, OutputError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == format_name else None
+
+
+def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
+    """List the manifests in a directory, sorted by name; only their "format" is checked."""
+    files = open_storage(directory).final
+    names = [name for name in files.names() if name.endswith(".json")]
+    return [directory / name for name in names if read_object(files, name, format_name)]
 
 
 def read_stats(files: Files, name: str) -> Stats | None:

@@ -1,0 +1,58 @@
+"""Read the special tokens that the post-processor of a tokenizer.json puts around a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bpe.files.json_file import parse_json, read_text, refuse
+
+Ids = tuple[int, ...]
+
+
+def read_special_ids(path: Path) -> tuple[Ids, Ids]:
+    """Return the ids (before, after) a text, as `add_special_tokens=True` of transformers.
+
+    Args:
+        path: A tokenizer.json.
+
+    Raises:
+        TokenizerFileError: The file cannot be read, or its post-processor is of another kind.
+    """
+    top = parse_json(read_text(path), path)
+    before, after = list[int](), list[int]()
+    for step in _steps(top.get("post_processor")):
+        kind = step.get("type")
+        if kind == "TemplateProcessing":
+            first, last = _of_template(path, step)
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            first, last = [int(step["cls"][1])], [int(step["sep"][1])]
+        elif kind == "ByteLevel":  # changes offsets alone
+            continue
+        else:
+            refuse(path, f"post_processor is {kind!r}", "expected TemplateProcessing")
+        before, after = first + before, after + last
+    return tuple(before), tuple(after)
+
+
+def _steps(section: Any) -> list[dict[str, Any]]:
+    if not section:
+        return []
+    if section.get("type") == "Sequence":
+        return [step for each in section.get("processors", []) for step in _steps(each)]
+    return [section]
+
+
+def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]]:
+    before, after = list[int](), list[int]()
+    seen = False
+    for part in step.get("single", []):
+        if "Sequence" in part:
+            seen = True
+            continue
+        name = part.get("SpecialToken", {}).get("id")
+        known = step.get("special_tokens", {})
+        if name not in known:
+            refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
+        (after if seen else before).extend(known[name]["ids"])
+    return before, after

@@ -1,0 +1,105 @@
+"""Rows in Arrow IPC files: a column of list<int32> for each array, a record batch per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import RowsError
+
+NEEDS_PADDING = False
+
+
+def write_shard(
+    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
+    batches: Callable[[], Iterable[RowBatch]],
+) -> None:
+    """Write the rows of all batches."""
+    pa = pyarrow()
+    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    with pa.ipc.new_file(file, schema_of(columns), options=options) as writer:
+        for batch in batches():
+            writer.write_table(table_of(batch))
+
+
+def read_shard(path: Path) -> Iterator[RowBatch]:
+    """Yield the rows of a file in batches."""
+    pa = pyarrow()
+    with arrow_errors(path, "Arrow"), pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            batch.validate(full=True)
+            yield batch_of(path, batch)
+
+
+def pyarrow() -> Any:
+    """Import pyarrow; raise RowsError if it is not installed."""
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise RowsError(
+            "Parquet and Arrow rows are written and read with pyarrow, which is not installed;"
+            " install it: pip install 'tokenbin[formats]'"
+        ) from error
+    return pa
+
+
+def schema_of(columns: Iterable[str]) -> Any:
+    """Return the Arrow schema of rows."""
+    pa = pyarrow()
+    return pa.schema([(name, pa.list_(pa.int32())) for name in columns])
+
+
+def table_of(batch: RowBatch) -> Any:
+    """Return rows as a `pyarrow.Table`, without a copy."""
+    pa = pyarrow()
+    offsets = pa.array(batch.offsets.astype(np.int32))
+    arrays = [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in batch.values.values()]
+    return pa.Table.from_arrays(arrays, schema=schema_of(batch.values))
+
+
+def batch_of(path: Path, batch: Any) -> RowBatch:
+    """Return the rows of a `pyarrow.RecordBatch`; raise RowsError if they are no such rows."""
+    pa = pyarrow()
+    values, offsets = {}, None
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        kind = array.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if not is_list or not pa.types.is_integer(kind.value_type):
+            raise RowsError(
+                f"{path}: column {name!r} is {kind}, expected lists of int32; these are no rows of"
+                " tokens"
+            )
+        if array.null_count or array.values.null_count:
+            raise RowsError(f"{path}: column {name!r} has nulls, expected lists of int32")
+        found = array.offsets.to_numpy().astype(np.int64)
+        if offsets is not None and not np.array_equal(np.diff(found), np.diff(offsets)):
+            raise RowsError(f"{path}: the columns of a row differ in length; make the rows again")
+        offsets = found - found[0]
+        values[name] = as_int32(path, name, array.flatten().to_numpy(zero_copy_only=False))
+    return RowBatch(np.zeros(1, np.int64) if offsets is None else offsets, values)
+
+
+def as_int32(path: Path, name: str, values: Any) -> Any:
+    """Return integers as int32; raise RowsError if one does not fit."""
+    if len(values) and not (int(values.min()) >= -(2**31) and int(values.max()) < 2**31):
+        raise RowsError(f"{path}: column {name!r} has numbers that are no int32; make it again")
+    return values.astype(np.int32, copy=False)
+
+
+@contextmanager
+def arrow_errors(path: Path, kind: str) -> Iterator[None]:
+    """Convert errors of pyarrow to RowsError."""
+    try:
+        yield
+    except (pyarrow().ArrowException, OSError, MemoryError, OverflowError) as error:
+        raise RowsError(
+            f"{path}: is no {kind} file, or damaged ({' '.join(str(error).split())[:200]}); make it"
+            " again, or run tokenbin verify --repair"
+        ) from error

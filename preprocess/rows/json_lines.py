@@ -1,0 +1,119 @@
+"""Rows in JSON Lines: an object with a list of numbers for each column, plain or compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from preprocess.rows.arrow import as_int32
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import RowsError
+from preprocess.sources.base import import_library
+
+NEEDS_PADDING = False
+_ROWS = 1 << 8  # that are read at a time
+
+
+def write_shard(
+    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
+    batches: Callable[[], Iterable[RowBatch]],
+) -> None:
+    """Write a line for each row."""
+    encoder = msgspec.json.Encoder()
+    with _compressed(file, compression) as stream:
+        for batch in batches():
+            bounds = batch.offsets.tolist()
+            lists = [batch.values[name].tolist() for name in columns]
+            rows = (
+                dict(zip(columns, [each[start:stop] for each in lists], strict=True))
+                for start, stop in pairwise(bounds)
+            )
+            stream.write(encoder.encode_lines(rows))
+
+
+def read_shard(path: Path) -> Iterator[RowBatch]:
+    """Yield the rows of a file in batches."""
+    decoder = msgspec.json.Decoder(dict[str, list[int]])
+    number = 0
+    with _opened(path) as lines:
+        while some := [*islice(lines, _ROWS)]:
+            rows = []
+            for line in some:
+                number += 1
+                try:
+                    rows.append(decoder.decode(line))
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise RowsError(
+                        f"{path}: line {number:,} is no row of tokens ({error}); make the file"
+                        " again, or run tokenbin verify --repair"
+                    ) from error
+            yield _batch_of(path, number - len(rows), rows)
+
+
+def _batch_of(path: Path, before: int, rows: list[dict[str, list[int]]]) -> RowBatch:
+    names = [*rows[0]]
+    for number, row in enumerate(rows, start=before + 1):
+        if [*row] != names or len({len(each) for each in row.values()}) > 1:
+            raise RowsError(
+                f"{path}: line {number:,} has other columns than the line before it, or columns of"
+                " different lengths; make the file again"
+            )
+    offsets = np.append(0, np.cumsum([len(row[names[0]]) if names else 0 for row in rows]))
+    try:
+        values = {
+            name: as_int32(path, name, np.array([x for row in rows for x in row[name]], np.int64))
+            for name in names
+        }
+    except OverflowError as error:
+        raise RowsError(f"{path}: has numbers that are no int32; make it again") from error
+    return RowBatch(offsets.astype(np.int64), values)
+
+
+@contextmanager
+def _compressed(file: IO[bytes], compression: str) -> Iterator[Any]:
+    if compression == "gzip":
+        import gzip
+
+        # Without the time of day and a name.
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+            yield stream
+    elif compression == "zstd":
+        with _zstd().ZstdFile(file, "wb") as stream:
+            yield stream
+    else:
+        yield file
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    zstd_error: Any = OSError
+    try:
+        if path.suffix == ".gz":
+            import gzip
+
+            with gzip.open(path) as stream:
+                yield stream
+        elif path.suffix == ".zst":
+            zstd_error = _zstd().ZstdError
+            with _zstd().ZstdFile(path) as stream:
+                yield stream
+        else:
+            with open(path, "rb") as stream:
+                yield stream
+    except (OSError, EOFError, zstd_error) as error:
+        raise RowsError(
+            f"{path}: cannot be read ({error}); make it again, or run tokenbin verify --repair"
+        ) from error
+
+
+def _zstd() -> Any:
+    import sys
+
+    is_standard = sys.version_info >= (3, 14)
+    return import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")

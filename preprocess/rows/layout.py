@@ -1,0 +1,173 @@
+"""How settings make rows of a dataset: which tokens, which arrays, which files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from preprocess.dataset.reader import TokenFile
+from preprocess.rows.columns import COLUMNS, Shape
+from preprocess.rows.formats import FORMATS, RowsError
+from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
+from preprocess.settings.options import SettingsError, options_of
+from preprocess.settings.schema import RowSettings
+
+
+def plan_rows(
+    file: TokenFile, settings: RowSettings, tokenizer: str | None
+) -> tuple[RowPlan, Shape]:
+    """Return which tokens rows have, and how they become arrays.
+
+    Raises:
+        RowsError: The settings do not fit the dataset.
+    """
+    codec, manifest = FORMATS[settings.format].codec(), file.manifest
+    shape = Shape(
+        columns_of(settings), is_packed=settings.strategy is not None,
+        pads_left=settings.padding_side == "left",
+    )
+    plan: RowPlan
+    if settings.seq_length is not None:
+        if settings.strategy is not None:
+            plan = PackedRows(file, settings.seq_length, settings.strategy)
+        else:
+            plan = StreamRows(file.n_tokens, settings.seq_length)
+    else:
+        n_before = n_after = 0
+        if settings.add_special_tokens:
+            before, after = _special_ids(file, tokenizer)
+            shape = replace(shape, before=before, after=after)
+            n_before = int(manifest.begin_of_text_id is not None)
+        if settings.add_special_tokens or settings.end_of_text == "drop":
+            n_after = 1
+        room = settings.max_length and settings.max_length - shape.n_around
+        if room is not None and room < 1:
+            raise RowsError(
+                f"max_length {settings.max_length} has no room for the {shape.n_around} special"
+                " tokens around each row and a token; raise it"
+            )
+        stride = settings.stride and min(settings.stride, room or settings.stride)
+        plan = DocumentRows(
+            file.document_ends, room, stride, settings.truncation, n_before, n_after
+        )
+    if not len(plan):
+        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
+    if settings.padding != "none":
+        longest = plan.longest + shape.n_around
+        length = longest if settings.padding == "longest" else (
+            settings.max_length or settings.seq_length
+        )
+        shape = replace(shape, length=length, pad_id=_pad_id(file, settings, tokenizer))
+    elif plan.n_tokens != len(plan) * plan.longest and codec.NEEDS_PADDING:
+        raise RowsError(
+            f"{settings.format} holds rows of one length, and these differ; choose --padding"
+            " longest or max-length, or another --format"
+        )
+    return plan, shape
+
+
+def shard_bounds(n_rows: int, n_shards: int) -> list[int]:
+    """Return where shards begin, and the number of rows; they differ by one row at most.
+
+    >>> shard_bounds(7, 3)
+    [0, 3, 5, 7]
+    """
+    size, longer = divmod(n_rows, n_shards)
+    return [number * size + min(number, longer) for number in range(n_shards + 1)]
+
+
+def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
+    """Return the names of the files."""
+    if settings.format == "pickle":
+        return [f"dump-{number}.pkl" for number in range(n_shards)]
+    suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
+    return [f"{name}-{number:05}-of-{n_shards:05}{suffix}" for number in range(n_shards)]
+
+
+def compression_of(settings: RowSettings) -> str:
+    """Return the compression; raise SettingsError if the format has it not."""
+    known = FORMATS[settings.format].compressions
+    if settings.compression is None:
+        return known[0]
+    if settings.compression not in known:
+        raise SettingsError(
+            f"compression {settings.compression!r} is not for format {settings.format!r}, which has"
+            f" {', '.join(known)}; choose one of these"
+        )
+    return settings.compression
+
+
+def columns_of(settings: RowSettings) -> tuple[str, ...]:
+    """Return the names of the arrays; raise SettingsError for wrong ones."""
+    if settings.format == "pickle":
+        if settings.columns not in ((), ("input_ids",)):
+            raise SettingsError("columns: format pickle has ids alone; leave them out")
+        return ("input_ids",)
+    if not settings.columns:
+        if settings.format == "npz":
+            return COLUMNS[:2]
+        return COLUMNS if settings.strategy is not None else COLUMNS[:3]
+    for name in settings.columns:
+        if name not in COLUMNS or settings.columns.count(name) > 1:
+            raise SettingsError(
+                f"columns: {name!r} should be one of {', '.join(COLUMNS)}, each once at most"
+            )
+    if "input_ids" not in settings.columns:
+        raise SettingsError("columns: input_ids is missing, without which rows have no tokens")
+    return settings.columns
+
+
+def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
+    """Return the options of `RowSettings` that change rows, for JSON."""
+    own = options_of(RowSettings)
+    found = {name: getattr(settings, name) for name, each in own.items() if each.changes_result}
+    found |= {"columns": list(columns_of(settings)), "compression": compression_of(settings)}
+    return found
+
+
+def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
+    from bpe import load_tokenizer
+    from bpe.formats.post_processor import read_special_ids
+    from preprocess.dataset.reader import check_tokenizer
+
+    if tokenizer is None:
+        raise SettingsError(
+            "add_special_tokens needs the tokenizer with a post-processor, which tokenizer.json"
+            " beside a dataset has not; give its own (--tokenizer)"
+        )
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    check_tokenizer(Path(file.path), file.manifest, load_tokenizer(path).fingerprint)
+    found = read_special_ids(path)
+    if not any(found):
+        raise RowsError(
+            f"{path}: has no post-processor with special tokens; leave out add_special_tokens"
+        )
+    return found
+
+
+def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> int:
+    """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
+    from bpe import load_tokenizer
+    from bpe.formats.chat_template import read_token_names
+
+    beside = Path(file.absolute_path).with_name("tokenizer.json")
+    path = tokenizer or (os.fspath(beside) if beside.exists() else None)
+    names = {} if path is None else read_token_names(path)
+    token = settings.pad_token or names.get("pad_token")
+    if token is None:
+        return file.manifest.end_of_text_id
+    if path is None:
+        raise SettingsError(
+            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+        )
+    known = load_tokenizer(path).special_tokens
+    if token not in known:
+        raise SettingsError(
+            f"pad_token {token!r} is no special token of {path}, which has"
+            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
+        )
+    return known[token]

@@ -1,0 +1,138 @@
+"""Manifest of rows, rows.json: how they were made, their files, and digests.
+
+A file has two digests: of its bytes, and of its content. A newer library may write the same rows as
+other bytes, which is no damage.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import xxhash
+from msgspec import Struct
+
+from preprocess.dataset.manifest import Count, manifest_is_as_written, with_own_digest
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import RowsError
+
+MANIFEST_FILE = "rows.json"
+FORMAT = "tokenbin-rows"
+FORMAT_VERSION = 1
+
+
+class ShardFacts(Struct, frozen=True):
+    """One file of rows.
+
+    Attributes:
+        name: File name.
+        rows: Number of rows.
+        tokens: Tokens in them, without padding.
+        bytes: Size of the file.
+        digest: Hexadecimal xxh3_128 of its bytes.
+        content: The same of its rows, as `ContentDigest`.
+    """
+
+    name: str
+    rows: Count
+    tokens: Count
+    bytes: Count
+    digest: str
+    content: str
+
+
+class RowsManifest(Struct, frozen=True, kw_only=True):
+    """Content of rows.json.
+
+    Attributes:
+        dataset: Path of the manifest of the dataset.
+        dataset_digest: Its xxh3_128.
+        settings: Options that change the rows.
+        around: Ids before and after each row.
+        columns: Names of the arrays, in their order.
+        vocab_size: Exclusive upper bound of ids.
+        pad_id: Id of padding.
+        length: To which rows are padded; None: not at all.
+        rows, tokens: Totals of all files.
+        documents: Documents of the dataset.
+        longest: Tokens of the longest row.
+        text_bytes: Bytes of text of the dataset.
+        shards: The files, in order.
+    """
+
+    dataset: str
+    dataset_digest: str
+    settings: dict[str, Any]
+    around: tuple[tuple[int, ...], tuple[int, ...]]
+    columns: tuple[str, ...]
+    vocab_size: Count
+    pad_id: Count
+    length: Count | None
+    rows: Count
+    tokens: Count
+    documents: Count
+    longest: Count
+    text_bytes: Count
+    shards: tuple[ShardFacts, ...]
+
+    @property
+    def format(self) -> Literal["parquet", "arrow", "jsonl", "npz", "pickle"]:
+        """Name of the format of the files."""
+        found: Any = self.settings["format"]
+        return found  # type: ignore[no-any-return]
+
+    def to_json(self) -> str:
+        """Return the exact text of rows.json."""
+        about = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        return with_own_digest(about | msgspec.to_builtins(self))
+
+
+def read_manifest(directory: Path) -> RowsManifest:
+    """Read the manifest of a directory of rows.
+
+    Raises:
+        RowsError: It is missing, damaged, or of a newer format.
+    """
+    path = directory / MANIFEST_FILE
+    try:
+        content = path.read_bytes()
+        data = json.loads(content)
+        if data["format"] != FORMAT or data["format_version"] != FORMAT_VERSION:
+            raise RowsError(
+                f"{path}: is of format {data['format']!r}, version {data['format_version']!r},"
+                f" expected {FORMAT!r}, {FORMAT_VERSION}; read it with the version that wrote it"
+            )
+        if not manifest_is_as_written(content):
+            raise RowsError(
+                f"{path}: was changed since it was written; write the rows again (--overwrite)"
+            )
+        return msgspec.convert(data, RowsManifest)
+    except FileNotFoundError:
+        raise RowsError(f"{path}: missing; no rows were written in this directory") from None
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise RowsError(
+            f"{path}: is no manifest of rows ({error}); write the rows again (--overwrite)"
+        ) from error
+
+
+class ContentDigest:
+    """xxh3_128 of rows, whatever the batches: of the digests of lengths and of each column."""
+
+    def __init__(self) -> None:
+        self._lengths = xxhash.xxh3_128()
+        self._columns: dict[str, xxhash.xxh3_128] = {}
+
+    def update(self, batch: RowBatch) -> None:
+        """Add rows."""
+        lengths = batch.offsets[1:] - batch.offsets[:-1]
+        self._lengths.update(lengths.astype("<i8").data)
+        for name, values in batch.values.items():
+            self._columns.setdefault(name, xxhash.xxh3_128()).update(values.astype("<i4").data)
+
+    def hexdigest(self) -> str:
+        """Return the digest of all rows so far."""
+        parts = [self._lengths.hexdigest()]
+        parts += [f"{name} {each.hexdigest()}" for name, each in self._columns.items()]
+        return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())

@@ -1,0 +1,86 @@
+"""Rows in NPZ files: a compressed array int32[n_rows, length] for each column, as of NumPy."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import RowsError
+
+NEEDS_PADDING = True
+_ROWS_BYTES = 1 << 22  # of a column that are read at a time
+
+
+def write_shard(
+    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
+    batches: Callable[[], Iterable[RowBatch]],
+) -> None:
+    """Write the rows of all batches, one column after another."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in columns:
+            entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as member:
+                length = None
+                for batch in batches():
+                    if length is None:
+                        length = len(batch.values[name]) // max(1, len(batch))
+                        about = {"descr": "<i4", "fortran_order": False, "shape": (n_rows, length)}
+                        npy.write_array_header_1_0(member, about)
+                    member.write(batch.values[name].astype("<i4", copy=False).data)
+
+
+def read_shard(path: Path) -> Iterator[RowBatch]:
+    """Yield the rows of a file in batches."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            members = [archive.open(f"{name}.npy") for name in names]
+            shapes = {_shape_of(path, *each) for each in zip(names, members, strict=True)}
+            if len(shapes) != 1:
+                raise RowsError(f"{path}: the arrays differ in shape, expected one; make it again")
+            ((n_rows, length),) = shapes
+            at_once = max(1, _ROWS_BYTES // (4 * max(1, length)))
+            for first in range(0, n_rows, at_once):
+                n = min(at_once, n_rows - first)
+                values = {
+                    name: _read(path, member, n * length)
+                    for name, member in zip(names, members, strict=True)
+                }
+                yield RowBatch(np.arange(n + 1) * length, values)
+            for member in members:
+                if member.read(1):
+                    raise RowsError(f"{path}: an array is longer than its header says")
+                member.close()
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError,
+            NotImplementedError) as error:
+        raise RowsError(
+            f"{path}: is no NPZ file, or damaged ({' '.join(str(error).split())[:200]}); make it"
+            " again, or run tokenbin verify --repair"
+        ) from error
+
+
+def _shape_of(path: Path, name: str, member: IO[bytes]) -> tuple[int, int]:
+    version = npy.read_magic(member)
+    reader: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = reader(member)
+    if len(shape) != 2 or is_fortran or dtype != np.dtype("<i4"):
+        raise RowsError(
+            f"{path}: array {name!r} is {dtype}{list(shape)}, expected int32[rows, length]; these"
+            " are no rows of tokens"
+        )
+    return shape[0], shape[1]
+
+
+def _read(path: Path, member: IO[bytes], n: int) -> Any:
+    data = member.read(4 * n)
+    if len(data) != 4 * n:
+        raise RowsError(f"{path}: an array is shorter than its header says; make it again")
+    return np.frombuffer(data, "<i4")

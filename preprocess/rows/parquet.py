@@ -1,0 +1,40 @@
+"""Rows in Parquet: a column of list<int32> for each array, a row group for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, schema_of, table_of
+from preprocess.rows.columns import RowBatch
+
+NEEDS_PADDING = False
+_ROWS = 1 << 12  # that are read at a time
+
+
+def write_shard(
+    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
+    batches: Callable[[], Iterable[RowBatch]],
+) -> None:
+    """Write the rows of all batches."""
+    pyarrow()
+    from pyarrow import parquet
+
+    # Ids hardly repeat within a page: a dictionary would be given up after it was made.
+    with parquet.ParquetWriter(
+        file, schema_of(columns), compression=compression, use_dictionary=False,
+        write_statistics=False,
+    ) as writer:
+        for batch in batches():
+            writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
+
+
+def read_shard(path: Path) -> Iterator[RowBatch]:
+    """Yield the rows of a file in batches."""
+    pyarrow()
+    from pyarrow import parquet
+
+    with arrow_errors(path, "Parquet"), parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(_ROWS):
+            yield batch_of(path, batch)

@@ -1,0 +1,371 @@
+"""Write the rows of a dataset, in shards that are resumed one by one.
+
+Shards are made by threads, each from the dataset alone. A shard that is complete and durable is
+noted in the journal; when all are, they get their final names, the manifest last.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import xxhash
+from msgspec import Struct
+
+from bpe.parallel import run_in_order
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.report.progress import Progress
+from preprocess.rows.columns import RowBatch, RowReader, Shape
+from preprocess.rows.formats import FORMATS, RowsError
+from preprocess.rows.layout import (
+    columns_of,
+    compression_of,
+    plan_rows,
+    settings_of_rows,
+    shard_bounds,
+    shard_names,
+)
+from preprocess.rows.manifest import (
+    MANIFEST_FILE,
+    ContentDigest,
+    RowsManifest,
+    ShardFacts,
+    read_manifest,
+)
+from preprocess.rows.plan import RowPlan
+from preprocess.run.journal import Journal, JournalError
+from preprocess.run.outputs import Committing, find_manifests
+from preprocess.settings.options import SettingsError, StrPath, convert
+from preprocess.settings.schema import RowSettings, RowsSettings
+from preprocess.storage import OutputError, Stream, open_storage
+
+CONFIG_FILE = "config.json"
+METADATA_FILE = "metadata.json"
+STATS_FILE = "tokenization_stats.json"
+_RUN = "rows"
+_BUFFER = 1 << 20  # bytes that are appended to a shard at a time
+
+
+class RowsBegun(Struct, tag_field="kind", tag="rows begun"):
+    """First entry of a journal: what the rows are made of."""
+
+    made_from: dict[str, Any]
+
+
+class ShardDone(Struct, tag_field="kind", tag="shard done"):
+    """A shard is complete and durable."""
+
+    number: int
+    facts: ShardFacts
+
+
+class RowsResult(NamedTuple):
+    """Rows of one token file.
+
+    Attributes:
+        path: Directory of the rows.
+        manifest: What was written.
+        is_new: False if the rows were there already.
+        seconds: Time that writing took.
+    """
+
+    path: Path
+    manifest: RowsManifest
+    is_new: bool
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """The result in words."""
+        found = self.manifest
+        state = f"in {self.seconds:.1f} s" if self.is_new else "up to date"
+        return (
+            f"{self.path}: {state} ({found.rows:,} rows, {found.tokens:,} tokens,"
+            f" {len(found.shards):,} files, {sum(x.bytes for x in found.shards):,} bytes)"
+        )
+
+
+def write_rows(
+    path: StrPath, *, out: StrPath = "rows", tokenizer: StrPath | None = None,
+    format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
+    max_length: int | None = None, stride: int | None = None, truncation: bool = False,
+    seq_length: int | None = None,
+    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
+    end_of_text: Literal["keep", "drop"] = "keep", add_special_tokens: bool = False,
+    columns: str | Iterable[str] = (),
+    padding: Literal["none", "longest", "max-length"] = "none",
+    padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
+    compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
+    num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
+    workers: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+) -> list[RowsResult]:
+    """Write rows of a dataset, or of all datasets in a directory, to files.
+
+    Options: docs/options.md or `tokenbin rows --help`; `progress=None` shows no progress.
+
+    Raises:
+        TokenFileError: There is no dataset, or it is damaged.
+        RowsError: The rows cannot be made in this way.
+        OutputError: They cannot be written, or other rows are there.
+        SettingsError: Options are invalid.
+    """
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    return write_all(convert(options, RowsSettings), progress)
+
+
+def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
+    """Write rows as `write_rows`."""
+    place = Path(settings.path)
+    paths = find_manifests(place) if place.is_dir() else [place]
+    if not paths:
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
+    return [
+        _Run(open_tokens(path), settings, Path(settings.out) / path.stem).write(progress)
+        for path in paths
+    ]
+
+
+class _Run:
+    """Writes the rows of one token file into one directory."""
+
+    def __init__(self, file: TokenFile, settings: RowsSettings, directory: Path) -> None:
+        self._file, self._settings, self._directory = file, settings, directory
+        self._of_settings = settings_of_rows(settings)
+        self._made_from = {
+            "dataset_digest": file.manifest.digest, "settings": self._of_settings,
+        }
+        self._storage = open_storage(directory, _RUN)
+
+    def write(self, progress: Progress) -> RowsResult:
+        """Write the rows, unless they are there."""
+        started = time.perf_counter()
+        self._storage.check_writable()
+        with self._storage:
+            journal = self._open_journal()
+            try:
+                with journal:
+                    if (entry := journal.last(Committing)) is not None:
+                        self._publish(entry)
+                    elif not journal.entries and self._is_there():
+                        return RowsResult(self._directory, read_manifest(self._directory), False, 0)
+                    else:
+                        self._make(journal, progress, started)
+            except (SettingsError, RowsError):  # the same command would fail again
+                self._storage.clear()
+                raise
+        seconds = time.perf_counter() - started
+        return RowsResult(self._directory, read_manifest(self._directory), True, seconds)
+
+    def _open_journal(self) -> Journal:
+        """Open the journal of an unfinished run of the same rows, or of a new one."""
+        where, overwrite = self._storage.where(), self._settings.overwrite
+        try:
+            journal = Journal(self._storage)
+            begun = journal.last(RowsBegun)
+            if begun is None and not journal.entries:
+                return journal
+            if begun is not None and begun.made_from == self._made_from:
+                return journal
+        except JournalError:
+            if not overwrite:
+                raise
+        if not overwrite:
+            raise OutputError(
+                f"{where}: an unfinished run of other rows exists; run its command to finish it,"
+                " choose another directory, or start over (--overwrite)"
+            )
+        self._storage.clear()
+        return Journal(self._storage)
+
+    def _is_there(self) -> bool:
+        """Return True if the rows exist; raise OutputError if others do."""
+        if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
+            return False
+        found = read_manifest(self._directory)
+        theirs = {"dataset_digest": found.dataset_digest, "settings": found.settings}
+        if theirs == self._made_from:
+            return True
+        own = self._of_settings
+        names = [name for name, value in found.settings.items() if own.get(name) != value]
+        other = f"other settings ({', '.join(names)})" if names else "another dataset"
+        raise OutputError(
+            f"{self._directory}: has rows of {other}; choose another directory, or replace them"
+            " (--overwrite)"
+        )
+
+    def _make(self, journal: Journal, progress: Progress, started: float) -> None:
+        settings = self._settings
+        plan, shape = plan_rows(self._file, settings, settings.tokenizer)
+        bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
+        done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
+        if not journal.entries:
+            journal.append(RowsBegun(self._made_from))
+        names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        reader = RowReader(self._file, plan, shape)
+        todo = [number for number in range(len(names)) if not self._is_complete(done.get(number))]
+        n_before = sum(each.rows for number, each in done.items() if number not in todo)
+
+        def work(number: int) -> tuple[int, ShardFacts]:
+            rows = bounds[number], bounds[number + 1]
+            stream = self._storage.stream(names[number])
+            try:
+                facts = write_shard(
+                    reader, settings, self._file.vocab_size, names[number], rows, stream
+                )
+                stream.sync()
+            finally:
+                stream.close()
+            return number, facts
+
+        title = f"writing rows of {self._directory.name}"
+        with (
+            progress.stage(title, len(plan), "rows", n_before) as stage,
+            closing(run_in_order(todo, lambda: work, settings.workers)) as results,
+        ):
+            for number, facts in results:
+                done[number] = facts
+                journal.append(ShardDone(number, facts))
+                stage.advance(facts.rows)
+        shards = tuple(done[number] for number in range(len(names)))
+        manifest = _manifest_of(self._file, settings, plan, shape, shards)
+        seconds = time.perf_counter() - started
+        self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
+        others = _descriptions(manifest, self._settings, seconds, progress.peak_memory)
+        for name, content in others.items():
+            self._storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
+        gone: set[str] = set()
+        if self._storage.final.size(MANIFEST_FILE) is not None:
+            gone = {each.name for each in read_manifest(self._directory).shards}
+        entry = Committing([*names, *others], [MANIFEST_FILE], sorted(gone - {*names, *others}))
+        journal.append(entry)
+        self._publish(entry)
+
+    def _publish(self, entry: Committing) -> None:
+        self._storage.publish(entry.names, entry.last, entry.gone)
+        self._storage.clear()
+
+    def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
+        given = self._settings.num_shards
+        if given is not None and given > len(plan):
+            raise SettingsError(
+                f"num_shards {given:,} is above the number of rows, {len(plan):,}; lower it"
+            )
+        size = 4 * len(shape.columns) * (
+            len(plan) * shape.length if shape.length
+            else plan.n_tokens + len(plan) * shape.n_around
+        )
+        return given or min(len(plan), -(-size // self._settings.max_shard_size))
+
+    def _is_complete(self, facts: ShardFacts | None) -> bool:
+        return facts is not None and self._storage.size(facts.name) == facts.bytes
+
+
+def write_shard(
+    reader: RowReader, settings: RowSettings, vocab_size: int, name: str, rows: tuple[int, int],
+    stream: Stream,
+) -> ShardFacts:
+    """Write rows to a stream, and return the facts of the file."""
+    first, stop = rows
+    codec, columns = FORMATS[settings.format].codec(), columns_of(settings)
+    content, n_tokens, is_counted = ContentDigest(), 0, False
+
+    def batches() -> Iterator[RowBatch]:
+        nonlocal n_tokens, is_counted
+        counts, is_counted = not is_counted, True
+        for start in range(first, stop, reader.rows_at_once):
+            batch = reader.read(start, min(start + reader.rows_at_once, stop))
+            if counts:
+                _check_ids(batch, vocab_size, name)
+                content.update(batch)
+                n_tokens += reader.n_tokens(start, min(start + reader.rows_at_once, stop))
+            yield batch
+
+    sink = _Sink(stream)
+    with io.BufferedWriter(sink, _BUFFER) as file:
+        codec.write_shard(file, columns, compression_of(settings), stop - first, batches)
+    return ShardFacts(
+        name, stop - first, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
+    )
+
+
+class _Sink(io.RawIOBase):
+    """A file to write to, whose bytes are digested and appended to a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self.digest, self.n_bytes = stream, xxhash.xxh3_128(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._stream.append(view)
+        self.digest.update(view)
+        self.n_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.n_bytes
+
+
+def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
+    """Raise RowsError for ids outside of the vocabulary."""
+    ids = batch.values["input_ids"]
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise RowsError(
+            f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
+            " damaged; run tokenbin verify on it"
+        )
+
+
+def _manifest_of(
+    file: TokenFile, settings: RowSettings, plan: RowPlan, shape: Shape,
+    shards: tuple[ShardFacts, ...],
+) -> RowsManifest:
+    return RowsManifest(
+        dataset=str(Path(file.absolute_path).with_suffix(".json")),
+        dataset_digest=file.manifest.digest, settings=settings_of_rows(settings),
+        around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
+        pad_id=shape.pad_id, length=shape.length, rows=len(plan),
+        tokens=plan.n_tokens + len(plan) * shape.n_around, documents=file.n_documents,
+        longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
+    )
+
+
+def _descriptions(
+    manifest: RowsManifest, settings: RowsSettings, seconds: float, peak_memory: int
+) -> dict[str, Any]:
+    """Return the contents of the files that describe rows for people and other programs."""
+    n_bytes = sum(each.bytes for each in manifest.shards)
+    found: dict[str, Any] = {
+        CONFIG_FILE: manifest.settings | {
+            "dataset": manifest.dataset, "tokenizer": settings.tokenizer,
+            "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
+        },
+        METADATA_FILE: {
+            "examples": manifest.rows, "tokens": manifest.tokens, "documents": manifest.documents,
+            "longest": manifest.longest, "average_length": manifest.tokens / manifest.rows,
+            "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
+        },
+        STATS_FILE: {
+            "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
+            "avg_sequence_length": manifest.tokens / manifest.rows,
+            "processing_time_seconds": seconds,
+            "sequences_per_second": manifest.rows / max(seconds, 1e-9),
+            "files_processed": len(manifest.shards),
+            "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
+            "memory_usage_mb": peak_memory / 1e6,
+        },
+    }
+    if manifest.format == "pickle":
+        found["dump-meta_data.json"] = {
+            "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
+        }
+    return found
