@@ -68,6 +68,8 @@ class TextFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Another process, which may have another directory and other descriptors, can open it.
+        self._place = os.path.realpath(path)
         state = os.stat(path)
         if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
             raise CorpusError(
@@ -82,7 +84,7 @@ class TextFile:
     def check_unchanged(self) -> None:
         """Raise ChangedError if size, time or inode have changed since construction."""
         with self._corpus_errors():
-            state = os.stat(self.path)
+            state = os.stat(self._place)
         if _identity(state) != self._state:
             raise self._changed(f"{state.st_size:,} bytes of another time or file")
 
@@ -108,7 +110,7 @@ class TextFile:
         left = content.data
         self.check_unchanged()  # opening a pipe would block
         with self._corpus_errors():
-            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (closed below)
+            file = open(self._place, "rb", buffering=0)  # noqa: SIM115 (closed below)
         try:
             with file:
                 file.seek(start)

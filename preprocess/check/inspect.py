@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError, TokenizerFileError
-from preprocess.check import inspect_tokenizer, quality
+from preprocess.check import inspect_rows, inspect_tokenizer, quality, verify_rows
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -81,7 +81,8 @@ def decode_range(
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
-    A directory has "tokenizer" (or None), "token_files", "val_in_train", "runs" and "unfinished".
+    A directory has "tokenizer" (or None), "token_files", "val_in_train", "runs" and "unfinished";
+    one of rows has "rows", as of `inspect_rows.describe`.
 
     Args:
         path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
@@ -94,6 +95,8 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     from bpe import load_tokenizer
 
     if place.is_dir():
+        if not find_manifests(place) and (rows := verify_rows.find_rows(place)):
+            return {"path": str(place), "rows": [inspect_rows.describe(each) for each in rows]}
         return _describe_directory(place)
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
@@ -111,6 +114,8 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
 
 def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `facts` for people."""
+    if "rows" in found:
+        return [line for each in found["rows"] for line in inspect_rows.format_lines(each)]
     if "kind" in found:
         return inspect_tokenizer.format_lines(found)
     if "dtype" in found:

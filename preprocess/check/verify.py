@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenbinError
-from preprocess.check import rebuild
+from preprocess.check import rebuild, verify_rows
+from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
@@ -43,27 +44,18 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
-class Finding(NamedTuple):
-    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
-
-    path: Path
-    sound: bool
-    text: str
-    blocks: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
-
-
 def verify(
     path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
     progress: Progress | None = None,
 ) -> list[Finding]:
-    """Check one token file, or all in a directory, against their manifests.
+    """Check one token file, or all token files or rows in a directory, against their manifests.
 
     Args:
         path: A .bin, a manifest or a directory.
         tokenizer: The tokenizer of the files; None: tokenizer.json in their directory.
-        deep: True to encode all sources again and compare.
-        repair: True to rebuild damaged blocks and files from the sources.
+        deep: True to encode all sources again, or to make all rows again, and compare.
+        repair: True to rebuild damaged blocks and files from the sources, and damaged files of rows
+            from the dataset.
         progress: Reports progress; None reports nothing.
 
     Raises:
@@ -74,6 +66,10 @@ def verify(
     settings = convert(options, VerifySettings)
     place = Path(settings.path)
     paths = _find_token_files(place) if place.is_dir() else [place]
+    if not paths and place.is_dir():
+        found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)
+        if found:
+            return found
     if not paths:
         raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     if not place.exists() and not place.with_suffix(".json").exists():

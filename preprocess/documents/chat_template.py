@@ -33,6 +33,12 @@ CHATML = (
 )
 
 _USUAL_NAMES = {"role", "content"}  # of a message
+# Names that templates look up, which no message chooses.
+_KNOWN_NAMES = _USUAL_NAMES | {
+    "name", "type", "text", "id", "tool_calls", "tool_call_id", "function", "arguments",
+    "description", "parameters", "properties", "required", "reasoning_content", "thinking",
+    "reasoning",
+}
 _PRIVATE = "\U000f0000"  # characters from here on have no meaning of their own
 
 
@@ -169,7 +175,10 @@ def _changed(value: Any, hide: _Hiding) -> Any:
     if isinstance(value, list | tuple):
         return [_changed(each, hide) for each in value]
     if isinstance(value, dict):
-        return {key.translate(hide.critical): _changed(each, hide) for key, each in value.items()}
+        return {
+            key if key in _KNOWN_NAMES else key.translate(hide.critical): _changed(each, hide)
+            for key, each in value.items()
+        }
     return value
 
 
@@ -259,7 +268,7 @@ class _Tokens:
         # The leftmost token, and of several the longest.
         ordered = sorted(self._ids, key=len, reverse=True)
         self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
-        found = (re.findall(r"[^\w\s]", name) or name for name in ordered)
+        found = (re.findall(r"[^\w\s]", name) or "".join(name.split()) for name in ordered)
         # Punctuation, without which none can be spelled; of a token without it, all its characters.
         self._critical = sorted({character for each in found for character in each})
         self._all = sorted({x for name in ordered for x in name if not x.isspace()})

@@ -98,7 +98,7 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
     """Convert errors of pyarrow to RowsError."""
     try:
         yield
-    except (pyarrow().ArrowException, OSError, MemoryError, OverflowError) as error:
+    except (pyarrow().ArrowException, OSError, MemoryError, ValueError, LookupError) as error:
         raise RowsError(
             f"{path}: is no {kind} file, or damaged ({' '.join(str(error).split())[:200]}); make it"
             " again, or run tokenbin verify --repair"

@@ -12,20 +12,38 @@ from preprocess.rows.columns import COLUMNS, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
 from preprocess.settings.options import SettingsError, options_of
-from preprocess.settings.schema import RowSettings
+from preprocess.settings.rows import RowSettings
+
+Ids = tuple[int, ...]
+
+
+def ids_of_rows(
+    file: TokenFile, settings: RowSettings, tokenizer: str | None
+) -> tuple[tuple[Ids, Ids], int]:
+    """Return ((ids before, ids after each row), id of padding)."""
+    around: tuple[Ids, Ids] = ((), ())
+    if settings.add_special_tokens:
+        around = _special_ids(file, tokenizer)
+    return around, 0 if settings.padding == "none" else _pad_id(file, settings, tokenizer)
 
 
 def plan_rows(
-    file: TokenFile, settings: RowSettings, tokenizer: str | None
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
 ) -> tuple[RowPlan, Shape]:
     """Return which tokens rows have, and how they become arrays.
+
+    Args:
+        file: The dataset.
+        settings: How rows are made of it.
+        around: Ids before and after each row.
+        pad_id: Id of padding.
 
     Raises:
         RowsError: The settings do not fit the dataset.
     """
     codec, manifest = FORMATS[settings.format].codec(), file.manifest
     shape = Shape(
-        columns_of(settings), is_packed=settings.strategy is not None,
+        columns_of(settings), *around, pad_id=pad_id, is_packed=settings.strategy is not None,
         pads_left=settings.padding_side == "left",
     )
     plan: RowPlan
@@ -37,8 +55,6 @@ def plan_rows(
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:
-            before, after = _special_ids(file, tokenizer)
-            shape = replace(shape, before=before, after=after)
             n_before = int(manifest.begin_of_text_id is not None)
         if settings.add_special_tokens or settings.end_of_text == "drop":
             n_after = 1
@@ -59,7 +75,7 @@ def plan_rows(
         length = longest if settings.padding == "longest" else (
             settings.max_length or settings.seq_length
         )
-        shape = replace(shape, length=length, pad_id=_pad_id(file, settings, tokenizer))
+        shape = replace(shape, length=length)
     elif plan.n_tokens != len(plan) * plan.longest and codec.NEEDS_PADDING:
         raise RowsError(
             f"{settings.format} holds rows of one length, and these differ; choose --padding"
@@ -127,19 +143,18 @@ def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     return found
 
 
-def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
     from bpe import load_tokenizer
     from bpe.formats.post_processor import read_special_ids
     from preprocess.dataset.reader import check_tokenizer
 
-    if tokenizer is None:
+    path = _tokenizer_file(file, tokenizer)
+    if path is None:
         raise SettingsError(
-            "add_special_tokens needs the tokenizer with a post-processor, which tokenizer.json"
-            " beside a dataset has not; give its own (--tokenizer)"
+            f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
+            " beside it; give it (--tokenizer)"
         )
-    path = Path(tokenizer)
-    path = path / "tokenizer.json" if path.is_dir() else path
     check_tokenizer(Path(file.path), file.manifest, load_tokenizer(path).fingerprint)
     found = read_special_ids(path)
     if not any(found):
@@ -149,14 +164,20 @@ def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[tuple[int, ...
     return found
 
 
+def _tokenizer_file(file: TokenFile, given: str | None) -> Path | None:
+    """Return the given tokenizer.json, or the one beside the dataset; None: there is none."""
+    path = Path(file.absolute_path).parent if given is None else Path(given)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    return path if given is not None or path.exists() else None
+
+
 def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> int:
     """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
     from bpe import load_tokenizer
     from bpe.formats.chat_template import read_token_names
 
-    beside = Path(file.absolute_path).with_name("tokenizer.json")
-    path = tokenizer or (os.fspath(beside) if beside.exists() else None)
-    names = {} if path is None else read_token_names(path)
+    path = _tokenizer_file(file, tokenizer)
+    names = {} if path is None else read_token_names(os.fspath(path))
     token = settings.pad_token or names.get("pad_token")
     if token is None:
         return file.manifest.end_of_text_id

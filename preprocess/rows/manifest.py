@@ -136,3 +136,10 @@ class ContentDigest:
         parts = [self._lengths.hexdigest()]
         parts += [f"{name} {each.hexdigest()}" for name, each in self._columns.items()]
         return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
+
+
+def replace_shard(manifest: RowsManifest, number: int, facts: ShardFacts) -> RowsManifest:
+    """Return a manifest with other facts of a file."""
+    shards = [*manifest.shards]
+    shards[number] = facts
+    return msgspec.structs.replace(manifest, shards=tuple(shards))

@@ -79,10 +79,10 @@ class DocumentRows:
         rows = [0]
         for first in range(0, len(ends), _BLOCK):
             _, sizes, counts = self._documents(first)
-            cut = np.minimum(sizes, self._length)
-            whole = (counts - 1) * cut
-            last = sizes - (counts - 1) * self._stride
-            self.n_tokens += int((whole + np.minimum(last, self._length)).sum())
+            cut = np.minimum(sizes, self._length)  # length of all rows of a document but the last
+            n_later = np.maximum(counts - 1, 0)
+            last = np.minimum(sizes - n_later * self._stride, self._length)
+            self.n_tokens += int((n_later * cut + last).sum())
             self.longest = max(self.longest, int(cut.max()))
             rows.append(int(counts.sum()))
         self._rows_before = np.cumsum(rows)

@@ -26,6 +26,7 @@ from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import (
     columns_of,
     compression_of,
+    ids_of_rows,
     plan_rows,
     settings_of_rows,
     shard_bounds,
@@ -42,7 +43,7 @@ from preprocess.rows.plan import RowPlan
 from preprocess.run.journal import Journal, JournalError
 from preprocess.run.outputs import Committing, find_manifests
 from preprocess.settings.options import SettingsError, StrPath, convert
-from preprocess.settings.schema import RowSettings, RowsSettings
+from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
@@ -202,7 +203,9 @@ class _Run:
 
     def _make(self, journal: Journal, progress: Progress, started: float) -> None:
         settings = self._settings
-        plan, shape = plan_rows(self._file, settings, settings.tokenizer)
+        plan, shape = plan_rows(
+            self._file, settings, *ids_of_rows(self._file, settings, settings.tokenizer)
+        )
         bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
         done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
         if not journal.entries:

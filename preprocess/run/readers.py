@@ -9,7 +9,7 @@ package: that need not be protected by `if __name__ == "__main__"`.
 from __future__ import annotations
 
 import gc
-import signal
+import pickle
 import subprocess
 import sys
 import traceback
@@ -64,9 +64,11 @@ def unit_readers(sources: Sequence[Source], workers: int) -> Iterator[Read]:
         except IndexError:
             process = _Process()
             started.append(process)
-        batch = process.read(unit)
-        idle.append(process)
-        return batch
+        try:
+            return process.read(unit)
+        finally:
+            if process.is_there:
+                idle.append(process)
 
     try:
         yield read
@@ -76,9 +78,10 @@ def unit_readers(sources: Sequence[Source], workers: int) -> Iterator[Read]:
 
 
 class _Process:
-    """A process that reads units, one at a time."""
+    """A process that reads units, one at a time; `is_there` until it was found to have ended."""
 
     def __init__(self) -> None:
+        self.is_there = True
         self._connection, other = Pipe()
         with other:
             command = [sys.executable, "-c", _PROGRAM, str(other.fileno()), *sys.path]
@@ -92,10 +95,11 @@ class _Process:
             self._connection.send(unit)
             found: DocumentBatch | Exception = self._connection.recv()
         except (EOFError, OSError) as error:
+            self.is_there = False
             status = self._process.wait()
-            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
             raise ReaderError(
-                f"{unit.where}: the process that renders conversations ended ({how}); if memory is"
+                f"{unit.where}: the process that renders conversations ended {how}; if memory is"
                 " short, use fewer --workers; the same command goes on from here"
             ) from error
         if isinstance(found, Exception):
@@ -124,4 +128,8 @@ def serve(descriptor: int) -> None:
                 if not isinstance(error, TokenbinError):
                     error.add_note("".join(traceback.format_exception(error)))
                 found = error
-            connection.send(found)
+            try:
+                connection.send(found)
+            except (TypeError, AttributeError, pickle.PicklingError):
+                # An exception of a library that no other process can have.
+                connection.send(ReaderError(f"{unit.where}: {''.join(found.__notes__)}"))  # type: ignore[union-attr]

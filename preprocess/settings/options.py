@@ -13,7 +13,7 @@ import operator
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
@@ -285,10 +285,22 @@ def _bounds(type_: Any) -> str:
     return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
 
 
-Settings = TypeVar("Settings")
+class Settings:
+    """Base of the settings of one command: options with values."""
+
+    def __post_init__(self) -> None:
+        """Check options that depend on one another; raise SettingsError on contradictions."""
+
+    def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
+        """Return all options except `leave_out` for JSON; `convert` is the inverse."""
+        given = {x: getattr(self, x) for x in options_of(type(self)) if x not in leave_out}
+        return {x: list(each) if isinstance(each, tuple) else each for x, each in given.items()}
 
 
-def convert(values: Mapping[str, Any], settings: type[Settings]) -> Settings:
+AnySettings = TypeVar("AnySettings")
+
+
+def convert(values: Mapping[str, Any], settings: type[AnySettings]) -> AnySettings:
     """Convert given values, by name of option, to settings; None stands for a computed default.
 
     Raises:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from msgspec import structs
 
@@ -261,13 +261,17 @@ class DecompressedRange:
     start: int
     data: Bytes
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without `_whole`, whose decompressors are of this process.
+        return DecompressedRange, (self.file, self.codec, self.n_bytes, self.start, self.data)
+
     @cached_property
     def _whole(self) -> DecompressedFile:
         return DecompressedFile(self.file, self.codec)
 
     @property
     def path(self) -> Path:
-        return self._whole.path
+        return Path(f"{self.file.path}{DECOMPRESSED}")
 
     @property
     def modified(self) -> int:

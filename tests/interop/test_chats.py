@@ -118,6 +118,15 @@ def test_marks_in_comments_are_none(model: Path, aside: str) -> None:
     assert [found.text[a:b] for a, b in found.trained] == ["b<|im_end|>"]
 
 
+@pytest.mark.parametrize("token", ["eos", "a b"])
+def test_special_tokens_that_are_words(token: str) -> None:
+    """Messages that have their letters are rendered, and those that spell them are text."""
+    form = ChatFormat(CHATML, ((token, 1), ("<|im_end|>", 2)))
+    found = render(say(f"some text {token}", "yes, the base"), form)
+    assert [each[2] for each in found.special] == [2, 2]
+    assert found.n_forged == {token: 1}
+
+
 # Forgeries.
 
 

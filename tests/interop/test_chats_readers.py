@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import signal
 import subprocess
 import sys
@@ -50,12 +53,15 @@ def test_processes_write_the_bytes_of_one_thread(model: Path, tmp_path: Path) ->
     (tmp_path / "b.txt").write_text("Plain text.<|endoftext|>More text." * 50)
     pq.write_table(pa.table({"messages": DIALOGUES * 3}), tmp_path / "c.parquet")
     paths = [lines, tmp_path / "b.txt", tmp_path / "c.parquet"]
+    for suffix, module in (("gz", gzip), ("bz2", bz2), ("xz", lzma)):
+        paths.append(tmp_path / f"d.jsonl.{suffix}")
+        paths[-1].write_bytes(module.compress(lines.read_bytes()))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     alone = encoded(model, tmp_path / "one", paths, 1)
     assert encoded(model, tmp_path / "two", paths, 2) == alone
     assert len(alone) > 6
-    assert len(open_tokens(tmp_path / "one" / "x.bin").document_ends) == 23 * len(DIALOGUES) + 51
+    assert len(open_tokens(tmp_path / "one" / "x.bin").document_ends) == 83 * len(DIALOGUES) + 51
 
 
 @pytest.mark.parametrize(("rows", "expected"), [
@@ -76,8 +82,8 @@ def test_bad_records_are_named_as_by_one_thread(
 
 
 @pytest.mark.parametrize(("program", "how"), [
-    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-    ("raise SystemExit(3)", "exit status 3"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "by signal 9"),
+    ("raise SystemExit(3)", "with exit status 3"),
 ])
 def test_a_process_that_ends_is_an_error(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, how: str
@@ -85,7 +91,7 @@ def test_a_process_that_ends_is_an_error(
     path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
     with monkeypatch.context() as patched:
         patched.setattr(readers, "_PROGRAM", program)
-        expected = rf"a.jsonl, .*the process that renders conversations ended \({how}\)"
+        expected = rf"a.jsonl, .*the process that renders conversations ended {how};"
         with pytest.raises(readers.ReaderError, match=expected):
             encoded(model, tmp_path, [path], 2)
     resumed = encoded(model, tmp_path, [path], 2)
@@ -106,6 +112,30 @@ def test_other_errors_say_where_they_are_from(
     with pytest.raises(AttributeError) as caught:
         encoded(model, tmp_path, [path], 2)
     assert any("in _render" in note for note in caught.value.__notes__)
+    own = program.replace("msgspec = None", "msgspec = Raising()").replace("from preprocess.s", (
+        "Own = type('Own', (Exception,), {'__module__': 'nowhere'});"
+        " Raising = type('Raising', (), {'__getattr__': lambda self, name: exec('raise Own(7)')});"
+        " from preprocess.s"
+    ))  # fmt: skip
+    monkeypatch.setattr(readers, "_PROGRAM", own)
+    with pytest.raises(readers.ReaderError, match=r"(?s)a.jsonl, .*in _render.*Own: 7"):
+        encoded(model, tmp_path, [path], 2)
+
+
+def test_files_of_this_process_alone(model: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
+    program = (
+        "import sys\n"
+        "from preprocess.pipeline import encode\n"
+        "from preprocess.run import readers\n"
+        "readers._FEW_BYTES = 0\n"
+        "encode(paths=['/dev/stdin'], tokenizer=sys.argv[1], chat_template='chatml',\n"
+        "       out=sys.argv[2], workers=2, unit_size=500, format='jsonl')\n"
+    )
+    command = [sys.executable, "-c", program, str(model), str(tmp_path / "x.bin")]
+    with open(path, "rb") as file:
+        subprocess.run(command, stdin=file, check=True)
+    assert open_tokens(tmp_path / "x.bin").n_documents == 10 * len(DIALOGUES)
 
 
 def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path) -> None:

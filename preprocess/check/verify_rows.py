@@ -1,0 +1,257 @@
+"""Check files of rows against their manifest, and make damaged ones again from the dataset.
+
+A file is sound if it has the digest of its bytes, or the rows that were written: another version of
+a library may write them as other bytes. Files of other programs have no manifest: their arrays and
+ids are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import xxhash
+
+from bpe.errors import TokenbinError
+from preprocess.check.findings import Finding
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import open_tokens
+from preprocess.report.progress import Progress
+from preprocess.rows.columns import RowReader
+from preprocess.rows.formats import FORMATS, RowsError, format_of
+from preprocess.rows.layout import plan_rows, shard_bounds
+from preprocess.rows.manifest import (
+    FORMAT,
+    MANIFEST_FILE,
+    ContentDigest,
+    RowsManifest,
+    ShardFacts,
+    read_manifest,
+    replace_shard,
+)
+from preprocess.rows.write import write_shard
+from preprocess.run.outputs import read_object
+from preprocess.settings.options import convert
+from preprocess.settings.rows import RowSettings, RowsSettings
+from preprocess.storage import REPAIR, OutputError, open_storage
+
+_PIECE_BYTES = 1 << 22
+
+
+class _Origin(NamedTuple):
+    """What rows are made of again."""
+
+    reader: RowReader
+    settings: RowSettings
+    bounds: list[int]
+
+
+def find_rows(directory: Path) -> list[Path]:
+    """List the directories of rows: this one, or those in it; [] if there are none."""
+    for places in ([directory], sorted(each for each in directory.iterdir() if each.is_dir())):
+        found = [each for each in places if _has_rows(each)]
+        if found:
+            return found
+    return []
+
+
+def row_files(directory: Path) -> list[Path]:
+    """List the files of rows in a directory that has no manifest, by their names."""
+    return sorted(each for each in directory.iterdir() if format_of(each) is not None)
+
+
+def verify(
+    directory: Path, tokenizer: str | None, progress: Progress, deep: bool, repair: bool
+) -> list[Finding]:
+    """Check all rows in a directory; [] if there are none."""
+    findings: list[Finding] = []
+    for place in find_rows(directory):
+        if (place / MANIFEST_FILE).exists():
+            findings += _check(place, progress, deep, repair)
+        else:
+            findings += _check_foreign(place, tokenizer)
+    return findings
+
+
+def _has_rows(directory: Path) -> bool:
+    is_ours = read_object(open_storage(directory).final, MANIFEST_FILE, FORMAT) is not None
+    return is_ours or (directory / MANIFEST_FILE).exists() or bool(row_files(directory))
+
+
+def _check(directory: Path, progress: Progress, deep: bool, repair: bool) -> list[Finding]:
+    try:
+        manifest = read_manifest(directory)
+    except RowsError as error:
+        return [Finding(directory / MANIFEST_FILE, False, str(error))]
+    findings = [_check_counts(directory, manifest)]
+    origin: _Origin | str = "not needed"
+    if deep or repair:
+        try:
+            origin = _open_origin(manifest)
+        except TokenbinError as error:
+            origin = str(error)
+    total = sum(each.bytes for each in manifest.shards)
+    with progress.stage(f"checking rows of {directory.name}", total) as stage:
+        for number, facts in enumerate(manifest.shards):
+            finding = _check_shard(directory, manifest, facts)
+            if finding.sound and deep:
+                finding = _compare(finding, facts, origin, number)
+            elif not finding.sound and repair:
+                finding, manifest = _repair(directory, manifest, origin, number)
+            findings.append(finding)
+            stage.advance(facts.bytes)
+    return findings
+
+
+def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
+    """Compare the totals with those of the files, and with the dataset if it is there."""
+    path, problems = directory / MANIFEST_FILE, []
+    for name in ("rows", "tokens"):
+        total = sum(getattr(each, name) for each in manifest.shards)
+        if total != getattr(manifest, name):
+            problems.append(f"{getattr(manifest, name):,} {name}, and its files {total:,}")
+    dataset = Path(manifest.dataset)
+    if manifest.settings["seq_length"] is not None and dataset.exists():
+        file = open_tokens(dataset)
+        if file.manifest.digest == manifest.dataset_digest and file.n_tokens != manifest.tokens:
+            problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
+    if problems:
+        text = f"has {'; '.join(problems)}: write the rows again (--overwrite)"
+        return Finding(path, False, text)
+    text = f"{manifest.rows:,} rows of {manifest.documents:,} documents, {manifest.tokens:,} tokens"
+    return Finding(path, True, text)
+
+
+def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> Finding:
+    path = directory / facts.name
+    try:
+        size = path.stat().st_size
+        if size == facts.bytes and _digest_of(path) == facts.digest:
+            return Finding(path, True, f"{facts.rows:,} rows as written")
+    except OSError as error:
+        return Finding(path, False, f"cannot be read: {error.strerror}; run verify --repair")
+    try:
+        n_rows, content = _content_of(path)
+    except RowsError as error:
+        return Finding(path, False, f"damaged: {str(error).removeprefix(f'{path}: ')}")
+    if content == facts.content:
+        return Finding(path, True, f"{n_rows:,} rows as written, in other bytes")
+    text = f"damaged: its {n_rows:,} rows are not the {facts.rows:,} that were written"
+    return Finding(path, False, f"{text}; run verify --repair")
+
+
+def _digest_of(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return str(digest.hexdigest())
+
+
+def _content_of(path: Path) -> tuple[int, str]:
+    """Return (number of rows, digest of the content) of a file of rows."""
+    digest, n_rows = ContentDigest(), 0
+    kind = format_of(path)
+    assert kind is not None
+    for batch in FORMATS[kind].codec().read_shard(path):
+        digest.update(batch)
+        n_rows += len(batch)
+    return n_rows, digest.hexdigest()
+
+
+def _open_origin(manifest: RowsManifest) -> _Origin:
+    """Open the dataset of rows; raise TokenbinError if it is not there as it was."""
+    file = open_tokens(manifest.dataset)
+    if file.manifest.digest != manifest.dataset_digest:
+        raise TokenFileError(
+            f"{manifest.dataset}: is another dataset than the rows are of; write them again"
+            " (--overwrite)"
+        )
+    settings = convert({**manifest.settings, "path": manifest.dataset}, RowsSettings)
+    plan, shape = plan_rows(file, settings, manifest.around, manifest.pad_id)
+    bounds = shard_bounds(len(plan), len(manifest.shards))
+    return _Origin(RowReader(file, plan, shape), settings, bounds)
+
+
+def _compare(finding: Finding, facts: ShardFacts, origin: _Origin | str, number: int) -> Finding:
+    """Make the rows of a sound file again, and compare."""
+    if isinstance(origin, str):
+        return Finding(finding.path, False, f"cannot be compared with its dataset: {origin}")
+    digest, reader = ContentDigest(), origin.reader
+    first, stop = origin.bounds[number : number + 2]
+    for start in range(first, stop, reader.rows_at_once):
+        digest.update(reader.read(start, min(start + reader.rows_at_once, stop)))
+    if digest.hexdigest() == facts.content:
+        return finding._replace(text=f"{finding.text}, equal to the dataset")
+    text = "its rows are not those of the dataset: write them again (--overwrite)"
+    return Finding(finding.path, False, text)
+
+
+def _repair(
+    directory: Path, manifest: RowsManifest, origin: _Origin | str, number: int
+) -> tuple[Finding, RowsManifest]:
+    """Write a file again; return the finding, and the manifest, which changes if bytes do."""
+    facts = manifest.shards[number]
+    path = directory / facts.name
+    if isinstance(origin, str):
+        return Finding(path, False, f"cannot be repaired: {origin}"), manifest
+    rows = origin.bounds[number], origin.bounds[number + 1]
+    with open_storage(directory, REPAIR) as storage:
+        storage.clear()
+        stream = storage.stream(facts.name)
+        try:
+            made = write_shard(
+                origin.reader, origin.settings, manifest.vocab_size, facts.name, rows, stream
+            )
+            stream.sync()
+        finally:
+            stream.close()
+        if made.content != facts.content:
+            storage.clear()
+            text = "cannot be repaired: the dataset gives other rows now; write them again"
+            return Finding(path, False, f"{text} (--overwrite)"), manifest
+        last = []
+        if made != facts:
+            manifest = replace_shard(manifest, number, made)
+            storage.put(MANIFEST_FILE, manifest.to_json().encode())
+            last = [MANIFEST_FILE]
+        storage.publish([facts.name], last)
+        storage.clear()
+    text = f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
+    return Finding(path, True, text), manifest
+
+
+def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
+    """Check files of rows that have no manifest: their arrays, and the range of ids."""
+    vocab_size = None
+    if tokenizer is not None:
+        from bpe import load_tokenizer
+
+        vocab_size = load_tokenizer(tokenizer).vocab_size
+    for path in row_files(directory):
+        kind = format_of(path)
+        assert kind is not None
+        n_rows = n_tokens = 0
+        try:
+            for batch in FORMATS[kind].codec().read_shard(path):
+                ids = batch.values.get("input_ids")
+                if ids is None:
+                    raise RowsError(
+                        f"{path}: has no column input_ids, its columns are"
+                        f" {', '.join(batch.values)}; rename the one with token ids"
+                    )
+                if vocab_size is not None and len(ids):
+                    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+                    if len(wrong):
+                        raise RowsError(
+                            f"{path}: has the id {int(wrong[0]):,} in one of rows {n_rows:,} to"
+                            f" {n_rows + len(batch):,}, outside of the vocabulary of"
+                            f" {vocab_size:,}; make the rows with this tokenizer"
+                        )
+                n_rows, n_tokens = n_rows + len(batch), n_tokens + len(ids)
+        except (RowsError, OutputError) as error:
+            yield Finding(path, False, str(error).removeprefix(f"{path}: "))
+            continue
+        checked = "ids in the vocabulary" if vocab_size else "ids not checked without --tokenizer"
+        yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} places, {checked}")

@@ -1,0 +1,247 @@
+"""Rows: runs that are killed or fail, damaged files, and their repair."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import written
+
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.rows.formats import FORMATS
+from preprocess.rows.manifest import MANIFEST_FILE, read_manifest, replace_shard
+from preprocess.rows.write import write_rows
+from preprocess.storage import OutputError
+
+ROOT = Path(__file__).parents[2]
+SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
+
+
+def need(format_name: str) -> None:
+    if format_name in ("parquet", "arrow"):
+        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A dataset."""
+    ids = np.arange(sum(SIZES)) % 299
+    ends = np.cumsum(SIZES)
+    ids[ends - 1] = 299
+    written.write(tmp_path / "data", ids, ends)
+    return tmp_path / "data"
+
+
+def options_of(format_name: str, out: Path) -> dict[str, Any]:
+    return {
+        "format": format_name, "out": out, "max_length": 9, "padding": "max-length",
+        "num_shards": 3, "workers": 1,
+    }
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All but the statistics, of which times are a part."""
+    return {
+        path.name: path.read_bytes() for path in (directory / "train").iterdir()
+        if path.is_file() and path.name != "tokenization_stats.json"
+    }
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_at_each_call(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, kind: int
+) -> None:
+    need(format_name)
+    write_rows(data, **options_of(format_name, tmp_path / "peace"))
+    peace = contents(tmp_path / "peace")
+    at = 0
+    while True:
+        at += 1
+        out = tmp_path / f"out{at}"
+        with monkeypatch.context() as patched:
+            system = faults.System(at, faults.fail(kind))
+            faults.install(system, patched)
+            try:
+                write_rows(data, **options_of(format_name, out))
+            except OutputError as error:
+                assert "could not be written" in str(error) or "lock" in str(error)
+            else:
+                assert len(system.calls) <= at or contents(out) == peace
+        final = out / "train" / MANIFEST_FILE
+        if final.exists():  # the manifest is the last
+            assert {*contents(out)} >= {each.name for each in read_manifest(out / "train").shards}
+        write_rows(data, **options_of(format_name, out))
+        assert contents(out) == peace
+        if len(system.calls) < at:
+            break
+    assert at > 20
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> None:
+    need(format_name)
+    write_rows(data, **options_of(format_name, tmp_path / "peace"))
+    program = (
+        "import sys, faults\n"
+        "from preprocess.rows.write import write_rows\n"
+        "faults.install(faults.System(int(sys.argv[1]), faults.die))\n"
+        f"write_rows({str(data)!r}, format={format_name!r}, out=sys.argv[2], max_length=9,\n"
+        "           padding='max-length', num_shards=3, workers=2)\n"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    for at in (9, 16, 24, 33):
+        out = tmp_path / f"killed{at}"
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(at), str(out)], check=False,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        assert done.returncode == -9
+        write_rows(data, **options_of(format_name, out))
+        assert contents(out) == contents(tmp_path / "peace")
+
+
+def test_shards_that_are_complete_are_kept(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from preprocess.rows import write
+
+    real, made = write.write_shard, list[str]()
+
+    def counting(reader: Any, settings: Any, vocab_size: int, name: str, *more: Any) -> Any:
+        made.append(name)
+        if len(made) == 3:
+            raise OutputError("a disk is full")
+        return real(reader, settings, vocab_size, name, *more)
+
+    monkeypatch.setattr(write, "write_shard", counting)
+    options = options_of("jsonl", tmp_path / "out")
+    with pytest.raises(OutputError, match="a disk is full"):
+        write_rows(data, **options)
+    with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
+        write_rows(data, **options | {"max_length": 8})
+    write_rows(data, **options)
+    assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_flipped_bytes_are_found_and_repaired(
+    data: Path, tmp_path: Path, format_name: str
+) -> None:
+    need(format_name)
+    write_rows(data, **options_of(format_name, tmp_path / "out"))
+    directory = tmp_path / "out" / "train"
+    assert all(each.sound for each in verify(tmp_path / "out"))
+    for number, facts in enumerate(read_manifest(directory).shards):
+        path = directory / facts.name
+        sound = path.read_bytes()
+        for place in np.random.default_rng(number).integers(0, len(sound), 8).tolist():
+            data_of_file = bytearray(sound)
+            data_of_file[place] ^= 1 + place % 255
+            path.write_bytes(data_of_file)
+            found = verify(directory)
+            wrong = [each.path for each in found if not each.sound]
+            # Some bytes of a file, such as padding, say nothing.
+            assert wrong == [path] or "in other bytes" in found[number + 1].text
+            repaired = verify(directory, repair=True)
+            assert all(each.sound for each in repaired)
+            if wrong:
+                assert path.read_bytes() == sound
+                assert "was damaged, and made again from the dataset" in repaired[number + 1].text
+            path.write_bytes(sound)
+        path.unlink()
+        assert any("cannot be read" in each.text for each in verify(directory))
+        assert all(each.sound for each in verify(directory, repair=True))
+        assert path.read_bytes() == sound
+    assert all(each.sound for each in verify(directory, deep=True))
+
+
+def test_other_bytes_of_the_same_rows_are_no_damage(data: Path, tmp_path: Path) -> None:
+    write_rows(data, **options_of("jsonl", tmp_path / "out"))
+    directory = tmp_path / "out" / "train"
+    manifest = read_manifest(directory)
+    path = directory / manifest.shards[1].name
+    path.write_bytes(path.read_bytes().replace(b",", b", "))
+    found = verify(directory)
+    assert all(each.sound for each in found)
+    assert found[2].text.endswith("rows as written, in other bytes")
+
+
+def test_rows_whose_dataset_has_changed(data: Path, tmp_path: Path) -> None:
+    write_rows(data, **options_of("jsonl", tmp_path / "out"))
+    directory = tmp_path / "out" / "train"
+    manifest = read_manifest(directory)
+    path = directory / manifest.shards[0].name
+    sound = path.read_bytes()
+    # The manifest says something else than the dataset.
+    facts = manifest.shards[0]
+    other = replace_shard(manifest, 0, type(facts)(**{
+        name: getattr(facts, name) for name in facts.__struct_fields__
+    } | {"content": "0" * 32}))  # fmt: skip
+    (directory / MANIFEST_FILE).write_text(other.to_json())
+    texts = [each.text for each in verify(directory, deep=True)]
+    assert "its rows are not those of the dataset: write them again" in texts[1]
+    path.write_bytes(sound[:-9])
+    texts = [each.text for each in verify(directory, repair=True)]
+    assert "cannot be repaired: the dataset gives other rows now; write them again" in texts[1]
+    (directory / MANIFEST_FILE).write_text(manifest.to_json())
+    written.write(data, [5, 6, 299], [3])
+    for each in (verify(directory, deep=True)[2], verify(directory, repair=True)[1]):
+        assert not each.sound
+        assert "is another dataset than the rows are of; write them again" in each.text
+
+
+def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
+    from msgspec.structs import replace
+
+    write_rows(data, format="jsonl", seq_length=9, out=tmp_path / "out")
+    directory = tmp_path / "out" / "train"
+    manifest = read_manifest(directory)
+    assert manifest.tokens == sum(SIZES)
+    (facts,) = manifest.shards
+    wrong = replace(manifest, rows=99, tokens=98, shards=(replace(facts, tokens=98),))
+    (directory / MANIFEST_FILE).write_text(wrong.to_json())
+    (first, *_) = verify(directory)
+    assert first.text.startswith("has 99 rows, and its files 10; 98 tokens, and the dataset 88")
+    (directory / MANIFEST_FILE).write_text("{}")
+    assert not verify(directory)[0].sound
+
+
+def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
+    from bpe import train_bpe
+
+    tokenizer = train_bpe(["some text some text"], 260, special_tokens=["<|endoftext|>"])
+    tokenizer.save(tmp_path / "t.json")
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "good.jsonl").write_text('{"input_ids": [1, 259]}\n')
+    (rows / "ids.jsonl").write_text('{"input_ids": [1, 2]}\n{"input_ids": [260]}\n')
+    (rows / "names.jsonl").write_text('{"text": [1, 2]}\n')
+    (rows / "other.jsonl").write_text('{"input_ids": "text"}\n')
+    (rows / "uneven.jsonl").write_text('{"input_ids": [1, 2], "labels": [1]}\n')
+    (rows / "wide.jsonl").write_text('{"input_ids": [4294967296]}\n')
+    (rows / "wider.jsonl").write_text('{"input_ids": [42949672964294967296]}\n')
+    found = {each.path.name: each for each in verify(rows, tokenizer=tmp_path / "t.json")}
+    for name, text in {
+        "good.jsonl": "1 rows, 2 places, ids in the vocabulary",
+        "ids.jsonl": "has the id 260 in one of rows 0 to 2, outside of the vocabulary of 260",
+        "names.jsonl": "has no column input_ids, its columns are text; rename",
+        "other.jsonl": "line 1 is no row of tokens",
+        "uneven.jsonl": "has other columns than the line before it, or columns of different",
+        "wide.jsonl": "column 'input_ids' has numbers that are no int32; make it again",
+        "wider.jsonl": "has numbers that are no int32; make it again",
+    }.items():
+        assert text in found[name].text
+        assert found[name].sound == (name == "good.jsonl")
+    (first, *_) = verify(rows)
+    assert "ids not checked without --tokenizer" in first.text
+    assert run(["inspect", str(rows)]) == 1
+    assert "has the columns" in capsys.readouterr().err

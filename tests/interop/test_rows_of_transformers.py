@@ -1,0 +1,202 @@
+"""Rows as transformers' tokenizers make them, and as other libraries read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_cases import DIALOGUES, make_model
+
+from bpe import TokenizerFileError
+from bpe.formats.post_processor import read_special_ids
+from preprocess import TokenFileError, build
+from preprocess.rows.formats import FORMATS, RowsError, format_of
+from preprocess.rows.manifest import read_manifest
+from preprocess.rows.write import write_rows
+from preprocess.settings.options import SettingsError
+
+transformers = pytest.importorskip("transformers", reason="needs the extra `dev`")
+pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+
+TEXTS = [m["content"] for each in DIALOGUES for m in each if m["content"]]
+BEGIN, END = "<|begin_of_text|>", "<|endoftext|>"
+
+
+def post_processor(ids: dict[str, int]) -> Any:
+    return {
+        "type": "Sequence",
+        "processors": [
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False,
+             "use_regex": True},
+            {
+                "type": "TemplateProcessing",
+                "single": [
+                    {"SpecialToken": {"id": BEGIN, "type_id": 0}},
+                    {"Sequence": {"id": "A", "type_id": 0}},
+                    {"SpecialToken": {"id": END, "type_id": 0}},
+                ],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}},
+                         {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {
+                    name: {"id": name, "ids": [ids[name]], "tokens": [name]}
+                    for name in (BEGIN, END)
+                },
+            },
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer whose post-processor adds begin and end tokens."""
+    path = make_model(tmp_path_factory.mktemp("model")) / "tokenizer.json"
+    content = json.loads(path.read_text())
+    ids = {each["content"]: each["id"] for each in content["added_tokens"]}
+    path.write_text(json.dumps(content | {"post_processor": post_processor(ids)}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("data")
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    (directory / "text.jsonl").write_text(lines)
+    build(train=directory / "text.jsonl", val_fraction=0, tokenizer=model, out=directory / "out")
+    return directory / "out"
+
+
+def rows_in(directory: Path) -> list[dict[str, list[int]]]:
+    found = []
+    for each in read_manifest(directory).shards:
+        path = directory / each.name
+        for batch in FORMATS[format_of(path)].codec().read_shard(path):
+            found += [
+                {name: values[a:b].tolist() for name, values in batch.values.items()}
+                for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("padding", [False, "longest", "max_length"])
+@pytest.mark.parametrize("truncation", [False, True])
+def test_rows_are_those_of_the_tokenizer(
+    model: Path, data: Path, tmp_path: Path, adds: bool, side: Any, padding: Any, truncation: bool
+) -> None:
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(model), eos_token=END, pad_token="<|im_end|>", padding_side=side
+    )
+    max_length = 12 if truncation else 40
+    expected = tokenizer(
+        TEXTS, padding=padding, truncation=truncation, max_length=max_length,
+        add_special_tokens=adds,
+    )
+    (result,) = write_rows(
+        data, out=tmp_path, padding_side=side, truncation=truncation, pad_token="<|im_end|>",
+        padding={False: "none", "longest": "longest", "max_length": "max-length"}[padding],
+        max_length=max_length if truncation or padding == "max_length" else None,
+        add_special_tokens=adds, end_of_text="drop",
+    )
+    found = rows_in(result.path)
+    assert [row["input_ids"] for row in found] == expected["input_ids"]
+    assert [row["attention_mask"] for row in found] == expected["attention_mask"]
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_windows_are_those_of_the_tokenizer(
+    model: Path, data: Path, tmp_path: Path, adds: bool
+) -> None:
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(model))
+    room = 12 - 2 * adds
+    expected = tokenizer(
+        TEXTS, truncation=True, max_length=12, stride=room - 5, add_special_tokens=adds,
+        return_overflowing_tokens=True,
+    )["input_ids"]
+    (result,) = write_rows(
+        data, out=tmp_path, max_length=12, stride=5, add_special_tokens=adds, end_of_text="drop",
+        tokenizer=model if adds else None,
+    )
+    assert [row["input_ids"] for row in rows_in(result.path)] == expected
+
+
+def test_other_libraries_read_rows(data: Path, tmp_path: Path) -> None:
+    from pyarrow import feather, parquet
+
+    kinds: dict[str, Any] = {"max_length": 9, "padding": "max-length", "num_shards": 1}
+    paths = {}
+    for name in FORMATS:
+        (result,) = write_rows(data, out=tmp_path / name, format=name, **kinds)  # type: ignore[arg-type]
+        paths[name] = result.path / result.manifest.shards[0].name
+    expected = [row["input_ids"] for row in rows_in(tmp_path / "jsonl" / "train")]
+    assert parquet.read_table(paths["parquet"])["input_ids"].to_pylist() == expected
+    assert feather.read_table(paths["arrow"])["input_ids"].to_pylist() == expected
+    with np.load(paths["npz"]) as arrays:
+        assert arrays["input_ids"].tolist() == expected
+        assert arrays["input_ids"].dtype == np.int32
+    import pickle
+
+    assert pickle.loads(paths["pickle"].read_bytes()) == expected
+    pd = pytest.importorskip("pandas", reason="needs the extra `interop`")
+    for frame in (
+        pd.read_parquet(paths["parquet"]), pd.read_feather(paths["arrow"]),
+        pd.read_json(paths["jsonl"], lines=True),
+    ):
+        assert [[*row] for row in frame["input_ids"]] == expected
+    datasets = pytest.importorskip("datasets", reason="needs the extra `interop`")
+    for kind, name in (("parquet", "parquet"), ("arrow", "arrow"), ("json", "jsonl")):
+        found = datasets.load_dataset(
+            kind, data_files=str(paths[name]), split="train", cache_dir=str(tmp_path / "cache")
+        )
+        assert [*found["input_ids"]] == expected
+    pl = pytest.importorskip("polars", reason="needs the extra `interop`")
+    for frame in (
+        pl.read_parquet(paths["parquet"]), pl.read_ipc(paths["arrow"]),
+        pl.read_ndjson(paths["jsonl"]),
+    ):
+        assert frame["input_ids"].to_list() == expected
+    duckdb = pytest.importorskip("duckdb", reason="needs the extra `interop`")
+    for reader, name in (("read_parquet", "parquet"), ("read_json", "jsonl")):
+        query = f"select input_ids from {reader}('{paths[name]}')"
+        assert [row[0] for row in duckdb.sql(query).fetchall()] == expected
+
+
+def test_post_processors(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    for given, expected in [
+        (None, ((), ())),
+        ({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}, ((0,), (2,))),
+        ({"type": "BertProcessing", "sep": ["[SEP]", 7], "cls": ["[CLS]", 5]}, ((5,), (7,))),
+        (post_processor({BEGIN: 3, END: 4}), ((3,), (4,))),
+    ]:
+        path.write_text(json.dumps({"post_processor": given}))
+        assert read_special_ids(path) == expected
+    for given, message in [
+        ({"type": "Other"}, "post_processor is 'Other'"),
+        ({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}]},
+         "post_processor names 'x'"),
+    ]:  # fmt: skip
+        path.write_text(json.dumps({"post_processor": given}))
+        with pytest.raises(TokenizerFileError, match=message):
+            read_special_ids(path)
+
+
+def test_special_tokens_that_cannot_be(model: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(RowsError, match="max_length 2 has no room for the 2 special tokens aroun"):
+        write_rows(data, out=tmp_path, add_special_tokens=True, tokenizer=model, max_length=2)
+    with pytest.raises(SettingsError, match="pad_token '<pad>' is no special token of"):
+        write_rows(data, out=tmp_path, padding="longest", pad_token="<pad>")
+    other = tmp_path / "tokenizer.json"
+    make_model(tmp_path)
+    (tmp_path / "text.txt").write_text("some text")
+    build(train=tmp_path / "text.txt", val_fraction=0, tokenizer=other, out=tmp_path / "plain")
+    with pytest.raises(RowsError, match="has no post-processor with special tokens; leave out ad"):
+        write_rows(tmp_path / "plain", out=tmp_path / "x", add_special_tokens=True)
+    content = json.loads(other.read_text())
+    content["added_tokens"] = content["added_tokens"][:-1]
+    other.write_text(json.dumps(content))
+    with pytest.raises(TokenFileError, match="tokenizer"):
+        write_rows(data, out=tmp_path / "x", add_special_tokens=True, tokenizer=other)

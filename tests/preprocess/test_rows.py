@@ -1,0 +1,354 @@
+"""Rows of a dataset: which tokens they have, their arrays, and their files."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_cases import dataset, documents_of, need, rows_in, rows_of
+
+from preprocess.cli import run
+from preprocess.rows.columns import COLUMNS, RowReader, Shape
+from preprocess.rows.formats import FORMATS, RowsError
+from preprocess.rows.layout import shard_bounds
+from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
+from preprocess.rows.plan import DocumentRows, StreamRows
+from preprocess.rows.write import write_rows
+from preprocess.settings.options import SettingsError
+from preprocess.storage import OutputError
+
+
+def windows(document: list[int], length: int, stride: int) -> list[list[int]]:
+    """Windows that begin every `stride` tokens, until one has the end of the document."""
+    found = []
+    for start in range(0, len(document), stride):
+        found.append(document[start : start + length])
+        if start + length >= len(document):
+            break
+    return found
+
+
+# Which tokens.
+
+
+def test_windows_over_six_tokens() -> None:
+    plan = DocumentRows(np.array([6], np.uint64), 4, 2)
+    pieces = plan.pieces(0, len(plan))
+    assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([0, 2], [4, 4])
+    assert (len(plan), plan.n_tokens, plan.longest) == (2, 8, 4)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_rows_of_documents(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=30))
+    length = data.draw(st.none() | st.integers(1, 9))
+    stride = None if length is None else data.draw(st.none() | st.integers(1, length))
+    first_only = length is not None and stride is None and data.draw(st.booleans())
+    n_before, n_after = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
+    ends = np.cumsum(sizes).astype(np.uint64)
+    import preprocess.rows.plan as module
+
+    block, module._BLOCK = module._BLOCK, data.draw(st.sampled_from([1, 3, 4096]))
+    try:
+        plan = DocumentRows(ends, length, stride, first_only, n_before, n_after)
+        expected = []
+        for end, size in zip(ends.tolist(), sizes, strict=True):
+            tokens = [*range(end - size, end)][n_before : size - n_after]
+            if not tokens:
+                continue
+            whole = length or len(tokens)
+            found = windows(tokens, whole, stride or whole)
+            expected += found[:1] if first_only else found
+            if stride and length and not first_only:
+                # Every token is covered, and overlaps are as long as they should be.
+                assert {x for row in found for x in row} == {*tokens}
+                for one, next_one in pairwise(found):
+                    assert one[stride:] == next_one[: length - stride]
+        assert len(plan) == len(expected)
+        assert plan.n_tokens == sum(map(len, expected))
+        assert plan.longest == max(map(len, expected), default=0)
+        first = data.draw(st.integers(0, len(expected)))
+        stop = data.draw(st.integers(first, len(expected)))
+        pieces = plan.pieces(first, stop)
+        found = [
+            [*range(start, start + n)]
+            for start, n in zip(pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
+        ]
+        assert found == expected[first:stop]
+    finally:
+        module._BLOCK = block
+
+
+def test_cuts_of_the_stream() -> None:
+    plan = StreamRows(10, 4)
+    assert (len(plan), plan.n_tokens, plan.longest) == (3, 10, 4)
+    pieces = plan.pieces(1, 3)
+    assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([4, 8], [4, 2])
+    assert (len(StreamRows(8, 4)), StreamRows(3, 4).longest) == (2, 3)
+
+
+def test_shards_differ_by_one_row() -> None:
+    for n_rows in range(1, 30):
+        for n_shards in range(1, n_rows + 1):
+            sizes = np.diff(shard_bounds(n_rows, n_shards))
+            assert sizes.sum() == n_rows
+            assert {*sizes} <= {n_rows // n_shards, n_rows // n_shards + 1}
+
+
+# Arrays.
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("shards", [None, 7])
+def test_arrays_of_rows(
+    tmp_path_factory: pytest.TempPathFactory, shards: int | None, data: st.DataObject
+) -> None:
+    directory = tmp_path_factory.mktemp("data")
+    sizes = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=9))
+    file = dataset(directory, sizes, shard_tokens=shards, mask=data.draw(st.booleans()))
+    length = data.draw(st.integers(1, 9))
+    around = data.draw(st.sampled_from([((), ()), ((7,), ()), ((7, 8), (9,))]))
+    padded = data.draw(st.none() | st.integers(length + 3, length + 6))
+    left = data.draw(st.booleans())
+    plan = DocumentRows(file.document_ends, length, None)
+    shape = Shape(COLUMNS, *around, length=padded, pad_id=300, pads_left=left)
+    mask = np.asarray(file.loss_mask).tolist()
+    expected, at = [], 0
+    for document in documents_of(file):
+        for row in windows(document, length, length):
+            before, after = map(list, around)
+            ids = before + row + after
+            trained = [*[0] * len(before), *mask[at : at + len(row)], *[0] * len(after)]
+            if not file.has_mask:
+                trained = [1] * len(ids)
+            pad = [0] * ((padded or len(ids)) - len(ids))
+            fill = [300] * len(pad)
+
+            def around_it(values: list[int], padding: list[int]) -> list[int]:
+                return padding + values if left else values + padding
+
+            expected.append({
+                "input_ids": around_it(ids, fill),
+                "attention_mask": around_it([1] * len(ids), pad),
+                "labels": around_it(
+                    [x if t else -100 for x, t in zip(ids, trained, strict=True)],
+                    [-100] * len(pad),
+                ),
+                "segment_ids": around_it([1] * len(ids), pad),
+                "position_ids": around_it([*range(len(ids))], pad),
+            })
+            at += len(row)
+    found = RowReader(file, plan, shape).read(0, len(plan))
+    assert rows_of(found) == expected
+    assert all(each.dtype == np.int32 for each in found.values.values())
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "pool", "first_fit", "best_fit"])
+@pytest.mark.parametrize("shards", [None, 50])
+def test_packed_rows(tmp_path: Path, strategy: Any, shards: int | None) -> None:
+    sizes = [*np.random.default_rng(3).integers(1, 30, 100).tolist()]
+    file = dataset(tmp_path / "data", sizes, shard_tokens=shards, mask=True)
+    options: dict[str, Any] = {"seq_length": 16, "strategy": strategy, "format": "jsonl"}
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "rows", num_shards=3, **options)
+    rows = rows_in(result.path)
+    pieces = []
+    for row in rows:
+        assert row.keys() == {*COLUMNS}
+        assert len(row["input_ids"]) <= 16
+        assert row["attention_mask"] == [1] * len(row["input_ids"])
+        for number in range(1, max(row["segment_ids"]) + 1):
+            at = [i for i, each in enumerate(row["segment_ids"]) if each == number]
+            assert at == [*range(at[0], at[-1] + 1)]
+            assert [row["position_ids"][i] for i in at] == [*range(len(at))]
+            ids = [row["input_ids"][i] for i in at]
+            labels = [row["labels"][i] for i in at]
+            assert labels[0] == -100
+            assert labels[1:] == [x if x % 3 > 0 else -100 for x in ids[1:]]
+            pieces.append(ids)
+    expected = [x for each in documents_of(file) for x in windows(each, 16, 16)]
+    assert sorted(pieces) == sorted(expected)
+    assert result.manifest.tokens == file.n_tokens == sum(sizes)
+
+
+# Files.
+
+
+ROWS: dict[str, dict[str, Any]] = {
+    "windows": {"max_length": 9, "stride": 4},
+    "documents": {},
+    "truncated": {"max_length": 9, "truncation": True, "end_of_text": "drop"},
+    "stream": {"seq_length": 8},
+    "padded": {"max_length": 9, "padding": "max-length", "padding_side": "left"},
+    "longest": {"max_length": 30, "padding": "longest"},
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) -> None:
+    need(format_name)
+    file = dataset(tmp_path / "data", [1, 20, 7, 30, 2, 2, 9, 1, 16])
+    options = ROWS[kind] | {"format": format_name}
+    if format_name == "npz" and "padding" not in options:
+        options["padding"] = "longest"
+    expected = None
+    for n_shards in (1, 2, 3):
+        for compression in FORMATS[format_name].compressions:
+            for workers in (1, 2):
+                out = tmp_path / f"{n_shards}{compression}{workers}"
+                (result,) = write_rows(
+                    tmp_path / "data", out=out, num_shards=n_shards, compression=compression,
+                    workers=workers, **options,
+                )
+                assert len(result.manifest.shards) == n_shards
+                rows = rows_in(result.path)
+                expected = expected or rows
+                assert rows == expected
+                assert len(rows) == result.manifest.rows
+                if workers == 2:
+                    one = tmp_path / f"{n_shards}{compression}1" / "train"
+                    for each in result.manifest.shards:
+                        data = (out / "train" / each.name).read_bytes()
+                        assert (one / each.name).read_bytes() == data
+    texts = documents_of(file)
+    if kind == "documents" and format_name != "npz":
+        assert [row["input_ids"] for row in expected] == texts
+    if kind == "truncated":
+        found = [
+            [x for x, y in zip(row["input_ids"], row.get("attention_mask", row["input_ids"]),
+                               strict=True) if y or "attention_mask" not in row]
+            for row in expected
+        ]
+        assert found == [each[:-1][:9] for each in texts if each[:-1]]
+
+
+# Refusals.
+
+
+def test_settings_that_contradict() -> None:
+    for options, message in [
+        ({"max_length": 4, "stride": 5}, "stride 5 is above max_length 4, so tokens between"),
+        ({"stride": 5}, "truncation and stride need max_length"),
+        ({"max_length": 4, "seq_length": 4}, "max_length is for rows of documents, seq_length for"),
+        ({"seq_length": 4, "truncation": True}, "are for rows of documents; leave them out with"),
+        ({"strategy": "greedy"}, "a strategy packs rows of seq_length tokens; say how many"),
+        ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
+        ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            write_rows("data", **options)
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    for options, kind, message in [
+        ({"format": "npz"}, RowsError, "npz holds rows of one length, and these differ; choose"),
+        ({"format": "jsonl", "compression": "snappy"}, SettingsError,
+         "compression 'snappy' is not for format 'jsonl', which has none, gzip, zstd"),
+        ({"format": "pickle", "columns": "labels"}, SettingsError, "format pickle has ids alone"),
+        ({"format": "jsonl", "columns": ["input_ids", "text"]}, SettingsError,
+         "columns: 'text' should be one of input_ids, .*, each once at most"),
+        ({"format": "jsonl", "columns": ["labels"]}, SettingsError, "columns: input_ids is missi"),
+        ({"format": "jsonl", "num_shards": 4}, SettingsError, "num_shards 4 is above the number"),
+        ({"format": "jsonl", "add_special_tokens": True}, SettingsError,
+         "add_special_tokens needs the tokenizer of .*train.bin, and there is no"),
+        ({"format": "jsonl", "padding": "longest", "pad_token": "<pad>"}, SettingsError,
+         "pad_token '<pad>' cannot be looked up without a tokenizer; give it"),
+    ]:  # fmt: skip
+        with pytest.raises(kind, match=message):
+            write_rows(tmp_path / "data", out=tmp_path / "rows", **options)  # type: ignore[arg-type]
+        assert not [*(tmp_path / "rows").rglob("*.jsonl")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Exception, match="no finished token file in this directory; build one fir"):
+        write_rows(tmp_path / "empty", out=tmp_path / "rows")
+    dataset(tmp_path / "ends", [1, 1])
+    with pytest.raises(RowsError, match="has no tokens for rows; build it from more text"):
+        write_rows(tmp_path / "ends", out=tmp_path / "rows", end_of_text="drop", format="jsonl")
+
+
+def test_ids_beyond_the_vocabulary_are_not_written(tmp_path: Path) -> None:
+    file = dataset(tmp_path / "data", [5, 6, 7])
+    data = np.fromfile(file.path, np.uint16)
+    data[3] = 60_000
+    Path(file.path).write_bytes(data.tobytes())
+    with pytest.raises(RowsError, match="the dataset has ids outside of its vocabulary of 301"):
+        write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl")
+    assert not (tmp_path / "rows" / "train" / MANIFEST_FILE).exists()
+
+
+def test_rows_that_are_there(tmp_path: Path) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    options: dict[str, Any] = {"out": tmp_path / "rows", "format": "jsonl"}
+    (first,) = write_rows(tmp_path / "data", **options)
+    assert first.is_new
+    (again,) = write_rows(tmp_path / "data", **options)
+    assert not again.is_new
+    assert "up to date (3 rows, 18 tokens, 1 files" in again.line
+    with pytest.raises(OutputError, match=r"has rows of other settings \(max_length\); choose an"):
+        write_rows(tmp_path / "data", max_length=3, **options)
+    write_rows(tmp_path / "data", num_shards=3, overwrite=True, **options)
+    write_rows(tmp_path / "data", max_length=3, overwrite=True, **options)
+    names = sorted(each.name for each in (tmp_path / "rows" / "train").iterdir())
+    assert names == [
+        "config.json", "metadata.json", "rows.json", "tokenization_stats.json",
+        "train-00000-of-00001.jsonl",
+    ]
+    dataset(tmp_path / "other", [5, 6])
+    message = r"has rows of another dataset; choose another directory, or replace them \(--overw"
+    with pytest.raises(OutputError, match=message):
+        write_rows(tmp_path / "other", max_length=3, **options)
+
+
+def test_descriptions(tmp_path: Path) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "rows", format="pickle", num_shards=2)
+    found = {
+        path.name: json.loads(path.read_text()) for path in result.path.glob("*.json")
+    }
+    assert found["dump-meta_data.json"] == {"files": 2, "samples": 3, "tokens": 18}
+    assert found["metadata.json"]["examples"] == 3
+    assert found["metadata.json"]["average_length"] == 6
+    assert found["config.json"]["format"] == "pickle"
+    assert found["tokenization_stats.json"].keys() == {
+        "total_sequences", "total_tokens", "avg_sequence_length", "processing_time_seconds",
+        "sequences_per_second", "files_processed", "compression_ratio", "memory_usage_mb",
+    }
+
+
+def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl")
+    path = result.path / MANIFEST_FILE
+    text = path.read_text()
+    for changed, message in [
+        (text.replace('"rows": 3', '"rows": 4', 1), "was changed since it was written; write the"),
+        (text.replace('"format_version": 1', '"format_version": 2'), "version 2, expected 'tokenb"),
+        ("{}", "is no manifest of rows"),
+        (text[:50], "is no manifest of rows"),
+    ]:
+        path.write_text(changed)
+        with pytest.raises(RowsError, match=message):
+            read_manifest(result.path)
+    path.unlink()
+    with pytest.raises(RowsError, match="missing; no rows were written in this directory"):
+        read_manifest(result.path)
+
+
+def test_the_command(tmp_path: Path, capsys: Any) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    out = str(tmp_path / "rows")
+    options = ["rows", str(tmp_path / "data"), "--out", out, "--format", "jsonl"]
+    assert run([*options, "--max-length", "4", "--stride", "2", "--column", "input_ids"]) == 0
+    assert "(7 rows, 26 tokens, 1 files" in capsys.readouterr().out
+    assert run(["verify", out]) == 0
+    assert run(["inspect", out]) == 0
+    assert "7 rows in 1 files, columns input_ids (int32)" in capsys.readouterr().out
+    assert run(["rows", str(tmp_path / "data"), "--format", "csv"]) == 2
