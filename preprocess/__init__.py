@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bpe.errors import CorpusError
+    from preprocess.check.verify import verify
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError
     from preprocess.pipeline import BuildResult, build
+    from preprocess.rows.formats import RowsError
+    from preprocess.rows.write import RowsResult, write_rows
     from preprocess.run.chat_transform import ChatTemplateTransform
     from preprocess.sampling.data import SamplingError
     from preprocess.sampling.get_batch import get_batch
@@ -32,19 +35,23 @@ if TYPE_CHECKING:
     from preprocess.sampling.sampler import Sampler
     from preprocess.settings.corpus import (
         DatasetConfig,
+        PackStageConfig,
         PipelineConfig,
+        SaveStageConfig,
         TokenizerConfig,
         TokenizeStageConfig,
     )
     from preprocess.settings.options import SettingsError
+    from preprocess.stages import Pipeline, tokenize_and_save
     from preprocess.storage.base import OutputError
 
 # Without BatchDataset, WindowDataset and window_loader: `import *` must work without PyTorch.
 __all__ = [
     "AsyncDataLoader", "BuildResult", "ChatTemplateError", "ChatTemplateTransform", "CorpusError",
-    "DatasetConfig", "Mixture", "OutputError",
-    "PipelineConfig", "Sampler", "SamplingError", "SettingsError", "TokenFile",
-    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch", "open_tokens",
+    "DatasetConfig", "Mixture", "OutputError", "PackStageConfig", "Pipeline", "PipelineConfig",
+    "RowsError", "RowsResult", "Sampler", "SamplingError", "SaveStageConfig", "SettingsError",
+    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
+    "open_tokens", "tokenize_and_save", "verify", "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -58,9 +65,14 @@ _MODULE_OF = {
     "DatasetConfig": "preprocess.settings.corpus",
     "Mixture": "preprocess.sampling.mixture",
     "OutputError": "preprocess.storage.base",
+    "PackStageConfig": "preprocess.settings.corpus",
+    "Pipeline": "preprocess.stages",
     "PipelineConfig": "preprocess.settings.corpus",
+    "RowsError": "preprocess.rows.formats",
+    "RowsResult": "preprocess.rows.write",
     "Sampler": "preprocess.sampling.sampler",
     "SamplingError": "preprocess.sampling.data",
+    "SaveStageConfig": "preprocess.settings.corpus",
     "SettingsError": "preprocess.settings.options",
     "TokenFile": "preprocess.dataset.reader",
     "TokenFileError": "preprocess.dataset.columns",
@@ -70,7 +82,10 @@ _MODULE_OF = {
     "build": "preprocess.pipeline",
     "get_batch": "preprocess.sampling.get_batch",
     "open_tokens": "preprocess.dataset.reader",
+    "tokenize_and_save": "preprocess.stages",
+    "verify": "preprocess.check.verify",
     "window_loader": "preprocess.sampling.pytorch",
+    "write_rows": "preprocess.rows.write",
 }
 
 

@@ -59,6 +59,7 @@ from preprocess.storage import Files, OutputError, open_storage, writing
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.rows.write import RowsResult
     from preprocess.settings.corpus import PipelineConfig
 
 _CONFIG_FILE = "config.json"  # of a corpus
@@ -78,6 +79,7 @@ class BuildResult:
         lines: Closing lines, for people.
         datasets: Name of a dataset of a configuration -> its result. The other attributes are of
             all then: outputs are "NAME/train" and so on, `stats` has the stats of each dataset.
+        rows: Name of a dataset of a configuration -> the rows of its outputs.
     """
 
     directory: Path
@@ -86,6 +88,7 @@ class BuildResult:
     stats: dict[str, Any]
     lines: list[str]
     datasets: Mapping[str, BuildResult] = field(default_factory=dict)
+    rows: Mapping[str, list[RowsResult]] = field(default_factory=dict)
 
 
 def build(
@@ -159,6 +162,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work
     tokenizer, results = None, dict[str, BuildResult]()
+    rows: dict[str, list[RowsResult]] = {}
     if config.training is not None:
         given = next(iter(config.given.values()))
         training = fit_to_memory(apply_profile(config.training, given))
@@ -170,6 +174,10 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
             settings = replace(settings, tokenizer=str(config.tokenizer_file))
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
+        if name in config.rows:
+            from preprocess.rows.write import write_all
+
+            rows[name] = write_all(config.rows[name], progress.part())
     path = Path(config.output_path, _CONFIG_FILE)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +187,11 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         Path(config.output_path), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
-        [f"{x}: {line}" for x, each in results.items() for line in each.lines], results,
+        [
+            f"{x}: {line}" for x, each in results.items()
+            for line in [*each.lines, *(part.line for part in rows.get(x, ()))]
+        ],
+        results, rows,
     )
 
 

@@ -56,7 +56,7 @@ def plan_rows(
         n_before = n_after = 0
         if settings.add_special_tokens:
             n_before = int(manifest.begin_of_text_id is not None)
-        if settings.add_special_tokens or settings.end_of_text == "drop":
+        if settings.add_special_tokens or settings.drop_end_of_text:
             n_after = 1
         room = settings.max_length and settings.max_length - shape.n_around
         if room is not None and room < 1:

@@ -98,7 +98,7 @@ def write_rows(
     max_length: int | None = None, stride: int | None = None, truncation: bool = False,
     seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    end_of_text: Literal["keep", "drop"] = "keep", add_special_tokens: bool = False,
+    drop_end_of_text: bool = False, add_special_tokens: bool = False,
     columns: str | Iterable[str] = (),
     padding: Literal["none", "longest", "max-length"] = "none",
     padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,

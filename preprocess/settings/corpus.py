@@ -7,15 +7,17 @@ postponed in this module, see `preprocess.settings.schema`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from preprocess.settings.options import (
     REQUIRED,
+    Count,
     Location,
     Locations,
     Prefix,
+    Settings,
     SettingsError,
     Token,
     nearest,
@@ -23,6 +25,7 @@ from preprocess.settings.options import (
     options_of,
     read_values,
 )
+from preprocess.settings.rows import FileSettings, RowsSettings, WindowSettings
 from preprocess.settings.schema import (
     BuildSettings,
     RunSettings,
@@ -51,7 +54,7 @@ class _Section:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings):
+class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings, WindowSettings):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
     name: Prefix = option(REQUIRED, "Name of the dataset, for messages and the default save_path.")
@@ -75,11 +78,37 @@ class TokenizerConfig(_Section, VocabularySettings):
     name_or_path: Location | None = option(
         None, "Tokenizer to use.", default_text="one that is trained on these datasets"
     )
+    trust_remote_code: bool = option(
+        False, "Refused if true: a tokenizer is data, and no code of a repository runs."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TokenizeStageConfig(_Section, RunSettings, ShardSettings):
+class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
     """Options of all runs, and options of datasets that do not say otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PackStageConfig(_Section, Settings):
+    """Rows across documents, instead of rows of documents."""
+
+    enabled: bool = option(True, "False: as without the section.")
+    seq_length: Count = option(REQUIRED, "As of `rows`.")
+    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = option(
+        "greedy", "As of `rows`; none: cuts of the token stream."
+    )
+    include_segment_ids: bool = option(True, "Write segment_ids and position_ids as well.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SaveStageConfig(_Section, FileSettings):
+    """Files of rows, besides the datasets."""
+
+    enabled: bool = option(True, "False: as without the section.")
+    output_dir: Location | None = option(
+        None, "Directory of the rows; of several datasets each has NAME in it.",
+        default_text="rows in the save_path of each dataset",
+    )
 
 
 def _advise(name: str, what: str, kind: type) -> str:
@@ -89,7 +118,10 @@ def _advise(name: str, what: str, kind: type) -> str:
         return what
     if kind is DatasetConfig and name in own_names:
         return f"there is no such setting; did you mean {own_names[name]}?"
-    sections = {"tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig}
+    sections = {
+        "tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig, "pack": PackStageConfig,
+        "save": SaveStageConfig,
+    }
     for section, of_section in sections.items():
         if name in options_of(of_section):
             return f"there is no such setting here; it belongs in the section {section}"
@@ -104,6 +136,8 @@ class PipelineConfig:
         tokenizer: A `TokenizerConfig`, a mapping of its options, or the path or name of a
             tokenizer. None: one is trained with the defaults.
         tokenize: Options of all datasets.
+        pack: A `PackStageConfig`, or a mapping of its options; None: rows are of documents.
+        save: A `SaveStageConfig`, or a mapping of its options; None: no rows are written.
         output_path: Directory of the trained tokenizer, config.json and, by default, the datasets.
 
     Attributes:
@@ -112,6 +146,8 @@ class PipelineConfig:
         given: Name of a dataset -> the options of its build that are given.
         places: Name of a dataset -> the place of its files, for messages.
         training: Settings of the tokenizer to be trained; None if none is needed.
+        rows: Name of a dataset -> settings of its rows; {}: none are written.
+        sections: Names of the arguments that are given.
 
     Raises:
         SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
@@ -122,11 +158,13 @@ class PipelineConfig:
         self, *, datasets: Sequence[DatasetConfig | Mapping[str, Any]],
         tokenizer: TokenizerConfig | Mapping[str, Any] | str | Path | None = None,
         tokenize: TokenizeStageConfig | Mapping[str, Any] | None = None,
+        pack: PackStageConfig | Mapping[str, Any] | None = None,
+        save: SaveStageConfig | Mapping[str, Any] | None = None,
         output_path: str | Path = "data",
     ) -> None:
         given = {
-            "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize,
-            "output_path": output_path,
+            "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize, "pack": pack,
+            "save": save, "output_path": output_path,
         }
         self._read(given, lambda path: ": ".join([*map(str, path[:2]), ""]))
 
@@ -138,7 +176,9 @@ class PipelineConfig:
         return config
 
     def _read(self, values: Mapping[str, Any], where: Where) -> None:
-        known = ("datasets", "tokenizer", "tokenize", "output_path")
+        known = ("datasets", "tokenizer", "tokenize", "pack", "save", "output_path")
+        self.sections = {name for name, each in values.items() if each is not None}
+        self._values, self._where = values, where
         wrong = [
             f"{where((name,))}{name}: there is no such section{nearest(str(name), known)}"
             for name in values
@@ -160,7 +200,16 @@ class PipelineConfig:
         if isinstance(tokenizer, str | Path):
             tokenizer = {"name_or_path": tokenizer}
         vocabulary = section(("tokenizer",), tokenizer, TokenizerConfig)
+        if vocabulary.pop("trust_remote_code", False):
+            wrong.append(
+                f"{where(('tokenizer', 'trust_remote_code'))}trust_remote_code: is refused, for no"
+                " code of a repository runs here; leave it out, and give its tokenizer.json"
+            )
         stage = section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
+        of_rows = {
+            name: section((name,), values[name], kind) if name in self.sections else None
+            for name, kind in (("pack", PackStageConfig), ("save", SaveStageConfig))
+        }
         given = values.get("datasets") or ()
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
             wrong.append(f"{where(('datasets',))}datasets: expected a list of at least one")
@@ -174,6 +223,7 @@ class PipelineConfig:
         self.builds: dict[str, BuildSettings] = {}
         self.given: dict[str, dict[str, Any]] = {}
         self.places: dict[str, str] = {}
+        self.rows: dict[str, RowsSettings] = {}
         for number, part in enumerate(parts):
             part = {"tokenizer": given_tokenizer} | stage | part
             tokenizer_of = part["tokenizer"]
@@ -182,13 +232,28 @@ class PipelineConfig:
             elif (tokenizer_of or "").endswith(".tiktoken"):
                 ranks = {x: y for x, y in vocabulary.items() if x in _OF_RANK_FILES}
                 part = ranks | part
+            windows = {x: part.pop(x) for x in options_of(WindowSettings) if x in part}
             self._add(part, where(("datasets", number)))
+            self._add_rows(windows, **of_rows, n_datasets=len(parts), where=where)
             self.places[[*self.builds][-1]] = where(("datasets", number, "data_files"))
         section_of_training = "tokenizer" if vocabulary else "tokenize"
         try:
             self.training = self._training(vocabulary, stage)
         except SettingsError as error:
             raise SettingsError(f"{where((section_of_training,))}{error}") from None
+
+    def with_stages(self, stages: Sequence[str]) -> "PipelineConfig":
+        """Return the configuration with only some of the stages "pack" and "save" enabled."""
+        values = {**self._values}
+        for name in ("pack", "save"):
+            given = values.get(name)
+            if given is not None:
+                given = {**getattr(given, "given", given)}
+                values[name] = given | {"enabled": name == "save" or name in stages}
+        config = PipelineConfig.from_mapping(values, self._where)
+        if "save" not in stages:
+            config.rows = {}
+        return config
 
     @property
     def tokenizer_file(self) -> Path:
@@ -216,6 +281,8 @@ class PipelineConfig:
         self.builds = {name: replace(each, **read) for name, each in self.builds.items()}
         if self.training is not None:
             self.training = replace(self.training, **read)
+        of_rows = {name: read[name] for name in ("workers", "overwrite") if name in read}
+        self.rows = {name: replace(each, **of_rows) for name, each in self.rows.items()}
 
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
@@ -230,6 +297,7 @@ class PipelineConfig:
             "output_path": self.output_path,
             "tokenizer": training,
             "datasets": datasets,
+            "rows": {name: each.as_json() for name, each in self.rows.items()},
         }
 
     def _add(self, part: dict[str, Any], place: str) -> None:
@@ -250,6 +318,43 @@ class PipelineConfig:
                     " give each its own"
                 )
         self.builds[name], self.given[name] = settings, options
+
+    def _add_rows(
+        self, windows: dict[str, Any], *, pack: dict[str, Any] | None,
+        save: dict[str, Any] | None, n_datasets: int, where: Where,
+    ) -> None:
+        """Add the rows of the last dataset; `windows` are its options of `WindowSettings`."""
+        name, built = next(reversed(self.builds.items()))
+        pack = pack if pack is not None and pack.get("enabled", True) else None
+        if save is None or not save.get("enabled", True):
+            given = sorted([*windows, *(["pack"] if pack else [])])
+            if given:
+                raise SettingsError(
+                    f"{where(('save',))}{', '.join(given)}: for rows, which are not written; add a"
+                    " section save"
+                )
+            return
+        options = {x: y for x, y in save.items() if x not in ("enabled", "output_dir")}
+        if pack is not None:
+            if windows.get("max_length") == pack["seq_length"] and not windows.get("stride"):
+                del windows["max_length"]  # rows have no more tokens anyway
+            packed = {"strategy": "greedy"} | pack
+            packed.pop("enabled", True)
+            if not packed.pop("include_segment_ids", True):
+                options.setdefault("columns", ("input_ids", "attention_mask", "labels"))
+            options |= packed
+        place = save.get("output_dir")
+        if place is None:
+            place = str(Path(built.out, "rows"))
+        elif n_datasets > 1:
+            place = str(Path(place, name))
+        try:
+            self.rows[name] = RowsSettings(
+                path=built.out, out=place, workers=built.workers, overwrite=built.overwrite,
+                **windows | options,
+            )
+        except SettingsError as error:
+            raise SettingsError(f"{where(('save',))}{error}") from None
 
     def _training(
         self, vocabulary: dict[str, Any], stage: dict[str, Any]

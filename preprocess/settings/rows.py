@@ -19,12 +19,9 @@ from preprocess.settings.options import (
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RowSettings(Settings):
-    """Options for rows: which tokens a row has, its arrays, and their files."""
+class WindowSettings(Settings):
+    """Options for rows of documents."""
 
-    format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = option(
-        "parquet", "Format of the files."
-    )
     max_length: Count | None = option(
         None, "Tokens of a row at most; a longer document has several rows.",
         default_text="a document is a row",
@@ -36,24 +33,12 @@ class RowSettings(Settings):
     truncation: bool = option(
         False, "Leave out what follows the first max_length tokens of a document."
     )
-    seq_length: Count | None = option(
-        None, "Cut all tokens into rows of so many, across documents, instead of documents."
-    )
-    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = option(
-        None, "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
-        " docs/sampling.md.", default_text="not packed",
-    )
-    end_of_text: Literal["keep", "drop"] = option(
-        "keep", "The id at the end of each document."
+    drop_end_of_text: bool = option(
+        False, "Leave out the id at the end of each document."
     )
     add_special_tokens: bool = option(
         False, "Put the special tokens around each row that the tokenizer puts around a text,"
         " instead of those of the dataset; max_length counts them.",
-    )
-    columns: Fields = option(
-        (), "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
-        " position_ids; on the command line one at a time.", flags=("--column",),
-        default_text="the first three, and with a strategy all",
     )
     padding: Literal["none", "longest", "max-length"] = option(
         "none", "Pad rows to the longest, or to max_length or seq_length."
@@ -61,6 +46,52 @@ class RowSettings(Settings):
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
     pad_token: Token | None = option(
         None, "Special token to pad with.", default_text="the tokenizer's, else end-of-text"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is None and (self.truncation or self.stride):
+            raise SettingsError("truncation and stride need max_length (--max-length)")
+        if self.truncation and self.stride:
+            raise SettingsError("truncation leaves one row per document; leave out stride")
+        if self.stride and self.max_length and self.stride > self.max_length:
+            raise SettingsError(
+                f"stride {self.stride:,} is above max_length {self.max_length:,}, so tokens between"
+                " rows would be lost; lower it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class PackSettings(Settings):
+    """Options for rows across documents."""
+
+    seq_length: Count | None = option(
+        None, "Cut all tokens into rows of so many, across documents, instead of documents."
+    )
+    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = option(
+        None, "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
+        " docs/sampling.md.", default_text="not packed",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seq_length is None and self.strategy is not None:
+            raise SettingsError(
+                "a strategy packs rows of seq_length tokens; say how many (--seq-length)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class FileSettings(Settings):
+    """Options for files of rows."""
+
+    format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = option(
+        "parquet", "Format of the files."
+    )
+    columns: Fields = option(
+        (), "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
+        " position_ids; on the command line one at a time.", flags=("--column",),
+        default_text="the first three, and with a strategy all",
     )
     compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = option(
         None, "Compression: of parquet zstd, snappy or none; of arrow zstd; of jsonl gzip or zstd;"
@@ -72,6 +103,12 @@ class RowSettings(Settings):
     max_shard_size: Size = option(
         500 << 20, "Bytes of arrays in a file at most, where num_shards is not given."
     )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RowSettings(WindowSettings, PackSettings, FileSettings):
+    """Options for rows: which tokens a row has, its arrays, and their files."""
+
     workers: Count = run_option(
         available_workers, "Threads; never changes the outputs.",
         default_text="one per available processor",
@@ -83,30 +120,13 @@ class RowSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.seq_length is not None:
-            for name in ("max_length", "stride"):
-                if getattr(self, name) is not None:
+            for name in ("max_length", "stride", "truncation", "add_special_tokens",
+                         "drop_end_of_text"):
+                if getattr(self, name):
                     raise SettingsError(
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-            if self.truncation or self.add_special_tokens or self.end_of_text == "drop":
-                raise SettingsError(
-                    "truncation, add_special_tokens and end_of_text drop are for rows of documents;"
-                    " leave them out with seq_length"
-                )
-        elif self.strategy is not None:
-            raise SettingsError(
-                "a strategy packs rows of seq_length tokens; say how many (--seq-length)"
-            )
-        if self.max_length is None and (self.truncation or self.stride):
-            raise SettingsError("truncation and stride need max_length (--max-length)")
-        if self.truncation and self.stride:
-            raise SettingsError("truncation leaves one row per document; leave out stride")
-        if self.stride and self.max_length and self.stride > self.max_length:
-            raise SettingsError(
-                f"stride {self.stride:,} is above max_length {self.max_length:,}, so tokens between"
-                " rows would be lost; lower it"
-            )
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")
 

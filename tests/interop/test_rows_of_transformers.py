@@ -99,7 +99,7 @@ def test_rows_are_those_of_the_tokenizer(
         data, out=tmp_path, padding_side=side, truncation=truncation, pad_token="<|im_end|>",
         padding={False: "none", "longest": "longest", "max_length": "max-length"}[padding],
         max_length=max_length if truncation or padding == "max_length" else None,
-        add_special_tokens=adds, end_of_text="drop",
+        add_special_tokens=adds, drop_end_of_text=True,
     )
     found = rows_in(result.path)
     assert [row["input_ids"] for row in found] == expected["input_ids"]
@@ -117,7 +117,7 @@ def test_windows_are_those_of_the_tokenizer(
         return_overflowing_tokens=True,
     )["input_ids"]
     (result,) = write_rows(
-        data, out=tmp_path, max_length=12, stride=5, add_special_tokens=adds, end_of_text="drop",
+        data, out=tmp_path, max_length=12, stride=5, add_special_tokens=adds, drop_end_of_text=True,
         tokenizer=model if adds else None,
     )
     assert [row["input_ids"] for row in rows_in(result.path)] == expected

@@ -184,7 +184,7 @@ def test_packed_rows(tmp_path: Path, strategy: Any, shards: int | None) -> None:
 ROWS: dict[str, dict[str, Any]] = {
     "windows": {"max_length": 9, "stride": 4},
     "documents": {},
-    "truncated": {"max_length": 9, "truncation": True, "end_of_text": "drop"},
+    "truncated": {"max_length": 9, "truncation": True, "drop_end_of_text": True},
     "stream": {"seq_length": 8},
     "padded": {"max_length": 9, "padding": "max-length", "padding_side": "left"},
     "longest": {"max_length": 30, "padding": "longest"},
@@ -238,7 +238,7 @@ def test_settings_that_contradict() -> None:
         ({"max_length": 4, "stride": 5}, "stride 5 is above max_length 4, so tokens between"),
         ({"stride": 5}, "truncation and stride need max_length"),
         ({"max_length": 4, "seq_length": 4}, "max_length is for rows of documents, seq_length for"),
-        ({"seq_length": 4, "truncation": True}, "are for rows of documents; leave them out with"),
+        ({"seq_length": 4, "drop_end_of_text": True}, "drop_end_of_text is for rows of d"),
         ({"strategy": "greedy"}, "a strategy packs rows of seq_length tokens; say how many"),
         ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
         ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
@@ -271,7 +271,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         write_rows(tmp_path / "empty", out=tmp_path / "rows")
     dataset(tmp_path / "ends", [1, 1])
     with pytest.raises(RowsError, match="has no tokens for rows; build it from more text"):
-        write_rows(tmp_path / "ends", out=tmp_path / "rows", end_of_text="drop", format="jsonl")
+        write_rows(tmp_path / "ends", out=tmp_path / "rows", drop_end_of_text=True, format="jsonl")
 
 
 def test_ids_beyond_the_vocabulary_are_not_written(tmp_path: Path) -> None:
