@@ -31,7 +31,7 @@ NOT_RUN = {
 
 # Python that imports one of these runs in a test of its own, where they are installed.
 _OPTIONAL = re.compile(
-    r"^(?:import|from) (?:torch|tokenizers|transformers|pyarrow)\b", re.MULTILINE
+    r"^(?:import|from) (?:torch|tokenizers|transformers|pyarrow|datasets)\b", re.MULTILINE
 )
 
 
@@ -114,6 +114,7 @@ def test_python_with_optional_libraries_runs(checkout: Path) -> None:
     pytest.importorskip("tokenizers")
     pytest.importorskip("transformers")
     pytest.importorskip("pyarrow")
+    pytest.importorskip("datasets")
     texts = [text for page in PAGES for _, text in blocks(page) if _OPTIONAL.search(text)]
     assert texts
     run("tokenbin build --train train.txt --out corpus --vocab-size 500", checkout)

@@ -154,23 +154,25 @@ class _Made:
             return self.attention_mask
         offsets = self._pieces.offsets
         number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets)) + 1
-        return self._of_tokens(np.repeat(number, self._pieces.lengths))
+        return self._of_tokens(np.repeat(number.astype(np.int32), self._pieces.lengths))
 
     @cached_property
     def position_ids(self) -> Values:
         """Place in the segment, from 0; 0 for padding."""
         sizes = self._pieces.lengths if self._shape.is_packed else self._sizes
-        ends = np.cumsum(sizes)
-        return self._of_tokens(np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes))
+        starts = (np.cumsum(sizes) - sizes).astype(np.int32)  # a batch has fewer than 2^31 tokens
+        found = np.arange(sizes.sum(), dtype=np.int32)
+        found -= np.repeat(starts, sizes)
+        return self._of_tokens(found)
 
     def _empty(self, value: int) -> Values:
         n = int(self.offsets[-1])
         return np.empty(n, np.int32) if self._is_full else np.full(n, value, np.int32)
 
-    def _of_tokens(self, values: npt.NDArray[Any]) -> Values:
+    def _of_tokens(self, values: Values) -> Values:
         """Return an array that has values, one for each token, at the places of tokens."""
         if self._is_full:
-            return values.astype(np.int32)
+            return values
         found = np.zeros(int(self.offsets[-1]), np.int32)
         found[self.attention_mask == 1] = values
         return found

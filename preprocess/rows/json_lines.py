@@ -28,13 +28,10 @@ def write_shard(
     encoder = msgspec.json.Encoder()
     with _compressed(file, compression) as stream:
         for batch in batches():
-            bounds = batch.offsets.tolist()
-            lists = [batch.values[name].tolist() for name in columns]
-            rows = (
-                dict(zip(columns, [each[start:stop] for each in lists], strict=True))
-                for start, stop in pairwise(bounds)
-            )
-            stream.write(encoder.encode_lines(rows))
+            for start, stop in pairwise(batch.offsets.tolist()):
+                # Row by row, so that numbers as objects stay in the cache of the processor.
+                row = {name: batch.values[name][start:stop].tolist() for name in columns}
+                stream.write(encoder.encode(row) + b"\n")
 
 
 def read_shard(path: Path) -> Iterator[RowBatch]:

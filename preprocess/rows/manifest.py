@@ -127,9 +127,10 @@ class ContentDigest:
     def update(self, batch: RowBatch) -> None:
         """Add rows."""
         lengths = batch.offsets[1:] - batch.offsets[:-1]
-        self._lengths.update(lengths.astype("<i8").data)
+        self._lengths.update(lengths.astype("<i8", copy=False).data)
         for name, values in batch.values.items():
-            self._columns.setdefault(name, xxhash.xxh3_128()).update(values.astype("<i4").data)
+            digest = self._columns.setdefault(name, xxhash.xxh3_128())
+            digest.update(values.astype("<i4", copy=False).data)
 
     def hexdigest(self) -> str:
         """Return the digest of all rows so far."""
