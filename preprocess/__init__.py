@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from preprocess.documents.template_sandbox import ChatTemplateError
     from preprocess.pipeline import BuildResult, build
     from preprocess.rows.formats import RowsError
+    from preprocess.rows.loaders import (
+        ArrowShardedSource,
+        JsonShardedSource,
+        ParquetShardedSource,
+        TransformedShardedSource,
+    )
+    from preprocess.rows.pytorch import PickledTrainerDataset as PickledTrainerDataset
+    from preprocess.rows.pytorch import StreamingTokenizedDataset as StreamingTokenizedDataset
+    from preprocess.rows.pytorch import TokenizedDataset as TokenizedDataset
     from preprocess.rows.write import RowsResult, write_rows
     from preprocess.run.chat_transform import ChatTemplateTransform
     from preprocess.sampling.data import SamplingError
@@ -45,17 +54,20 @@ if TYPE_CHECKING:
     from preprocess.stages import Pipeline, tokenize_and_save
     from preprocess.storage.base import OutputError
 
-# Without BatchDataset, WindowDataset and window_loader: `import *` must work without PyTorch.
+# Without the names that need PyTorch: `import *` must work without it.
 __all__ = [
-    "AsyncDataLoader", "BuildResult", "ChatTemplateError", "ChatTemplateTransform", "CorpusError",
-    "DatasetConfig", "Mixture", "OutputError", "PackStageConfig", "Pipeline", "PipelineConfig",
+    "ArrowShardedSource", "AsyncDataLoader", "BuildResult", "ChatTemplateError",
+    "ChatTemplateTransform", "CorpusError", "DatasetConfig", "JsonShardedSource", "Mixture",
+    "OutputError", "PackStageConfig", "ParquetShardedSource", "Pipeline", "PipelineConfig",
     "RowsError", "RowsResult", "Sampler", "SamplingError", "SaveStageConfig", "SettingsError",
-    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "build", "get_batch",
-    "open_tokens", "tokenize_and_save", "verify", "write_rows",
+    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig",
+    "TransformedShardedSource", "build", "get_batch", "open_tokens", "tokenize_and_save",
+    "verify", "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
 _MODULE_OF = {
+    "ArrowShardedSource": "preprocess.rows.loaders",
     "AsyncDataLoader": "preprocess.sampling.prefetch",
     "BatchDataset": "preprocess.sampling.pytorch",
     "BuildResult": "preprocess.pipeline",
@@ -63,9 +75,12 @@ _MODULE_OF = {
     "ChatTemplateTransform": "preprocess.run.chat_transform",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
+    "JsonShardedSource": "preprocess.rows.loaders",
     "Mixture": "preprocess.sampling.mixture",
     "OutputError": "preprocess.storage.base",
     "PackStageConfig": "preprocess.settings.corpus",
+    "ParquetShardedSource": "preprocess.rows.loaders",
+    "PickledTrainerDataset": "preprocess.rows.pytorch",
     "Pipeline": "preprocess.stages",
     "PipelineConfig": "preprocess.settings.corpus",
     "RowsError": "preprocess.rows.formats",
@@ -74,10 +89,13 @@ _MODULE_OF = {
     "SamplingError": "preprocess.sampling.data",
     "SaveStageConfig": "preprocess.settings.corpus",
     "SettingsError": "preprocess.settings.options",
+    "StreamingTokenizedDataset": "preprocess.rows.pytorch",
     "TokenFile": "preprocess.dataset.reader",
     "TokenFileError": "preprocess.dataset.columns",
     "TokenizeStageConfig": "preprocess.settings.corpus",
+    "TokenizedDataset": "preprocess.rows.pytorch",
     "TokenizerConfig": "preprocess.settings.corpus",
+    "TransformedShardedSource": "preprocess.rows.loaders",
     "WindowDataset": "preprocess.sampling.pytorch",
     "build": "preprocess.pipeline",
     "get_batch": "preprocess.sampling.get_batch",

@@ -183,7 +183,10 @@ def test_who_samples_never_loads_the_builder() -> None:
     }
 
 
-NEED_TORCH = ["BatchDataset", "WindowDataset", "window_loader"]
+NEED_TORCH = [
+    "BatchDataset", "PickledTrainerDataset", "StreamingTokenizedDataset", "TokenizedDataset",
+    "WindowDataset", "window_loader",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NEED_TORCH)

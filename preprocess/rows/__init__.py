@@ -5,5 +5,8 @@ columns      arrays of rows: ids, masks, labels
 formats      the formats of shards: `parquet`, `arrow`, `json_lines`, `npz`, `pickled`
 write        write all shards of a dataset, resumable
 manifest     what a directory of rows says about itself
+access       random access to rows of any format
+loaders      sources of records in shards, resumable
+pytorch      datasets for a DataLoader or the Trainer
 check        verify, repair and describe rows
 """

@@ -1,9 +1,14 @@
-"""Rows in Arrow IPC files: a column of list<int32> for each array, a record batch per batch."""
+"""Rows in Arrow IPC files: a column of list<int32> for each array, a record batch per batch.
+
+Arrow streams, such as the cache of `datasets`, are read, too.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +18,8 @@ from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
 
 NEEDS_PADDING = False
+_FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def write_shard(
@@ -29,13 +36,38 @@ def write_shard(
 
 def read_shard(path: Path) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
-    pa = pyarrow()
-    with arrow_errors(path, "Arrow"), pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
+    with arrow_errors(path, "Arrow"):
+        for batch in record_batches(path):
             batch.validate(full=True)
             yield batch_of(path, batch)
+
+
+def record_batches(path: Path, first: int = 0, only_sizes: bool = False) -> Iterator[Any]:
+    """Yield the `pyarrow.RecordBatch`es of a memory-mapped file or stream from a number on.
+
+    They are not validated. With `only_sizes` they have one column, so that a compressed file is not
+    decompressed to count its rows.
+
+    Raises:
+        pyarrow.ArrowException, OSError: It is damaged, or of another kind.
+    """
+    pa = pyarrow()
+    fields = [0] if only_sizes else []  # [] is all
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    with pa.memory_map(os.fsencode(path)) as source:
+        is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        source.seek(0)
+        if is_file:
+            with pa.ipc.open_file(source, options=options) as reader:
+                for number in range(first, reader.num_record_batches):
+                    yield reader.get_batch(number)
+            return
+        with pa.ipc.open_stream(source, options=options) as reader:
+            yield from islice(reader, first, None)
+        # A stream that ends after a batch is no error of pyarrow's.
+        source.seek(max(0, source.size() - len(_END_OF_STREAM)))
+        if source.read() != _END_OF_STREAM:
+            raise OSError("an Arrow stream without the mark of its end, so it is truncated")
 
 
 def pyarrow() -> Any:
@@ -88,6 +120,8 @@ def batch_of(path: Path, batch: Any) -> RowBatch:
 
 def as_int32(path: Path, name: str, values: Any) -> Any:
     """Return integers as int32; raise RowsError if one does not fit."""
+    if np.can_cast(values.dtype, np.int32):  # memory-mapped values are not read here
+        return values.astype(np.int32, copy=False)
     if len(values) and not (int(values.min()) >= -(2**31) and int(values.max()) < 2**31):
         raise RowsError(f"{path}: column {name!r} has numbers that are no int32; make it again")
     return values.astype(np.int32, copy=False)
@@ -98,7 +132,10 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
     """Convert errors of pyarrow to RowsError."""
     try:
         yield
-    except (pyarrow().ArrowException, OSError, MemoryError, ValueError, LookupError) as error:
+    # ValueError is of names that are not UTF-8, and of negative sizes.
+    except (
+        pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError
+    ) as error:
         raise RowsError(
             f"{path}: is no {kind} file, or damaged ({' '.join(str(error).split())[:200]}); make it"
             " again, or run tokenbin verify --repair"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -35,27 +36,27 @@ def write_shard(
 
 
 def read_shard(path: Path) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches."""
-    decoder = msgspec.json.Decoder(dict[str, list[int]])
-    number = 0
-    with _opened(path) as lines:
+    """Yield the rows of a file in batches; blank lines are none."""
+    with opened(path) as stream:
+        lines = (each for each in enumerate(stream, start=1) if not each[1].isspace())
         while some := [*islice(lines, _ROWS)]:
-            rows = []
-            for line in some:
-                number += 1
-                try:
-                    rows.append(decoder.decode(line))
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise RowsError(
-                        f"{path}: line {number:,} is no row of tokens ({error}); make the file"
-                        " again, or run tokenbin verify --repair"
-                    ) from error
-            yield _batch_of(path, number - len(rows), rows)
+            yield decode_lines(path, some)
 
 
-def _batch_of(path: Path, before: int, rows: list[dict[str, list[int]]]) -> RowBatch:
+def decode_lines(path: Path, lines: list[tuple[int, bytes]]) -> RowBatch:
+    """Return the rows of one or more (line number, line); raise RowsError if one is none."""
+    decoder = msgspec.json.Decoder(dict[str, list[int]])
+    rows = []
+    for number, line in lines:
+        try:
+            rows.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RowsError(
+                f"{path}: line {number:,} is no row of tokens ({error}); make the file"
+                " again, or run tokenbin verify --repair"
+            ) from error
     names = [*rows[0]]
-    for number, row in enumerate(rows, start=before + 1):
+    for (number, _), row in zip(lines, rows, strict=True):
         if [*row] != names or len({len(each) for each in row.values()}) > 1:
             raise RowsError(
                 f"{path}: line {number:,} has other columns than the line before it, or columns of"
@@ -87,23 +88,27 @@ def _compressed(file: IO[bytes], compression: str) -> Iterator[Any]:
         yield file
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    zstd_error: Any = OSError
-    try:
-        if path.suffix == ".gz":
-            import gzip
+def opener_of(path: Path) -> tuple[Callable[[Path], Any], tuple[type[Exception], ...]]:
+    """Return what opens a file, decompressed by its suffix, and the errors of a damaged one."""
+    if path.suffix == ".gz":
+        import gzip
+        import zlib
 
-            with gzip.open(path) as stream:
-                yield stream
-        elif path.suffix == ".zst":
-            zstd_error = _zstd().ZstdError
-            with _zstd().ZstdFile(path) as stream:
-                yield stream
-        else:
-            with open(path, "rb") as stream:
-                yield stream
-    except (OSError, EOFError, zstd_error) as error:
+        return gzip.open, (OSError, EOFError, zlib.error)
+    if path.suffix == ".zst":
+        zstd = _zstd()
+        return zstd.ZstdFile, (OSError, EOFError, zstd.ZstdError)
+    return partial(open, mode="rb"), (OSError,)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a file, decompressed by its suffix; raise RowsError where it is damaged."""
+    opener, errors = opener_of(path)
+    try:
+        with opener(path) as stream:
+            yield stream
+    except errors as error:
         raise RowsError(
             f"{path}: cannot be read ({error}); make it again, or run tokenbin verify --repair"
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, schema_of, table_of
 from preprocess.rows.columns import RowBatch
@@ -38,3 +38,16 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
     with arrow_errors(path, "Parquet"), parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(_ROWS):
             yield batch_of(path, batch)
+
+
+def row_group_sizes(file: Any) -> list[int]:
+    """Return the number of rows of each row group of a `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        ValueError: One is negative, which pyarrow does not check.
+    """
+    about = file.metadata
+    sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+    if min(sizes, default=0) < 0:
+        raise ValueError("a row group has a negative number of rows")
+    return sizes

@@ -60,8 +60,8 @@ def load(path: Path) -> list[list[int]]:
     try:
         with open(path, "rb") as file:
             found = _Restricted(file).load()
-    except RowsError:
-        raise
+    except RowsError as error:
+        raise RowsError(f"{path}: {error}") from None
     except Exception as error:
         raise RowsError(
             f"{path}: is no pickle, or damaged ({type(error).__name__}: {error}); make it again, or"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,7 +15,21 @@ from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
 Batch = dict[str, Any]
-Item = tuple[int, Batch]  # (its step, a batch)
+Item = tuple[Any, Batch]  # (its step, or the place after its last record; a batch)
+
+
+@runtime_checkable
+class PlacedRecords(Protocol):
+    """Records that an iteration can continue after any of, such as those of files.
+
+    Attributes:
+        place: After which record the next iteration begins; None: with the first one.
+    """
+
+    place: Any
+
+    def placed(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """Yield (its place, a record) from `place` on, without changing `place`."""
 
 
 class AsyncDataLoader:
@@ -37,7 +51,8 @@ class AsyncDataLoader:
             those prepared ahead, so its `state_dict` resumes exactly. Or an iterable of records,
             each a dictionary of arrays and numbers; arrays of one name have the same shape.
         batch_size: Number of records that are stacked to a batch; the last has what is left. None
-            for samplers, which have batches.
+            for samplers, which have batches. If they are of a source of shards, such as
+            `ParquetShardedSource`, its `state_dict` counts the records that were yielded.
         prefetch_enabled: False to prepare each batch when it is asked for.
         prefetch_buffer_size: Number of batches that are prepared ahead, at least 1.
 
@@ -74,7 +89,11 @@ class AsyncDataLoader:
             for step, batch in items:
                 if isinstance(self._source, Sampler | Mixture):
                     self._source.step = step + 1
+                elif isinstance(self._source, PlacedRecords):
+                    self._source.place = step
                 yield batch
+        if isinstance(self._source, PlacedRecords):
+            self._source.place = None
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of records; TypeError if there is none."""
@@ -89,8 +108,9 @@ class AsyncDataLoader:
                 yield step, self._source.batch(step)
             return
         records: list[Mapping[str, Any]] = []
-        step = 0
-        for record in self._source:
+        source = self._source
+        placed = source.placed() if isinstance(source, PlacedRecords) else enumerate(source)
+        for place, record in placed:
             if not isinstance(record, Mapping):
                 raise SamplingError(
                     f"a record should be a dictionary of arrays and numbers; got"
@@ -98,10 +118,10 @@ class AsyncDataLoader:
                 )
             records.append(record)
             if len(records) == self._batch_size:
-                yield step, _stack(records)
-                records, step = [], step + 1
+                yield place, _stack(records)
+                records = []
         if records:
-            yield step, _stack(records)
+            yield place, _stack(records)
 
 
 def _stack(records: list[Mapping[str, Any]]) -> Batch:

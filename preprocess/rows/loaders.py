@@ -1,0 +1,466 @@
+"""Sources of records in shards: raw records, such as conversations, or rows of tokens.
+
+    source = ParquetShardedSource("rows/train")
+    for record in source:
+        record["input_ids"]
+
+One batch of rows, or one line, is in memory at a time. The place in the shards is kept, so that an
+iteration continues where another was left.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+
+from bpe.files.locations import local_path
+from preprocess.rows.arrow import pyarrow, record_batches
+from preprocess.rows.formats import RowsError
+from preprocess.rows.json_lines import opener_of
+from preprocess.rows.parquet import row_group_sizes
+from preprocess.sampling.data import SamplingError, check_integer, check_state
+
+Record = dict[str, Any]
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+_ROWS = 1 << 10  # of a record batch that are records at a time
+_BATCH_BYTES = 1 << 22  # of a row group that are decoded at a time
+_PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
+_SAMPLE_BYTES = 1 << 12  # at each end of a file, by which it is recognized
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Those of 64 bits without a sign have no array: they are hashes rather than ids.
+_DTYPES = {
+    "int8": np.int32, "int16": np.int32, "int32": np.int32, "uint8": np.int32, "uint16": np.int32,
+    "uint32": np.int64, "int64": np.int64,
+}
+
+
+class Place(NamedTuple):
+    """After a record: the number of its shard, and of records of this shard up to it."""
+
+    shard: int
+    record: int
+
+
+class ShardedSource(ABC):
+    """Records of several shards, in order.
+
+    An iteration begins at `place` and moves it: it continues after the last record that another one
+    gave, or that a loaded state counts. After the last record the next begins with the first one.
+
+    Attributes:
+        shard_names: Paths of the shards.
+        place: After which record the next iteration begins; None: with the first one.
+    """
+
+    shard_names: list[str]
+    place: Place | None
+
+    @abstractmethod
+    def open_shard(self, name: str) -> Iterator[Record]:
+        """Return all records of a shard; `place` does not matter and is not changed.
+
+        Raises:
+            RowsError: There is no such shard, or, while iterating, it is damaged.
+        """
+
+    @abstractmethod
+    def placed(self) -> Iterator[tuple[Place, Record]]:
+        """Yield (its place, a record) from `place` on, without changing `place`."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of records of all shards."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place and a digest of the files, for JSON."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the records that a state counts.
+
+        Raises:
+            SamplingError: The state is of other files.
+        """
+
+    def __iter__(self) -> Iterator[Record]:
+        for place, record in self.placed():
+            self.place = place
+            yield record
+        self.place = None
+
+
+class _Files(ShardedSource):
+    """Shards that are files of one format."""
+
+    kind: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
+
+    def __init__(self, paths: Paths) -> None:
+        self.shard_names = _find_files(paths, self.kind, self.suffixes)
+        self.place = None
+
+    @abstractmethod
+    def _read(self, name: str, first: int) -> Iterator[Record]:
+        """Yield the records of a file from number `first` on."""
+
+    @abstractmethod
+    def _count(self, name: str) -> int:
+        """Return the number of records of a file."""
+
+    def open_shard(self, name: str) -> Iterator[Record]:
+        if name not in self.shard_names:
+            raise RowsError(f"{name!r} is no shard of this source; give one of its shard_names")
+        return self._read(name, 0)
+
+    def placed(self) -> Iterator[tuple[Place, Record]]:
+        shard, first = self.place or (0, 0)
+        for number in range(shard, len(self.shard_names)):
+            records = self._read(self.shard_names[number], first)
+            for n, record in enumerate(records, start=first + 1):
+                yield Place(number, n), record
+            first = 0
+
+    def __len__(self) -> int:
+        return self._n_records
+
+    @cached_property
+    def _n_records(self) -> int:
+        return sum(map(self._count, self.shard_names))
+
+    @cached_property
+    def _digest(self) -> str:
+        """xxh3_128 of names, sizes, and both ends of the files."""
+        digest = xxhash.xxh3_128()
+        for name in self.shard_names:
+            try:
+                with open(name, "rb") as file:
+                    begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
+                    file.seek(max(0, size - _SAMPLE_BYTES))
+                    about = json.dumps([os.path.basename(name), size])
+                    digest.update(about.encode() + begins + file.read())
+            except OSError as error:
+                raise _damaged(name, self.kind, error) from error
+        return digest.hexdigest()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"files": self._digest, "place": self.place and [*self.place]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_state(state, ("files", "place"), "a source of shards")
+        place = state["place"]
+        if state["files"] != self._digest:
+            raise SamplingError(
+                f"the state is of other files than the {len(self.shard_names):,} from"
+                f" {self.shard_names[0]} on, or of another order; make the source of the files that"
+                " it is of, or begin anew"
+            )
+        if place is not None:
+            if not isinstance(place, list | tuple) or len(place) != 2:
+                raise SamplingError(
+                    f"the place of a state should be [shard, records]; got {place!r}: give what"
+                    " state_dict() returned"
+                )
+            shard = check_integer("the shard of a state", place[0], 0, len(self.shard_names) - 1)
+            place = Place(shard, check_integer("the records of a state", place[1], 0))
+        self.place = place
+
+
+class JsonShardedSource(_Files):
+    """Records of JSON Lines, plain or compressed (.gz, .zst): an object in each line.
+
+    Blank lines are none. A list of integers is int64[n], as far as they fit; other values are what
+    JSON says. `len` reads all files, once.
+
+    Args:
+        paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, or several of
+            these.
+
+    Raises:
+        RowsError: There is no such file; or, while iterating, a line is no object.
+    """
+
+    kind = "JSON Lines"
+    suffixes = tuple(
+        suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
+    )
+
+    def _read(self, name: str, first: int) -> Iterator[Record]:
+        decoder = msgspec.json.Decoder(dict[str, Any])
+        for number, line in self._lines(name):
+            if first:
+                first -= 1
+                continue
+            try:
+                record = decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise RowsError(
+                    f"{name}: line {number:,} is no JSON object ({error}); correct the line, or get"
+                    " the file again"
+                ) from error
+            yield {key: _array_of(value) for key, value in record.items()}
+
+    def _count(self, name: str) -> int:
+        return sum(1 for _ in self._lines(name))
+
+    def _lines(self, name: str) -> Iterator[tuple[int, bytes]]:
+        """Yield (its number, a line), from 1, without blank lines."""
+        opener, errors = opener_of(Path(name))
+        number = 0
+        try:
+            with opener(Path(name)) as stream:
+                for number, line in enumerate(stream, start=1):
+                    if number == 1:
+                        line = line.removeprefix(_BYTE_ORDER_MARK)
+                    if line and not line.isspace():
+                        yield number, line
+        except errors as error:
+            raise _damaged(name, f"{self.kind}, after line {number:,}", error) from error
+
+
+class ParquetShardedSource(_Files):
+    """Records of Parquet files.
+
+    A list of integers of a column is int32[n] or int64[n], by the type of the column; other values
+    are plain Python. `len` is of the metadata.
+
+    Args:
+        paths: A file, a directory with .parquet files, a glob pattern, or several of these.
+
+    Raises:
+        RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
+            damaged.
+    """
+
+    kind = "Parquet"
+    suffixes = (".parquet",)
+
+    def __init__(self, paths: Paths) -> None:
+        pyarrow()
+        super().__init__(paths)
+
+    def _read(self, name: str, first: int) -> Iterator[Record]:
+        where = "its metadata"
+        try:
+            with _open_parquet(name) as file:
+                for number, n_rows in enumerate(row_group_sizes(file)):
+                    if n_rows <= first:
+                        first -= n_rows
+                        continue
+                    where = f"row group {number:,}"
+                    group = file.metadata.row_group(number)
+                    n = _BATCH_BYTES * n_rows // max(1, group.total_byte_size)
+                    n = max(1, min(_ROWS, n))
+                    for batch in file.iter_batches(n, [number], use_threads=False):
+                        yield from _records_of(batch[first:])
+                        first = max(0, first - len(batch))
+                        n_rows -= len(batch)
+                    if n_rows:  # places in later row groups would be wrong
+                        raise ValueError("other than the number of rows in the metadata")
+        except _arrow_errors() as error:
+            raise _damaged(name, f"{self.kind}, {where}", error) from error
+
+    def _count(self, name: str) -> int:
+        try:
+            with _open_parquet(name) as file:
+                return sum(row_group_sizes(file))
+        except _arrow_errors() as error:
+            raise _damaged(name, self.kind, error) from error
+
+
+class ArrowShardedSource(_Files):
+    """Records of Arrow IPC files, and of Arrow streams, such as the cache of `datasets`.
+
+    A list of integers of a column is int32[n] or int64[n], by the type of the column; other values
+    are plain Python. `len` is of the metadata of record batches.
+
+    Args:
+        paths: A file, a directory with .arrow files, a glob pattern, or several of these.
+
+    Raises:
+        RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
+            damaged.
+    """
+
+    kind = "Arrow"
+    suffixes = (".arrow",)
+
+    def __init__(self, paths: Paths) -> None:
+        pyarrow()
+        super().__init__(paths)
+
+    def _read(self, name: str, first: int) -> Iterator[Record]:
+        number = skipped = 0
+        try:
+            if first:
+                for batch in record_batches(Path(name), only_sizes=True):
+                    if skipped + len(batch) > first:
+                        break
+                    skipped, number = skipped + len(batch), number + 1
+            first -= skipped
+            for batch in record_batches(Path(name), number):
+                batch.validate(full=True)
+                for start in range(first, len(batch), _ROWS):
+                    yield from _records_of(batch[start : start + _ROWS])
+                first, number = 0, number + 1
+        except _arrow_errors() as error:
+            raise _damaged(name, f"{self.kind}, record batch {number:,}", error) from error
+
+    def _count(self, name: str) -> int:
+        try:
+            return sum(map(len, record_batches(Path(name), only_sizes=True)))
+        except _arrow_errors() as error:
+            raise _damaged(name, self.kind, error) from error
+
+
+class TransformedShardedSource(ShardedSource):
+    """The records of another source, each changed by a function, such as `ChatTemplateTransform`.
+
+    The place and the state are those of the source.
+
+    Args:
+        source: Where records come from.
+        transform: Makes a record of a record.
+
+    Raises:
+        RowsError: While iterating: the transform raised an error, which is the `__cause__`.
+    """
+
+    def __init__(self, source: ShardedSource, transform: Callable[[Record], Record]) -> None:
+        self._source, self._transform = source, transform
+        self.shard_names = source.shard_names
+
+    @property
+    def place(self) -> Place | None:
+        """After which record the next iteration begins; None: with the first one."""
+        return self._source.place
+
+    @place.setter
+    def place(self, place: Place | None) -> None:
+        self._source.place = place
+
+    def open_shard(self, name: str) -> Iterator[Record]:
+        records = enumerate(self._source.open_shard(name))
+        return (self._transformed(name, number, record) for number, record in records)
+
+    def placed(self) -> Iterator[tuple[Place, Record]]:
+        for place, record in self._source.placed():
+            name = self.shard_names[place.shard]
+            yield place, self._transformed(name, place.record - 1, record)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._source.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._source.load_state_dict(state)
+
+    def _transformed(self, name: str, number: int, record: Record) -> Record:
+        try:
+            return self._transform(record)
+        except Exception as error:
+            raise RowsError(
+                f"{name}: record {number:,}, counted from 0, cannot be transformed"
+                f" ({type(error).__name__}: {error}); correct the record or the transform"
+            ) from error
+
+
+def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the files that paths mean; raise RowsError if one means none."""
+    found: list[str] = []
+    for path in map(local_path, [paths] if isinstance(paths, str | os.PathLike) else paths):
+        # A name may have the characters of patterns.
+        if os.path.isfile(path):
+            found.append(path)
+            continue
+        if os.path.isdir(path):
+            names = (os.path.join(path, name) for name in os.listdir(path) if name[0] != ".")
+            looked_for = f"{kind} files ({', '.join(suffixes)}) in the directory {path}"
+            files = [name for name in names if name.endswith(suffixes) and os.path.isfile(name)]
+        else:
+            looked_for = f"{kind} files at {path}"
+            files = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        if not files:
+            raise RowsError(f"there are no {looked_for}; give a file, a directory or a pattern")
+        found += sorted(files)
+    if not found:
+        raise RowsError(f"no paths of {kind} files were given; give a list of some")
+    return found
+
+
+def _array_of(value: Any) -> Any:
+    """Return a list of integers of JSON as int64[n], other values unchanged."""
+    if not isinstance(value, list) or {*map(type, value)} != {int}:
+        return value
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        return value
+
+
+def _records_of(batch: Any) -> Iterator[Record]:
+    """Yield the records of a `pyarrow.RecordBatch`."""
+    columns = [_values_of(array) for array in batch.columns]
+    for number in range(len(batch)):
+        yield {
+            name: values[number] for name, values in zip(batch.schema.names, columns, strict=True)
+        }
+
+
+def _values_of(array: Any) -> list[Any]:
+    """Return the values of a column; a copy, which does not keep the batch in memory."""
+    import pyarrow.compute as pc
+
+    types, kind = pyarrow().types, array.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    dtype = _DTYPES.get(str(kind.value_type)) if is_list else None
+    values = array.flatten() if dtype is not None else None
+    if values is None or values.null_count:
+        found: list[Any] = array.to_pylist()
+        return found
+    numbers = values.to_numpy(zero_copy_only=False)
+    ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy()).tolist()
+    starts = [0, *ends[:-1]]
+    valid = array.is_valid().to_pylist()
+    return [
+        numbers[start:stop].astype(dtype) if is_there else None
+        for start, stop, is_there in zip(starts, ends, valid, strict=True)
+    ]
+
+
+@contextmanager
+def _open_parquet(name: str) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    with (
+        pyarrow().OSFile(os.fsencode(name)) as opened,
+        # Without a buffer pyarrow would read whole column chunks.
+        parquet.ParquetFile(
+            opened, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
+        ) as file,
+    ):
+        yield file
+
+
+def _arrow_errors() -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises for damaged files; ValueError is of text that is not UTF-8."""
+    return (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError)
+
+
+def _damaged(name: str, what: str, error: Exception) -> RowsError:
+    reason = " ".join(str(error).split())[:200]
+    return RowsError(f"{name}: cannot be read as {what} ({reason}); get the file again")

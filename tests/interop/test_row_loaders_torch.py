@@ -1,0 +1,377 @@
+"""Rows of every format as datasets of PyTorch: each row, in any order, in workers, in a Trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+
+from preprocess import ParquetShardedSource, RowsError, SamplingError, TokenFile
+from preprocess.rows import access
+from preprocess.rows.write import write_rows
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+
+from pyarrow import parquet  # noqa: E402 (pyarrow may be missing)
+from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
+
+from preprocess import (  # noqa: E402
+    PickledTrainerDataset,
+    StreamingTokenizedDataset,
+    TokenizedDataset,
+)
+
+END = 299
+SIZES = np.arange(1, 24)
+KINDS = {
+    "parquet": {"format": "parquet"},
+    "arrow": {"format": "arrow"},
+    "arrow.zstd": {"format": "arrow", "compression": "zstd"},
+    "jsonl": {"format": "jsonl"},
+    "jsonl.gz": {"format": "jsonl", "compression": "gzip"},
+    "jsonl.zst": {"format": "jsonl", "compression": "zstd"},
+    "npz": {"format": "npz", "padding": "longest", "columns": ["input_ids", "labels"]},
+    "pickle": {"format": "pickle"},
+}
+EACH = pytest.mark.parametrize("kind", [*KINDS])
+DATASETS = pytest.mark.parametrize("new", [TokenizedDataset, StreamingTokenizedDataset])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> TokenFile:
+    """23 documents of 1 to 23 tokens."""
+    ids = np.arange(SIZES.sum()) % 290
+    ids[np.cumsum(SIZES) - 1] = END
+    return written.write(tmp_path_factory.mktemp("data"), ids, np.cumsum(SIZES))
+
+
+def write(file: TokenFile, out: Path, kind: str, **more: Any) -> Path:
+    options: dict[str, Any] = {"num_shards": 3} | KINDS[kind] | more
+    return write_rows(str(file.path), out=out, **options)[0].path
+
+
+def documents(file: TokenFile, kind: str) -> list[list[int]]:
+    """The ids of each row."""
+    found = [file.doc(i).tolist() for i in range(len(SIZES))]
+    return [x + [END] * (23 - len(x)) for x in found] if kind == "npz" else found
+
+
+def ids_of(dataset: Any, order: Any = None) -> list[list[int]]:
+    order = range(len(dataset)) if order is None else order
+    return [dataset[i]["input_ids"].tolist() for i in order]
+
+
+@EACH
+@DATASETS
+def test_every_row(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None:
+    path = write(file, tmp_path, kind)
+    dataset, expected = new(path), documents(file, kind)
+    assert len(dataset) == 23
+    order = np.random.default_rng(0).permutation(23)
+    assert ids_of(dataset, order) == [expected[i] for i in order]
+    assert ids_of(dataset, range(-23, 0)) == expected
+    row = dataset[5]
+    names = ["input_ids"] if kind == "pickle" else ["input_ids", "attention_mask", "labels"]
+    names = ["input_ids", "labels"] if kind == "npz" else names
+    assert [*row] == names
+    assert {tensor.dtype for tensor in row.values()} == {torch.long}
+    assert {tensor.dim() for tensor in row.values()} == {1}
+    for index in (23, -24):
+        with pytest.raises(IndexError, match=f"there are 23 rows; got {index}"):
+            dataset[index]
+    row["input_ids"] += 1  # a copy
+    assert ids_of(dataset) == ids_of(pickle.loads(pickle.dumps(dataset))) == expected
+    # Without the manifest, as files of others.
+    (path / "rows.json").unlink()
+    assert ids_of(new(path)) == expected
+
+
+@EACH
+@DATASETS
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers(file: TokenFile, tmp_path: Path, kind: str, new: Any, start: str) -> None:
+    if start == "spawn" and kind not in ("parquet", "jsonl"):
+        pytest.skip("starting processes takes seconds; two kinds of files are enough")
+    dataset = new(write(file, tmp_path, kind))
+    assert dataset[0]["input_ids"].tolist() == documents(file, kind)[0]  # forked with its files
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
+    assert [row["input_ids"].tolist() for row in loader] == documents(file, kind)
+
+
+def test_shards_in_memory_are_bounded(
+    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    original = access._read_file
+    monkeypatch.setattr(
+        access, "_read_file", lambda path, n: read.append(path.name) or original(path, n)
+    )
+    path = write(file, tmp_path, "parquet", num_shards=8)
+    dataset = StreamingTokenizedDataset(path, cache_size=2)
+    sizes = []
+    for i in [*range(23), 22, 20, 0]:
+        assert dataset[i]["input_ids"].tolist() == documents(file, "parquet")[i]
+        sizes.append(len(dataset._cache))
+    assert max(sizes) == 2
+    assert len(read) == 9  # each once, and the first again
+    with pytest.raises(SamplingError, match="cache_size should be at least 1; got 0"):
+        StreamingTokenizedDataset(path, cache_size=0)
+
+
+def test_row_groups_in_memory_are_bounded(
+    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"input_ids": file.doc(i).tolist()} for i in range(23)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=2)
+    monkeypatch.setattr(access, "_KEPT_BYTES", 300)
+    dataset = TokenizedDataset(tmp_path)
+    cache = dataset._rows._files[0]._cache  # type: ignore[attr-defined]
+    for i in np.random.default_rng(0).permutation(23):
+        assert dataset[i]["input_ids"].tolist() == rows[i]["input_ids"]
+        assert len(cache) == 1 or cache._n_bytes <= 300
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    """Streams of `datasets`, other integers, numbers in names, blank lines."""
+    table = pa.table({"input_ids": pa.array([[1, 2], [3]], pa.large_list(pa.int64()))})
+    for name in ("arrow", "jsonl", "pickle"):
+        (tmp_path / name).mkdir()
+    with pa.ipc.new_stream(tmp_path / "arrow" / "x.arrow", table.schema) as writer:
+        writer.write_table(table, 1)
+    lines = '\n{"input_ids": [1, 2]}\n \n{"input_ids": [3]}\n\n'
+    (tmp_path / "jsonl" / "x.jsonl").write_text(lines)
+    for n, rows in ((10, [[3]]), (9, [[1, 2]]), (11, [])):
+        (tmp_path / "pickle" / f"dump-{n}.pkl").write_bytes(pickle.dumps(rows))
+    for name in ("arrow", "jsonl", "pickle"):
+        for new in (TokenizedDataset, StreamingTokenizedDataset):
+            assert ids_of(new(tmp_path / name)) == [[1, 2], [3]]
+    assert ids_of(PickledTrainerDataset(tmp_path / "pickle")) == [[1, 2], [3]]
+
+
+# Directories and files that are wrong.
+
+
+@DATASETS
+def test_directories_that_are_none(file: TokenFile, tmp_path: Path, new: Any) -> None:
+    with pytest.raises(RowsError, match="nothing: is no directory; give the one that has"):
+        new(tmp_path / "nothing")
+    with pytest.raises(RowsError, match=r"there are no files of rows in this directory \(\.par"):
+        new(tmp_path)
+    path = write(file, tmp_path, "parquet")
+    path.rename(tmp_path / "val")
+    write(file, tmp_path, "jsonl")
+    with pytest.raises(RowsError, match="has no rows itself, but its directories train, val have"):
+        new(tmp_path)
+    (tmp_path / "val" / "x.npz").write_bytes(b"")
+    with pytest.raises(RowsError, match=r"has files of several formats \(.*npz.*\), and rows are"):
+        new(tmp_path / "val")
+    next((tmp_path / "train").glob("*.jsonl")).unlink()
+    with pytest.raises(RowsError, match=r"jsonl: is missing, and rows\.json has it; run tokenbin"):
+        new(tmp_path / "train")
+
+
+@EACH
+@DATASETS
+def test_files_that_changed(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None:
+    path = write(file, tmp_path / "rows", kind)
+    other = write(file, tmp_path / "other", kind, num_shards=6)
+    dataset = new(path)
+    first = next(x for x in path.iterdir() if "-00000-" in x.name or x.name == "dump-0.pkl")
+    source = other / first.name.replace("-of-00003", "-of-00006")
+    first.write_bytes(source.read_bytes())
+    with pytest.raises(RowsError, match=r"rows where .* were counted|is no row of tokens"):
+        ids_of(dataset)
+    with pytest.raises(RowsError, match="has 4 rows where 8 were counted, so it was changed since"):
+        ids_of(new(path))
+
+
+@EACH
+@DATASETS
+def test_damaged_files(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None:
+    """Any damage is an error of ours, or not seen."""
+    path = write(file, tmp_path, kind, num_shards=1)
+    (path / "rows.json").unlink()
+    (name,) = (each for each in path.iterdir() if access.format_of(each))
+    content = name.read_bytes()
+    random = np.random.default_rng(1)
+    damages = [content[:n] for n in range(0, len(content), max(1, len(content) // 20))]
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[random.integers(len(content))] = random.integers(256)
+        damages.append(bytes(damaged))
+    for damage in damages:
+        name.write_bytes(damage)
+        try:
+            ids_of(new(path))
+        except RowsError as error:
+            assert str(error).startswith(f"{name}: ")
+
+
+def test_columns_that_differ(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"input_ids": [1]}\n')
+    (tmp_path / "b.jsonl").write_text('{"ids": [1]}\n')
+    for new in (TokenizedDataset, StreamingTokenizedDataset):
+        with pytest.raises(RowsError, match=r"b\.jsonl: has columns ids, and rows of another file"):
+            ids_of(new(tmp_path))
+    lines = ['{"input_ids": [1]}\n'] * 256 + ['{"ids": [1]}\n']
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    with pytest.raises(RowsError, match="some rows have other columns than the first; make it ag"):
+        ids_of(StreamingTokenizedDataset(tmp_path))
+
+
+def list_column(values: Any, kind: Any) -> Any:
+    return pa.table({"input_ids": pa.array(values, kind)})
+
+
+@DATASETS
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pa.table({"text": ["a"]}), "column 'text' is string, expected lists of int32; these are"),
+        (list_column([[0.5]], pa.list_(pa.float32())), "expected lists of int32; these are no ro"),
+        (list_column([[1, None]], pa.list_(pa.int32())), "column 'input_ids' has nulls, expected"),
+        (list_column([None], pa.list_(pa.int32())), "column 'input_ids' has nulls, expected"),
+        (list_column([[2**31]], pa.list_(pa.int64())), "has numbers that are no int32; make it"),
+        (pa.table({"a": [[1]], "b": [[1, 2]]}), "the columns of a row differ in length; make the"),
+        ('{"a": [1], "b": [1, 2]}', "line 1 has other columns than the line before it, or columns"),
+        ('{"input_ids": [1, 2.5]}', "line 1 is no row of tokens"),
+        ('{"input_ids": [9999999999]}', "column 'input_ids' has numbers that are no int32"),
+        ('{"input_ids": [99999999999999999999]}', r"x\.jsonl: has numbers that are no int32"),
+        ({"a": np.zeros((2, 3), "<i4"), "b": np.zeros((3, 2), "<i4")}, "the arrays differ in shap"),
+        ({"a": np.zeros(3, "<i4")}, r"array 'a' is int32\[3\], expected int32\[rows, length\]; th"),
+        ({"a": np.zeros((2, 3))}, r"array 'a' is float64\[2, 3\], expected int32"),
+        (b"no archive", r"is no NPZ file, or damaged \(File is not a zip file\)"),
+    ],
+)  # fmt: skip
+def test_rows_of_other_things(tmp_path: Path, new: Any, content: Any, message: str) -> None:
+    if isinstance(content, pa.Table):
+        parquet.write_table(content, tmp_path / "x.parquet")
+    elif isinstance(content, str):
+        (tmp_path / "x.jsonl").write_text(content)
+    elif isinstance(content, bytes):
+        (tmp_path / "x.npz").write_bytes(content)
+    else:
+        np.savez(tmp_path / "x.npz", **content)
+    with pytest.raises(RowsError, match=message):
+        ids_of(new(tmp_path))
+
+
+RAN = "a file that a pickle made"
+
+
+class Harmful:
+    """Pickled as a call that makes a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": 1}, "has a dict, expected a pickled list of lists of token ids"),
+        ((1,), "has a tuple, expected"),
+        ([[1], "x"], "has a list, expected"),
+        ([[1.5]], "has elements that are no numbers, expected"),
+        ([[True]], "has elements that are no numbers, expected"),
+        ([["x"]], "has elements that are no numbers, expected"),
+        ([[2**31]], "has ids that are no int32, expected"),
+        (b"\x80\x04.", "is no pickle, or damaged"),
+        (b"Pelsewhere\n.", "the pickle refers to objects outside of it; rows are lists of numbers"),
+        ("harmful", r"the pickle names \w+\.mkdir, which it could run; rows are lists of numbers"),
+    ],
+)
+def test_pickles_of_other_things(tmp_path: Path, content: Any, message: str) -> None:
+    target = tmp_path / RAN
+    data = content if isinstance(content, bytes) else pickle.dumps(
+        [[1], Harmful(target)] if content == "harmful" else content
+    )
+    (tmp_path / "dump-0.pkl").write_bytes(data)
+    for new in (TokenizedDataset, StreamingTokenizedDataset, PickledTrainerDataset):
+        with pytest.raises(RowsError, match=rf"dump-0\.pkl: {message}"):
+            ids_of(new(tmp_path))
+    assert not target.exists()
+
+
+def test_arrays_of_objects_in_an_archive(tmp_path: Path) -> None:
+    """NumPy pickles them."""
+    target = tmp_path / RAN
+    np.savez(tmp_path / "x.npz", input_ids=np.array([[Harmful(target)]], object))
+    with pytest.raises(RowsError, match="these are no rows of tokens"):
+        TokenizedDataset(tmp_path)
+    assert not target.exists()
+    assert zipfile.ZipFile(tmp_path / "x.npz").namelist() == ["input_ids.npy"]
+
+
+# Pickled rows, and the Trainer.
+
+
+def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
+    paths = [write(file, tmp_path / name, "pickle", num_shards=11) for name in ("a", "b")]
+    dataset, expected = PickledTrainerDataset(paths), documents(file, "pickle") * 2
+    assert len(dataset) == 46
+    assert ids_of(dataset) == expected
+    assert ids_of(pickle.loads(pickle.dumps(dataset)), range(-46, 0)) == expected
+    row = dataset[7]
+    assert {name: tensor.tolist() for name, tensor in row.items()} == {
+        "input_ids": expected[7], "attention_mask": [1] * 8, "labels": expected[7],
+    }  # fmt: skip
+    assert {tensor.dtype for tensor in row.values()} == {torch.long}
+    for index in (46, -47):
+        with pytest.raises(IndexError, match=f"there are 46 rows; got {index}"):
+            dataset[index]
+    with pytest.raises(RowsError, match=r"there is no file dump-\*\.pkl in this folder"):
+        PickledTrainerDataset([paths[0], tmp_path])
+    with pytest.raises(RowsError, match=r"no folders with files dump-\*\.pkl were given; give one"):
+        PickledTrainerDataset([])
+
+
+@pytest.mark.parametrize(
+    "new", [TokenizedDataset, StreamingTokenizedDataset, PickledTrainerDataset]
+)
+@pytest.mark.parametrize("kind", ["parquet", "npz", "pickle"])
+def test_the_trainer(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None:
+    if (new is PickledTrainerDataset) != (kind == "pickle"):
+        pytest.skip("pickled rows have labels in a PickledTrainerDataset alone")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    more = {"padding": "none"} if kind == "npz" else {}
+    # 276 tokens are 23 rows of 12.
+    path = write(file, tmp_path / "rows", kind, seq_length=12, **more)
+    dataset = new(path)
+    assert {len(row["input_ids"]) for row in map(dataset.__getitem__, range(len(dataset)))} == {12}
+    config = transformers.GPT2Config(vocab_size=301, n_positions=16, n_embd=8, n_layer=1, n_head=1)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"), max_steps=2, per_device_train_batch_size=4,
+        logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    trainer = transformers.Trainer(model, arguments, train_dataset=dataset)
+    trainer.train()
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+
+
+def test_sources_and_datasets_read_the_same(file: TokenFile, tmp_path: Path) -> None:
+    path = write(file, tmp_path, "parquet")
+    source, dataset = ParquetShardedSource(path), TokenizedDataset(path)
+    for record, row in zip(source, map(dataset.__getitem__, range(len(dataset))), strict=True):
+        assert {x: y.tolist() for x, y in record.items()} == {x: y.tolist() for x, y in row.items()}
+    assert len(source) == json.loads((path / "rows.json").read_text())["rows"]

@@ -1,0 +1,487 @@
+"""Sources of records in shards: what was written is read, from any record on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpe.errors import CorpusError
+from preprocess import (
+    ArrowShardedSource,
+    AsyncDataLoader,
+    JsonShardedSource,
+    ParquetShardedSource,
+    RowsError,
+    SamplingError,
+    TransformedShardedSource,
+)
+from preprocess.rows import loaders
+from preprocess.rows.parquet import row_group_sizes
+from preprocess.rows.write import write_rows
+
+CLASSES: dict[str, Any] = {
+    "jsonl": JsonShardedSource, "parquet": ParquetShardedSource, "arrow": ArrowShardedSource,
+}
+EACH = pytest.mark.parametrize("kind", [*CLASSES, "jsonl.gz", "jsonl.zst", "stream"])
+
+
+def save(path: Path, records: list[dict[str, Any]], kind: str, at_once: int = 3) -> None:
+    """Write records, in row groups or record batches of a few."""
+    if kind.startswith("jsonl"):
+        text = "".join(json.dumps(record) + "\n" for record in records).encode()
+        if kind.endswith(".gz"):
+            text = gzip.compress(text)
+        elif kind.endswith(".zst"):
+            text = pytest.importorskip("backports.zstd").compress(text)
+        path.write_bytes(text)
+        return
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pylist(records)
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=at_once)
+    else:
+        new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+        with new(path, table.schema) as writer:
+            writer.write_table(table, at_once)
+
+
+def shards(directory: Path, kind: str, sizes: tuple[int, ...] = (5, 0, 1, 8)) -> Any:
+    """A source of several files of conversations; one is empty."""
+    n = 0
+    for number, size in enumerate(sizes):
+        records = [conversation(i) for i in range(n, n + size)]
+        n += size
+        if size or kind.startswith("jsonl"):  # a table of no records has no columns
+            save(directory / f"{number}.{suffix_of(kind)}", records, kind)
+    return class_of(kind)(directory)
+
+
+def conversation(i: int) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"{n}?"} for n in range(i % 3 + 1)]
+    return {"messages": messages, "ids": [i, i + 1], "n": i, "note": None if i % 2 else "é"}
+
+
+def class_of(kind: str) -> Any:
+    return CLASSES["arrow" if kind == "stream" else kind.partition(".")[0]]
+
+
+def suffix_of(kind: str) -> str:
+    return "arrow" if kind == "stream" else kind
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    return {x: y.tolist() if isinstance(y, np.ndarray) else y for x, y in record.items()}
+
+
+@EACH
+def test_what_was_written_is_read(tmp_path: Path, kind: str) -> None:
+    source = shards(tmp_path, kind)
+    expected = [conversation(i) for i in range(14)]
+    assert [plain(record) for record in source] == expected
+    assert [plain(record) for record in source] == expected  # another epoch
+    assert len(source) == 14
+    names = source.shard_names
+    assert names == sorted(map(str, tmp_path.iterdir()))
+    apart = [plain(record) for name in names for record in source.open_shard(name)]
+    assert apart == expected
+    record = next(source.open_shard(names[0]))
+    assert record["ids"].dtype == np.int64
+    assert record["ids"].flags.writeable
+    with pytest.raises(RowsError, match="'other' is no shard of this source; give one of its"):
+        source.open_shard("other")
+
+
+@EACH
+@pytest.mark.parametrize("transformed", [False, True])
+def test_every_place_resumes(tmp_path: Path, kind: str, transformed: bool) -> None:
+    def new() -> Any:
+        source = class_of(kind)(tmp_path)
+        return TransformedShardedSource(source, dict) if transformed else source
+
+    shards(tmp_path, kind)
+    for n in range(15):
+        stopped = new()
+        found = [record["n"] for record in islice(stopped, n)]
+        state = json.loads(json.dumps(stopped.state_dict()))
+        continued = new()
+        continued.load_state_dict(state)
+        assert found + [record["n"] for record in continued] == [*range(14)]
+        assert [record["n"] for record in continued] == [*range(14)]
+        # The same object continues, too.
+        assert found + [record["n"] for record in stopped] == [*range(14)]
+
+
+def test_rows_begin_at_the_row_group_of_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    source = shards(tmp_path, "parquet", (9,))
+    read: list[Any] = []
+    original = parquet.ParquetFile.iter_batches
+
+    def iter_batches(self: Any, n: int, groups: Any, **more: Any) -> Any:
+        read.append(groups)
+        return original(self, n, groups, **more)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
+    list(islice(source, 7))
+    read.clear()
+    assert [record["n"] for record in source] == [7, 8]
+    assert read == [[2]]
+
+
+RECORDS = st.lists(
+    st.fixed_dictionaries({
+        "ids": st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+        "text": st.text(st.characters(exclude_categories=["Cs"])),
+        "nested": st.lists(st.lists(st.integers(0, 9))),
+        "flags": st.lists(st.booleans()),
+        "value": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    }), min_size=1, max_size=9,
+)  # fmt: skip
+
+
+@EACH
+def test_records_of_any_values(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    path = tmp_path_factory.mktemp("any") / f"x.{suffix_of(kind)}"
+
+    @given(RECORDS, st.integers(1, 4))
+    def check(records: list[dict[str, Any]], at_once: int) -> None:
+        save(path, records, kind, at_once)
+        source = class_of(kind)(path)
+        assert [plain(record) for record in source] == records
+        assert len(source) == len(records)
+
+    check()
+
+
+def test_dtypes_are_those_of_columns(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    ids = [[1, 2], None, [], [3]]
+    large, small = pa.large_list(pa.uint32()), pa.list_(pa.uint8())
+    table = pa.table({
+        "int32": pa.array(ids, pa.list_(pa.int32())), "uint32": pa.array(ids, large),
+        "uint8": pa.array(ids, small),
+        "fixed": pa.array([[1, 2], None, [5, 6], [7, 8]], pa.list_(pa.int64(), 2)),
+        "hash": pa.array([[2**64 - 1]] * 4, pa.list_(pa.uint64())),
+        "gaps": pa.array([[1, None], [2], [], None], pa.list_(pa.int32())),
+    })  # fmt: skip
+    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    source = ArrowShardedSource(tmp_path / "x.arrow")
+    records = [*source]
+    assert [plain(record) for record in records] == table.to_pylist()
+    kinds = {name: getattr(value, "dtype", None) for name, value in records[0].items()}
+    assert kinds == {
+        "int32": np.int32, "uint32": np.int64, "uint8": np.int32, "fixed": np.int64, "hash": None,
+        "gaps": None,
+    }  # fmt: skip
+    assert records[2]["int32"].dtype == np.int32
+
+
+def test_compressed_record_batches_resume(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"n": [*range(10)], "text": ["x"] * 10})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema, options=options) as writer:
+        writer.write_table(table, 4)
+    source = ArrowShardedSource(tmp_path)
+    assert len(source) == 10
+    for n in range(11):
+        again = ArrowShardedSource(tmp_path)
+        list(islice(again, n))
+        assert [record["n"] for record in again] == [*range(n, 10)]
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"ids": [1, 2]}\r\n\n  \n'
+        b'{"ids": [], "a": [1, true], "b": [9223372036854775808]}\n'
+        b'{"ids": {"x": [1]}}'
+    )
+    source = JsonShardedSource(path)
+    assert len(source) == 3
+    first, *others = source
+    assert first["ids"].tolist() == [1, 2]
+    assert others == [{"ids": [], "a": [1, True], "b": [2**63]}, {"ids": {"x": [1]}}]
+
+
+# Which files.
+
+
+def test_paths(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.ndjson", ".hidden.jsonl", "[1].jsonl", "x.txt"):
+        save(tmp_path / name, [{"name": name}], "jsonl")
+    save(tmp_path / "d.jsonl.gz", [], "jsonl.gz")
+    (tmp_path / "inner").mkdir()
+    save(tmp_path / "inner" / "e.jsonl", [], "jsonl")
+
+    def names(paths: Any) -> list[str]:
+        return [Path(name).name for name in JsonShardedSource(paths).shard_names]
+
+    assert names(tmp_path) == ["[1].jsonl", "a.jsonl", "b.jsonl", "c.ndjson", "d.jsonl.gz"]
+    assert names(str(tmp_path / "?.jsonl")) == ["a.jsonl", "b.jsonl"]
+    assert names(tmp_path / "[1].jsonl") == ["[1].jsonl"]
+    assert names(tmp_path / "x.txt") == ["x.txt"]
+    assert names([tmp_path / "b.jsonl", tmp_path / "inner", str(tmp_path / "[ac].*")]) == [
+        "b.jsonl", "e.jsonl", "a.jsonl", "c.ndjson",
+    ]  # fmt: skip
+    assert names(f"{tmp_path}/**/e.jsonl") == ["e.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ("none.jsonl", r"there are no JSON Lines files at .*none\.jsonl; give a file, a directory"),
+        ("*.jsonl", r"there are no JSON Lines files at .*/\*\.jsonl"),
+        (".", r"there are no JSON Lines files \(\.jsonl, .*\.gz.*\) in the directory"),
+    ],
+)
+def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
+    (tmp_path / "x.txt").write_text("")
+    with pytest.raises(RowsError, match=message):
+        JsonShardedSource(tmp_path / paths)
+    with pytest.raises(RowsError, match=message):
+        JsonShardedSource([tmp_path / "x.txt", tmp_path / paths])
+    with pytest.raises(RowsError, match="no paths of JSON Lines files were given; give a list"):
+        JsonShardedSource([])
+
+
+# Batches.
+
+
+@pytest.mark.parametrize("kind", [*CLASSES])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_loader_counts_what_was_used(tmp_path: Path, kind: str, enabled: bool) -> None:
+    """Not what is prepared; so a run resumes with the next batch."""
+    shards(tmp_path, kind)
+    for n in range(6):
+
+        def loader() -> tuple[Any, AsyncDataLoader]:
+            source = TransformedShardedSource(
+                class_of(kind)(tmp_path), lambda record: {"ids": record["ids"]}
+            )
+            return source, AsyncDataLoader(source, batch_size=3, prefetch_enabled=enabled)
+
+        source, batches = loader()
+        assert len(batches) == 5
+        found = [batch["ids"][:, 0].tolist() for batch in islice(batches, n)]
+        state = source.state_dict()
+        assert state["place"] is None or n
+        source, batches = loader()
+        source.load_state_dict(state)
+        found += [batch["ids"][:, 0].tolist() for batch in batches]
+        assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13]]
+        assert source.state_dict()["place"] is None
+
+
+def test_errors_of_a_transform(tmp_path: Path) -> None:
+    source = shards(tmp_path, "jsonl")
+
+    def transform(record: dict[str, Any]) -> dict[str, Any]:
+        if record["n"] == 7:
+            raise CorpusError("not good")
+        return {"n": record["n"] * 2}
+
+    transformed = TransformedShardedSource(source, transform)
+    assert len(transformed) == 14
+    message = r"3\.jsonl: record 1, counted from 0, cannot be transformed \(CorpusError: not good\)"
+    found = []
+    with pytest.raises(RowsError, match=message) as caught:
+        found.extend(record["n"] for record in transformed)
+    assert isinstance(caught.value.__cause__, CorpusError)
+    with pytest.raises(RowsError, match=message):
+        list(transformed)
+    with pytest.raises(RowsError, match=message):
+        list(transformed.open_shard(transformed.shard_names[3]))
+    shard = transformed.open_shard(transformed.shard_names[0])
+    assert [record["n"] for record in shard] == [0, 2, 4, 6, 8]
+
+
+# States and files that are wrong.
+
+
+@pytest.mark.parametrize("kind", [*CLASSES])
+def test_states_of_other_files(tmp_path: Path, kind: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    source = shards(tmp_path / "a", kind)
+    list(islice(source, 3))
+    state = source.state_dict()
+    other = shards(tmp_path / "b", kind, (5, 0, 1, 9))
+    for each in (other, class_of(kind)(source.shard_names[::-1])):
+        with pytest.raises(SamplingError, match=r"the state is of other files than the \d from"):
+            each.load_state_dict(state)
+        assert each.place is None
+
+
+def test_wrong_states(tmp_path: Path) -> None:
+    source = shards(tmp_path, "jsonl")
+    state = source.state_dict()
+    for place, message in [
+        (3, r"the place of a state should be \[shard, records\]; got 3"),
+        ([4, 0], "the shard of a state should be at most 3; got 4"),
+        ([0, -1], "the records of a state should be at least 0; got -1"),
+        ([0, "1"], "the records of a state should be an integer"),
+    ]:
+        with pytest.raises(SamplingError, match=message):
+            source.load_state_dict(state | {"place": place})
+    with pytest.raises(SamplingError, match="the state of a source of shards has no 'files'"):
+        source.load_state_dict({"place": None})
+    Path(source.shard_names[0]).unlink()
+    with pytest.raises(RowsError, match=r"0\.jsonl: cannot be read as JSON Lines, .* \(.*No such"):
+        list(source)
+    again = JsonShardedSource(source.shard_names[1])
+    Path(again.shard_names[0]).unlink()
+    with pytest.raises(RowsError, match=r"1\.jsonl: cannot be read as JSON Lines"):
+        again.state_dict()
+
+
+@EACH
+def test_truncated_files(tmp_path: Path, kind: str) -> None:
+    """Wherever a file ends, it is an error, or all of its records are there."""
+    path = tmp_path / f"x.{suffix_of(kind)}"
+    save(path, [conversation(i) for i in range(9)], kind)
+    content = path.read_bytes()
+    last = len(content)
+    for n in [*range(0, last, max(1, last // 40)), *range(last - 9, last)]:
+        path.write_bytes(content[:n])
+        try:
+            found = [record["n"] for record in class_of(kind)(path)]
+        except RowsError as error:
+            assert str(error).startswith(f"{path}: ")
+        else:
+            if kind == "jsonl":  # ends where a line does
+                assert found == [*range(len(found))]
+            else:
+                assert not n
+                assert not found
+
+
+@EACH
+def test_damaged_files(tmp_path: Path, kind: str) -> None:
+    """Any damage is an error of ours, or not seen."""
+    path = tmp_path / f"x.{suffix_of(kind)}"
+    save(path, [conversation(i) for i in range(9)], kind)
+    content = path.read_bytes()
+    random = np.random.default_rng(1)
+    for _ in range(150):
+        damaged = bytearray(content)
+        for place in random.integers(len(content), size=3):
+            damaged[place] = random.integers(256)
+        path.write_bytes(damaged)
+        try:
+            source = class_of(kind)(path)
+            list(source)
+            len(source)
+        except RowsError as error:
+            assert str(error).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl.gz", "jsonl.zst"])
+def test_files_of_another_kind(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"x.{kind}"
+    path.write_text("no such file\n" * 9)
+    source = class_of(kind)(path)
+    name = {"parquet": "Parquet", "arrow": "Arrow"}.get(kind, "JSON Lines")
+    for use in (list, len):
+        with pytest.raises(RowsError, match=rf"cannot be read as {name}.* \(.*\); get the file"):
+            use(source)
+
+
+def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "x.parquet"
+    table = pa.table({"text": ["a" * 50, "b" * 50, "c" * 50, "d" * 50]})
+    parquet.write_table(
+        table, path, row_group_size=2, use_dictionary=False, compression="none",
+        write_page_checksum=True, write_statistics=False,
+    )
+    path.write_bytes(path.read_bytes().replace(b"d" * 50, b"e" * 50))
+    found = []
+    with pytest.raises(RowsError, match=r"cannot be read as Parquet, row group 1 \(.*\); get the"):
+        found.extend(ParquetShardedSource(path))
+    assert len(found) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(loaders, "row_group_sizes", lambda file: [3, 1])
+        with pytest.raises(RowsError, match=r"row group 0 \(other than the number of rows in t"):
+            list(ParquetShardedSource(path))
+    # Text that is not UTF-8.
+    parquet.write_table(table, path, use_dictionary=False, compression="none")
+    path.write_bytes(path.read_bytes().replace(b"d" * 50, b"\xff" * 50))
+    with pytest.raises(RowsError, match="cannot be read as Parquet, row group 0"):
+        list(ParquetShardedSource(path))
+
+
+def test_row_groups_of_negative_sizes() -> None:
+    group = SimpleNamespace(num_rows=-1)
+    file = SimpleNamespace(
+        metadata=SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
+    )
+    with pytest.raises(ValueError, match="a row group has a negative number of rows"):
+        row_group_sizes(file)
+
+
+def test_damage_names_the_record_batch(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "x.arrow"
+    table = pa.table({"text": ["a" * 50, "b" * 50, "c" * 50, "d" * 50]})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, 2)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"d" * 50, b"\xff" * 50))
+    found = []
+    with pytest.raises(RowsError, match=r"cannot be read as Arrow, record batch 1 \(.*\); get the"):
+        found.extend(ArrowShardedSource(path))
+    assert len(found) == 2
+    path.write_bytes(content[:-8])
+    with pytest.raises(RowsError, match="an Arrow stream without the mark of its end, so it"):
+        list(ArrowShardedSource(path))
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1]", b"{", b'{"a": 1} 2', b'{"a": NaN}', b"\xff", b'{"a": ' + b"[" * 99999]
+)
+def test_bad_lines(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n\n' + line + b"\n")
+    with pytest.raises(RowsError, match=r"x\.jsonl: line 3 is no JSON object \(.*\); correct the"):
+        list(JsonShardedSource(path))
+
+
+def test_truncated_gzip_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 3)[:-8])
+    with pytest.raises(RowsError, match=r"cannot be read as JSON Lines, after line 3 \("):
+        list(JsonShardedSource(path))
+
+
+@pytest.mark.parametrize("kind", [*CLASSES])
+def test_rows_of_tokens(tmp_path: Path, kind: Any) -> None:
+    if kind != "jsonl":
+        pytest.importorskip("pyarrow")
+    ids = np.arange(40) % 290
+    file = written.write(tmp_path, ids, [7, 19, 40])
+    written_rows = write_rows(str(file.path), out=tmp_path / "rows", format=kind, num_shards=2)
+    source = CLASSES[kind](written_rows[0].path)
+    assert len(source) == 3
+    assert len(source.shard_names) == 2
+    rows = [*source]
+    assert [row["input_ids"].tolist() for row in rows] == [
+        ids[:7].tolist(), ids[7:19].tolist(), ids[19:].tolist(),
+    ]  # fmt: skip
+    assert {row["labels"].dtype for row in rows} == {np.dtype("i8" if kind == "jsonl" else "i4")}
+    assert next(iter(pickle.loads(pickle.dumps(source)))).keys() == rows[0].keys()
