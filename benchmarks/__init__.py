@@ -10,7 +10,7 @@ their speed.
     job.py        what a measurement is told, and how it tells what it measured
     corpora.py    text: the default, of any size, the worst
     training.py splitting.py encoding.py token_files.py formats.py sampling.py loaders.py
-    packing.py chats.py
+    packing.py chats.py rows.py
                   the work, one function for each side; a further peer is one more function
     studies.py    ours alone: scaling, growth, worst cases, where the time goes, instructions
     report.py     machine and versions, Markdown, JSON

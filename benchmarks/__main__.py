@@ -25,12 +25,14 @@ from benchmarks.rounds import (
     measure,
     peers_of,
 )
+from benchmarks.rows import rows
 from benchmarks.sampling import prefetch
 from benchmarks.studies import STUDIES, Table
 
 STUDIES["formats"] = formats
 STUDIES["prefetch"] = prefetch
 STUDIES["packing"] = packing
+STUDIES["rows"] = rows
 # What depends on a factor, and the values that it takes beside the usual one.
 SIZES = (10 * MB, 100 * MB, 1000 * MB)
 VOCABULARIES = (10_000, 32_000, 100_000)
@@ -152,7 +154,7 @@ class Run:
             corpus = job.corpus
             if how.at_most is not None and corpus.stat().st_size > how.at_most:
                 corpus = sized(setting.corpus, how.at_most, self._directory)
-            if work == "jsonl-to-bin":
+            if work in ("jsonl-to-bin", "jsonl-to-rows"):
                 corpus = json_lines(corpus, job.threads, self._directory)
             ours = replace(job, corpus=corpus, threads=how.threads or job.threads)
             names = (setting.corpus.stem, setting.vocabulary)

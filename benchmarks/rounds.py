@@ -47,6 +47,7 @@ MODULES = {
     "loaders-packed": "benchmarks.loaders",
     "packing": "benchmarks.packing",
     "chats": "benchmarks.chats",
+    "jsonl-to-rows": "benchmarks.rows",
     "pure-compute": "benchmarks.studies",
     "breakdown": "benchmarks.studies",
 }
@@ -66,6 +67,7 @@ WORK = [
     "loaders-random",
     "loaders-packed",
     "chats",
+    "jsonl-to-rows",
 ]
 
 

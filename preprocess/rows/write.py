@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import xxhash
 from msgspec import Struct
 
-from bpe.parallel import run_in_order
+from bpe.parallel import run_ahead, run_in_order
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Progress
@@ -51,6 +52,7 @@ METADATA_FILE = "metadata.json"
 STATS_FILE = "tokenization_stats.json"
 _RUN = "rows"
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
+_SYNC_BYTES = 1 << 25  # after which the disk is asked to write
 
 
 class RowsBegun(Struct, tag_field="kind", tag="rows begun"):
@@ -279,7 +281,7 @@ def write_shard(
     codec, columns = FORMATS[settings.format].codec(), columns_of(settings)
     content, n_tokens, is_counted = ContentDigest(), 0, False
 
-    def batches() -> Iterator[RowBatch]:
+    def made() -> Generator[RowBatch]:
         nonlocal n_tokens, is_counted
         counts, is_counted = not is_counted, True
         for start in range(first, stop, reader.rows_at_once):
@@ -290,19 +292,31 @@ def write_shard(
                 n_tokens += reader.n_tokens(start, min(start + reader.rows_at_once, stop))
             yield batch
 
-    sink = _Sink(stream)
-    with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write_shard(file, columns, compression_of(settings), stop - first, batches)
+    def batches() -> Iterator[RowBatch]:
+        # The arrays of the next batch are made while one is written.
+        with closing(run_ahead(made(), 1)) as ahead:
+            yield from ahead
+
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenbin-sync") as syncing:
+        sink = _Sink(stream, syncing)
+        with io.BufferedWriter(sink, _BUFFER) as file:
+            codec.write_shard(file, columns, compression_of(settings), stop - first, batches)
+        sink.wait()
     return ShardFacts(
         name, stop - first, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )
 
 
 class _Sink(io.RawIOBase):
-    """A file to write to, whose bytes are digested and appended to a stream."""
+    """A file to write to, whose bytes are digested and appended to a stream.
 
-    def __init__(self, stream: Stream) -> None:
+    The disk writes while further rows are made: waiting for it at the end took as long as the rest.
+    """
+
+    def __init__(self, stream: Stream, syncing: Executor) -> None:
         self._stream, self.digest, self.n_bytes = stream, xxhash.xxh3_128(), 0
+        self._syncing, self._under_way, self._n_synced = syncing, Future[None](), 0
+        self._under_way.set_result(None)
 
     def writable(self) -> bool:
         return True
@@ -312,7 +326,15 @@ class _Sink(io.RawIOBase):
         self._stream.append(view)
         self.digest.update(view)
         self.n_bytes += len(view)
+        if self.n_bytes - self._n_synced >= _SYNC_BYTES and self._under_way.done():
+            self.wait()
+            self._under_way = self._syncing.submit(self._stream.sync)
+            self._n_synced = self.n_bytes
         return len(view)
+
+    def wait(self) -> None:
+        """Wait until the disk has what it was asked to write; raise OutputError if it failed."""
+        self._under_way.result()
 
     def tell(self) -> int:
         return self.n_bytes
