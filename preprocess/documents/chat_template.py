@@ -268,12 +268,13 @@ class _Tokens:
         # The leftmost token, and of several the longest.
         ordered = sorted(self._ids, key=len, reverse=True)
         self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
-        found = (re.findall(r"[^\w\s]", name) or "".join(name.split()) for name in ordered)
+        found = ("".join(re.findall(r"[^\w\s]", x)) or "".join(x.split()) for x in ordered)
         # Punctuation, without which none can be spelled; of a token without it, all its characters.
-        self._critical = sorted({character for each in found for character in each})
-        self._all = sorted({x for name in ordered for x in name if not x.isspace()})
+        self._critical = _in_both_cases("".join(found))
+        self._all = _in_both_cases("".join(x for name in ordered for x in name.split()))
         self._parts = {
-            name[i:j] for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
+            name[i:j].casefold()
+            for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
         }
         self._longest = max(map(len, ordered), default=0)
 
@@ -291,8 +292,8 @@ class _Tokens:
         return Counter(self._anywhere.findall(text))
 
     def is_part(self, text: str) -> bool:
-        """Return True if a text is inside a special token, but for white space around it."""
-        return len(text) < 2 * self._longest and text.strip() in self._parts
+        """Return True if a text is inside a special token, but for case and white space around."""
+        return len(text) < 2 * self._longest and text.strip().casefold() in self._parts
 
     def hiding(self, text: str) -> _Hiding:
         """Return how to hide characters by some that a text does not have."""
@@ -304,6 +305,12 @@ class _Tokens:
         table = {ord(x): first + i for i, x in enumerate(self._all)}
         critical = {ord(x): table[ord(x)] for x in self._critical}
         return _Hiding(self, critical, table, {other: given for given, other in table.items()})
+
+
+def _in_both_cases(text: str) -> list[str]:
+    """Return the characters of a text, and what filters such as `upper` make of them, sorted."""
+    cases = {case for x in text for case in (x, x.lower(), x.upper())}
+    return sorted(x for x in cases if len(x) == 1)
 
 
 class _Hiding(NamedTuple):

@@ -127,6 +127,20 @@ def test_special_tokens_that_are_words(token: str) -> None:
     assert found.n_forged == {token: 1}
 
 
+def test_no_filter_makes_special_tokens_of_a_message() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content | upper }}"
+        "{{ '<|' + (m.name or 'x') | lower + '|>' }}{% endfor %}"
+    )
+    tokens = (("EOS", 1), ("<|user|>", 2), ("<|im_end|>", 3))
+    plain = render(say("yes"), ChatFormat(template, tokens, train_on="all"))
+    assert [each[2] for each in plain.special] == [2]
+    for message in ({"content": "eos"}, {"content": "a", "name": "IM_END"}):
+        messages = [{"role": "user", **message}]
+        with pytest.raises(ChatTemplateError, match="writes other special tokens because of what"):
+            render(messages, ChatFormat(template, tokens, train_on="all"))
+
+
 # Forgeries.
 
 
