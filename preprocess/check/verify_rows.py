@@ -22,7 +22,6 @@ from preprocess.rows.columns import RowReader
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.layout import plan_rows, shard_bounds
 from preprocess.rows.manifest import (
-    FORMAT,
     MANIFEST_FILE,
     ContentDigest,
     RowsManifest,
@@ -31,7 +30,6 @@ from preprocess.rows.manifest import (
     replace_shard,
 )
 from preprocess.rows.write import write_shard
-from preprocess.run.outputs import read_object
 from preprocess.settings.options import convert
 from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import REPAIR, OutputError, open_storage
@@ -48,17 +46,19 @@ class _Origin(NamedTuple):
 
 
 def find_rows(directory: Path) -> list[Path]:
-    """List the directories of rows: this one, or those in it; [] if there are none."""
-    for places in ([directory], sorted(each for each in directory.iterdir() if each.is_dir())):
-        found = [each for each in places if _has_rows(each)]
-        if found:
-            return found
-    return []
+    """List the directories of rows: this one, or those in it with a manifest; [] for none."""
+    if _has_manifest(directory):
+        return [directory]
+    names = open_storage(directory).final.names()
+    inside = [directory / name for name in names if not name.startswith(".")]
+    found = [each for each in inside if each.is_dir() and _has_manifest(each)]
+    return found or ([directory] if row_files(directory) else [])
 
 
 def row_files(directory: Path) -> list[Path]:
     """List the files of rows in a directory that has no manifest, by their names."""
-    return sorted(each for each in directory.iterdir() if format_of(each) is not None)
+    files = (each for each in directory.iterdir() if each.is_file())
+    return sorted(each for each in files if format_of(each) is not None)
 
 
 def verify(
@@ -74,9 +74,8 @@ def verify(
     return findings
 
 
-def _has_rows(directory: Path) -> bool:
-    is_ours = read_object(open_storage(directory).final, MANIFEST_FILE, FORMAT) is not None
-    return is_ours or (directory / MANIFEST_FILE).exists() or bool(row_files(directory))
+def _has_manifest(directory: Path) -> bool:
+    return (directory / MANIFEST_FILE).exists()
 
 
 def _check(directory: Path, progress: Progress, deep: bool, repair: bool) -> list[Finding]:

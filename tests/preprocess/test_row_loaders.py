@@ -392,6 +392,8 @@ def test_damaged_files(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl.gz", "jsonl.zst"])
 def test_files_of_another_kind(tmp_path: Path, kind: str) -> None:
+    if kind in ("parquet", "arrow"):
+        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
     path = tmp_path / f"x.{kind}"
     path.write_text("no such file\n" * 9)
     source = class_of(kind)(path)
