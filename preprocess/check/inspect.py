@@ -212,7 +212,8 @@ def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     kinds = "spooled", "counted", "encoded", "finishing"
     begun = [entry for entry in entries if entry["kind"] in kinds]
     if not begun:
-        return {}
+        n = sum(entry["kind"] == "shard done" for entry in entries)
+        return {"stage": "rows", "text": f"rows: {n:,} files are complete"} if n else {}
     entry = begun[-1]
     if entry["kind"] == "finishing":
         return {"stage": "finishing", "text": "complete, except for final names"}

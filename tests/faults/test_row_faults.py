@@ -110,7 +110,7 @@ def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> N
 
 
 def test_shards_that_are_complete_are_kept(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from preprocess.rows import write
 
@@ -128,6 +128,8 @@ def test_shards_that_are_complete_are_kept(
         write_rows(data, **options)
     with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
         write_rows(data, **options | {"max_length": 8})
+    assert run(["inspect", str(tmp_path / "out" / "train")]) == 0
+    assert ".rows.partial: not finished: rows: 2 files are complete" in capsys.readouterr().out
     write_rows(data, **options)
     assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
 
