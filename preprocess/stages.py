@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -82,7 +83,7 @@ def tokenize_and_save(
     }
     config = PipelineConfig(
         datasets=[dataset], output_path=place,
-        tokenizer=tokenizer if isinstance(tokenizer, Mapping) else str(tokenizer),
+        tokenizer=_given_tokenizer(tokenizer),
         tokenize=windows | {"workers": workers, "overwrite": overwrite},
         save={
             "format": output_format, "columns": columns, "compression": compression,
@@ -93,6 +94,17 @@ def tokenize_and_save(
     if not keep_tokens:
         shutil.rmtree(place / _TOKENS)
     return result
+
+
+def _given_tokenizer(tokenizer: StrPath | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    if isinstance(tokenizer, Mapping):
+        return tokenizer
+    if not isinstance(tokenizer, str | os.PathLike):
+        raise SettingsError(
+            "tokenizer should be a path, a name, or options to train one; save an object first:"
+            " save_pretrained(DIR)"
+        )
+    return os.fspath(tokenizer)
 
 
 class Pipeline:

@@ -39,7 +39,8 @@ def describe(directory: Path) -> dict[str, Any]:
                 )
             columns = tuple(batch.values)
             ids = batch.values.get("input_ids", np.empty(0, np.int32))
-            is_token = batch.values.get("attention_mask", np.ones(len(ids), np.int32)) == 1
+            known = (batch.values[x] for x in ("attention_mask", "segment_ids") if x in batch.values)
+            is_token = next(known, np.ones(len(ids), np.int32)) > 0
             before = np.append(0, np.cumsum(is_token))
             sizes = np.diff(before[batch.offsets])
             n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
@@ -65,7 +66,8 @@ def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `describe` for people."""
     trained = found["trained_share"]
     lines = [
-        f"{found['path']}: {found['rows']:,} rows in {found['files']:,} files, columns"
+        f"{found['path']}: {found['rows']:,} rows in {found['files']:,}"
+        f" file{'s' * (found['files'] != 1)}, columns"
         f" {', '.join(found['columns'])} ({found['dtype']})",
         f"  {found['tokens']:,} tokens, {found['shortest']:,} to {found['longest']:,} per row,"
         f" {found['average_length']:.1f} on average",

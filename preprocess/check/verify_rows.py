@@ -7,6 +7,7 @@ ids are checked.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from preprocess.rows.manifest import (
     read_manifest,
     replace_shard,
 )
-from preprocess.rows.write import write_shard
+from preprocess.rows.write import METADATA_FILE, write_shard
 from preprocess.settings.options import convert
 from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import REPAIR, OutputError, open_storage
@@ -67,9 +68,12 @@ def verify(
     """Check all rows in a directory; [] if there are none."""
     findings: list[Finding] = []
     for place in find_rows(directory):
-        if (place / MANIFEST_FILE).exists():
+        if _has_manifest(place):
             findings += _check(place, progress, deep, repair)
         else:
+            if (place / METADATA_FILE).exists():
+                text = "missing: write the rows again (tokenbin rows, --overwrite)"
+                findings.append(Finding(place / MANIFEST_FILE, False, text))
             findings += _check_foreign(place, tokenizer)
     return findings
 
@@ -79,15 +83,17 @@ def _has_manifest(directory: Path) -> bool:
 
 
 def _check(directory: Path, progress: Progress, deep: bool, repair: bool) -> list[Finding]:
+    path = directory / MANIFEST_FILE
     try:
         manifest = read_manifest(directory)
     except RowsError as error:
-        return [Finding(directory / MANIFEST_FILE, False, str(error))]
-    findings = [_check_counts(directory, manifest)]
+        text = str(error).removeprefix(f"{path}: ")
+        return [Finding(path, False, text), *_check_foreign(directory, None)]
+    findings = [_check_counts(directory, manifest), *_check_beside(directory, manifest)]
     origin: _Origin | str = "not needed"
     if deep or repair:
         try:
-            origin = _open_origin(manifest)
+            origin = _open_origin(directory, manifest)
         except TokenbinError as error:
             origin = str(error)
     total = sum(each.bytes for each in manifest.shards)
@@ -110,7 +116,7 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
         total = sum(getattr(each, name) for each in manifest.shards)
         if total != getattr(manifest, name):
             problems.append(f"{getattr(manifest, name):,} {name}, and its files {total:,}")
-    dataset = Path(manifest.dataset)
+    dataset = directory / manifest.dataset
     if manifest.settings["seq_length"] is not None and dataset.exists():
         file = open_tokens(dataset)
         if file.manifest.digest == manifest.dataset_digest and file.n_tokens != manifest.tokens:
@@ -120,6 +126,15 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
         return Finding(path, False, text)
     text = f"{manifest.rows:,} rows of {manifest.documents:,} documents, {manifest.tokens:,} tokens"
     return Finding(path, True, text)
+
+
+def _check_beside(directory: Path, manifest: RowsManifest) -> Iterator[Finding]:
+    """Find files that describe the rows, and were changed or are missing."""
+    for name, digest in manifest.beside.items():
+        path = directory / name
+        if not path.exists() or _digest_of(path) != digest:
+            text = "was changed, or is missing: write the rows again (--overwrite)"
+            yield Finding(path, False, text)
 
 
 def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> Finding:
@@ -136,7 +151,7 @@ def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> 
         return Finding(path, False, f"damaged: {str(error).removeprefix(f'{path}: ')}")
     if content == facts.content:
         return Finding(path, True, f"{n_rows:,} rows as written, in other bytes")
-    text = f"damaged: its {n_rows:,} rows are not the {facts.rows:,} that were written"
+    text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
     return Finding(path, False, f"{text}; run verify --repair")
 
 
@@ -159,12 +174,12 @@ def _content_of(path: Path) -> tuple[int, str]:
     return n_rows, digest.hexdigest()
 
 
-def _open_origin(manifest: RowsManifest) -> _Origin:
+def _open_origin(directory: Path, manifest: RowsManifest) -> _Origin:
     """Open the dataset of rows; raise TokenbinError if it is not there as it was."""
-    file = open_tokens(manifest.dataset)
+    file = open_tokens(os.path.normpath(directory / manifest.dataset))
     if file.manifest.digest != manifest.dataset_digest:
         raise TokenFileError(
-            f"{manifest.dataset}: is another dataset than the rows are of; write them again"
+            f"{file.path}: is another dataset than the rows are of; write them again"
             " (--overwrite)"
         )
     settings = convert({**manifest.settings, "path": manifest.dataset}, RowsSettings)

@@ -124,7 +124,9 @@ def columns_of(settings: RowSettings) -> tuple[str, ...]:
     if not settings.columns:
         if settings.format == "npz":
             return COLUMNS[:2]
-        return COLUMNS if settings.strategy is not None else COLUMNS[:3]
+        # With an attention mask, models of transformers attend across the documents of a row.
+        packed = ("input_ids", "labels", "segment_ids", "position_ids")
+        return packed if settings.strategy is not None else COLUMNS[:3]
     for name in settings.columns:
         if name not in COLUMNS or settings.columns.count(name) > 1:
             raise SettingsError(

@@ -47,7 +47,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
     """Content of rows.json.
 
     Attributes:
-        dataset: Path of the manifest of the dataset.
+        dataset: Path of the manifest of the dataset, from the directory of the rows.
         dataset_digest: Its xxh3_128.
         settings: Options that change the rows.
         around: Ids before and after each row.
@@ -60,6 +60,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         longest: Tokens of the longest row.
         text_bytes: Bytes of text of the dataset.
         shards: The files, in order.
+        beside: Name of a file that describes the rows -> its xxh3_128.
     """
 
     dataset: str
@@ -76,6 +77,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
     longest: Count
     text_bytes: Count
     shards: tuple[ShardFacts, ...]
+    beside: dict[str, str] = {}
 
     @property
     def format(self) -> Literal["parquet", "arrow", "jsonl", "npz", "pickle"]:

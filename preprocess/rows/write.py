@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import xxhash
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bpe.parallel import run_ahead, run_in_order
 from preprocess.dataset.columns import TokenFileError
@@ -90,7 +93,8 @@ class RowsResult(NamedTuple):
         state = f"in {self.seconds:.1f} s" if self.is_new else "up to date"
         return (
             f"{self.path}: {state} ({found.rows:,} rows, {found.tokens:,} tokens,"
-            f" {len(found.shards):,} files, {sum(x.bytes for x in found.shards):,} bytes)"
+            f" {len(found.shards):,} file{'s' * (len(found.shards) > 1)},"
+            f" {sum(x.bytes for x in found.shards):,} bytes)"
         )
 
 
@@ -129,10 +133,17 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     paths = find_manifests(place) if place.is_dir() else [place]
     if not paths:
         raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
-    return [
-        _Run(open_tokens(path), settings, Path(settings.out) / path.stem).write(progress)
-        for path in paths
-    ]
+    if not place.exists() and not place.with_suffix(".json").exists():
+        raise TokenFileError(f"{place}: no such file or directory; check the path")
+    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+        raise TokenFileError(
+            f"{place}: is not a dataset; build one first: tokenbin build --train {place}"
+        )
+    runs = [_Run(open_tokens(path), settings, Path(settings.out) / path.stem) for path in paths]
+    if settings.num_shards is not None:
+        for run in runs:  # before any is written
+            run.check_shards()
+    return [run.write(progress) for run in runs]
 
 
 class _Run:
@@ -205,9 +216,7 @@ class _Run:
 
     def _make(self, journal: Journal, progress: Progress, started: float) -> None:
         settings = self._settings
-        plan, shape = plan_rows(
-            self._file, settings, *ids_of_rows(self._file, settings, settings.tokenizer)
-        )
+        plan, shape = self._layout
         bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
         done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
         if not journal.entries:
@@ -239,29 +248,65 @@ class _Run:
                 journal.append(ShardDone(number, facts))
                 stage.advance(facts.rows)
         shards = tuple(done[number] for number in range(len(names)))
-        manifest = _manifest_of(self._file, settings, plan, shape, shards)
+        manifest = self._manifest_of(plan, shape, shards)
         seconds = time.perf_counter() - started
-        self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
-        others = _descriptions(manifest, self._settings, seconds, progress.peak_memory)
+        others, digests = _descriptions(manifest, settings, seconds, progress.peak_memory), {}
         for name, content in others.items():
-            self._storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
-        gone: set[str] = set()
-        if self._storage.final.size(MANIFEST_FILE) is not None:
-            gone = {each.name for each in read_manifest(self._directory).shards}
-        entry = Committing([*names, *others], [MANIFEST_FILE], sorted(gone - {*names, *others}))
+            data = (json.dumps(content, indent=2) + "\n").encode()
+            self._storage.put(name, data)
+            if name != STATS_FILE:  # which has times
+                digests[name] = xxhash.xxh3_128_hexdigest(data)
+        manifest = structs.replace(manifest, beside=digests)
+        self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
+        gone = sorted(self._files_before() - {*names, *others})
+        entry = Committing([*names, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
+
+    def _manifest_of(
+        self, plan: RowPlan, shape: Shape, shards: tuple[ShardFacts, ...]
+    ) -> RowsManifest:
+        file = self._file
+        # A relative path, so that both may be moved together.
+        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self._directory)
+        return RowsManifest(
+            dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
+            around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
+            pad_id=shape.pad_id, length=shape.length, rows=len(plan),
+            tokens=plan.n_tokens + len(plan) * shape.n_around, documents=file.n_documents,
+            longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
+        )
+
+    def _files_before(self) -> set[str]:
+        """Return the names of the files of rows that are replaced."""
+        if self._storage.final.size(MANIFEST_FILE) is None:
+            return set()
+        try:
+            return {each.name for each in read_manifest(self._directory).shards}
+        except RowsError:  # damaged: by their names
+            own = rf"{re.escape(self._directory.name)}-\d{{5}}-of-\d{{5}}\..*|dump-\d+\.pkl"
+            return {name for name in self._storage.final.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
         self._storage.publish(entry.names, entry.last, entry.gone)
         self._storage.clear()
 
+    @cached_property
+    def _layout(self) -> tuple[RowPlan, Shape]:
+        file, settings = self._file, self._settings
+        return plan_rows(file, settings, *ids_of_rows(file, settings, settings.tokenizer))
+
+    def check_shards(self) -> None:
+        """Raise SettingsError if there are fewer rows than files."""
+        given, n_rows = self._settings.num_shards, len(self._layout[0])
+        if given is not None and given > n_rows:
+            raise SettingsError(
+                f"num_shards {given:,} is above the number of rows of {self._file.path},"
+                f" {n_rows:,}; lower it"
+            )
+
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
         given = self._settings.num_shards
-        if given is not None and given > len(plan):
-            raise SettingsError(
-                f"num_shards {given:,} is above the number of rows, {len(plan):,}; lower it"
-            )
         size = 4 * len(shape.columns) * (
             len(plan) * shape.length if shape.length
             else plan.n_tokens + len(plan) * shape.n_around
@@ -348,20 +393,6 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
             f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
             " damaged; run tokenbin verify on it"
         )
-
-
-def _manifest_of(
-    file: TokenFile, settings: RowSettings, plan: RowPlan, shape: Shape,
-    shards: tuple[ShardFacts, ...],
-) -> RowsManifest:
-    return RowsManifest(
-        dataset=str(Path(file.absolute_path).with_suffix(".json")),
-        dataset_digest=file.manifest.digest, settings=settings_of_rows(settings),
-        around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
-        pad_id=shape.pad_id, length=shape.length, rows=len(plan),
-        tokens=plan.n_tokens + len(plan) * shape.n_around, documents=file.n_documents,
-        longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
-    )
 
 
 def _descriptions(

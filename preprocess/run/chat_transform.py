@@ -16,6 +16,7 @@ from preprocess.documents.chat_tokens import encode_segments, is_inside
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.documents.token_offsets import token_lengths
 from preprocess.run.chat_format import chat_format_of
+from preprocess.settings.options import SettingsError
 from preprocess.sources.chats import UNTRAINED, batch_of, chat_options, render_record
 
 
@@ -43,7 +44,7 @@ class ChatTemplateTransform:
     Raises:
         CorpusError: There is no chat template.
         ChatTemplateError: The tokenizer lacks special tokens of the template.
-        SettingsError: The file of the template cannot be read.
+        SettingsError: An option has a wrong value, or the file of the template cannot be read.
         TokenizerFileError: The tokenizer cannot be read.
         EncodingError: The tokenizer changes text before it is encoded.
     """
@@ -56,11 +57,25 @@ class ChatTemplateTransform:
     ) -> None:
         from bpe import load_tokenizer
 
+        for name, given, known in (
+            ("chat", chat, ("auto", *KINDS)),
+            ("train_on", train_on, ("assistant", "all", "last-assistant")),
+        ):
+            if given not in known:
+                raise SettingsError(f"{name} should be one of {', '.join(known)}; got {given!r}")
+        if not isinstance(tokenizer, str | os.PathLike):
+            raise SettingsError(
+                "tokenizer should be a path or a name; save an object first: save_pretrained(DIR)"
+            )
         path = os.fspath(tokenizer)
         self.tokenizer = load_tokenizer(path)
         form = chat_format_of(_Given(path, chat_template, train_on), self.tokenizer)
         self._reading = ReadOptions(chat=chat, chat_format=form)
-        chat_options(path, self._reading, "messages")  # raises if there is no template
+        if form is None:
+            raise CorpusError(
+                f"{path}: the tokenizer has no chat template; give one: chat_template, a file or"
+                " chatml"
+            )
         self._lengths = token_lengths(self.tokenizer, is_normalized=True)
         self._encoder = self.tokenizer.new_encoder()
 

@@ -265,7 +265,14 @@ def _one_of(literal: Any) -> Kind:
     *others, last = map(repr, get_args(literal))
     expected = f"{', '.join(others)} or {last}" if others else last
     metavar = "|".join(get_args(literal))
-    return Kind(_read_text, expected, literal, metavar)
+
+    def read(value: Any) -> Any:
+        """Return the choice, which may have the other of - and _, as names of options may."""
+        text = _read_text(value)
+        alike = (x for x in get_args(literal) if x.replace("-", "_") == text.replace("-", "_"))
+        return next(alike, text)
+
+    return Kind(read, expected, literal, metavar)
 
 
 def _parts(type_: Any) -> tuple[Any, ...]:

@@ -91,7 +91,7 @@ class FileSettings(Settings):
     columns: Fields = option(
         (), "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
         " position_ids; on the command line one at a time.", flags=("--column",),
-        default_text="the first three, and with a strategy all",
+        default_text="the first three, of npz two; with a strategy all but attention_mask",
     )
     compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = option(
         None, "Compression: of parquet zstd, snappy or none; of arrow zstd; of jsonl gzip or zstd;"
@@ -127,6 +127,12 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
+        if self.padding == "none" and (self.pad_token or self.padding_side == "left"):
+            raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
+        if self.num_shards is not None and self.max_shard_size != 500 << 20:
+            raise SettingsError(
+                "num_shards and max_shard_size both say how many files there are; leave one out"
+            )
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")
 

@@ -213,8 +213,27 @@ def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
     (directory / MANIFEST_FILE).write_text(wrong.to_json())
     (first, *_) = verify(directory)
     assert first.text.startswith("has 99 rows, and its files 10; 98 tokens, and the dataset 88")
+    (directory / "metadata.json").write_text("{}")
+    texts = [each.text for each in verify(directory) if not each.sound]
+    assert texts[1].startswith("was changed, or is missing: write the rows again")
     (directory / MANIFEST_FILE).write_text("{}")
     assert not verify(directory)[0].sound
+    (directory / MANIFEST_FILE).unlink()
+    assert verify(directory)[0].text == "missing: write the rows again (tokenbin rows, --overwrite)"
+    write_rows(data, format="jsonl", max_length=9, out=tmp_path / "out", overwrite=True)
+    (directory / MANIFEST_FILE).write_text("{}")
+    write_rows(data, format="pickle", out=tmp_path / "out", overwrite=True)
+    assert not [*directory.glob("*.jsonl")]
+
+
+def test_rows_and_their_dataset_are_moved_together(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    data.rename(tmp_path / "one" / "data")
+    write_rows(tmp_path / "one" / "data", format="jsonl", out=tmp_path / "one" / "rows")
+    (tmp_path / "one").rename(tmp_path / "two")
+    found = verify(tmp_path / "two" / "rows", deep=True)
+    assert all(each.sound for each in found)
+    assert found[-1].text.endswith("equal to the dataset")
 
 
 def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:

@@ -178,6 +178,18 @@ def test_a_conversation_in_which_no_token_is_trained_on(
         transform(rows[1])
 
 
+def test_a_transform_that_cannot_be(model: Path, tmp_path: Path) -> None:
+    for options, kind, message in [
+        ({"train_on": "last_assistant"}, SettingsError, "train_on should be one of assistant, all"),
+        ({"chat": "message"}, SettingsError, "chat should be one of auto, messages, sharegpt"),
+        ({}, CorpusError, "the tokenizer has no chat template; give one: chat_template, a file"),
+    ]:
+        with pytest.raises(kind, match=message):
+            ChatTemplateTransform(model, **options)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="tokenizer should be a path or a name; save an objec"):
+        ChatTemplateTransform(object())  # type: ignore[arg-type]
+
+
 def test_bad_kinds(model: Path, tmp_path: Path) -> None:
     transform = ChatTemplateTransform(model, chat_template="chatml")
     for record, message in (

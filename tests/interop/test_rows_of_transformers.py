@@ -96,7 +96,8 @@ def test_rows_are_those_of_the_tokenizer(
         add_special_tokens=adds,
     )
     (result,) = write_rows(
-        data, out=tmp_path, padding_side=side, truncation=truncation, pad_token="<|im_end|>",
+        data, out=tmp_path, truncation=truncation,
+        padding_side=side if padding else "right", pad_token="<|im_end|>" if padding else None,
         padding={False: "none", "longest": "longest", "max_length": "max-length"}[padding],
         max_length=max_length if truncation or padding == "max_length" else None,
         add_special_tokens=adds, drop_end_of_text=True,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from row_cases import dataset, documents_of, need, rows_in, rows_of
 
 from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import shard_bounds
@@ -161,9 +162,8 @@ def test_packed_rows(tmp_path: Path, strategy: Any, shards: int | None) -> None:
     rows = rows_in(result.path)
     pieces = []
     for row in rows:
-        assert row.keys() == {*COLUMNS}
+        assert row.keys() == {*COLUMNS} - {"attention_mask"}
         assert len(row["input_ids"]) <= 16
-        assert row["attention_mask"] == [1] * len(row["input_ids"])
         for number in range(1, max(row["segment_ids"]) + 1):
             at = [i for i, each in enumerate(row["segment_ids"]) if each == number]
             assert at == [*range(at[0], at[-1] + 1)]
@@ -242,6 +242,8 @@ def test_settings_that_contradict() -> None:
         ({"strategy": "greedy"}, "a strategy packs rows of seq_length tokens; say how many"),
         ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
         ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
+        ({"pad_token": "x"}, "pad_token and padding_side are for padding; say how"),
+        ({"num_shards": 3, "max_shard_size": "1KB"}, "num_shards and max_shard_size both say how"),
     ]:
         with pytest.raises(SettingsError, match=message):
             write_rows("data", **options)
@@ -266,6 +268,11 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(kind, match=message):
             write_rows(tmp_path / "data", out=tmp_path / "rows", **options)  # type: ignore[arg-type]
         assert not [*(tmp_path / "rows").rglob("*.jsonl")]
+    with pytest.raises(TokenFileError, match="no such file or directory; check the path"):
+        write_rows(tmp_path / "nothing")
+    (tmp_path / "text.jsonl").write_text("{}")
+    with pytest.raises(TokenFileError, match="is not a dataset; build one first: tokenbin build"):
+        write_rows(tmp_path / "text.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(Exception, match="no finished token file in this directory; build one fir"):
         write_rows(tmp_path / "empty", out=tmp_path / "rows")
@@ -291,7 +298,7 @@ def test_rows_that_are_there(tmp_path: Path) -> None:
     assert first.is_new
     (again,) = write_rows(tmp_path / "data", **options)
     assert not again.is_new
-    assert "up to date (3 rows, 18 tokens, 1 files" in again.line
+    assert "up to date (3 rows, 18 tokens, 1 file," in again.line
     with pytest.raises(OutputError, match=r"has rows of other settings \(max_length\); choose an"):
         write_rows(tmp_path / "data", max_length=3, **options)
     write_rows(tmp_path / "data", num_shards=3, overwrite=True, **options)
@@ -347,8 +354,8 @@ def test_the_command(tmp_path: Path, capsys: Any) -> None:
     out = str(tmp_path / "rows")
     options = ["rows", str(tmp_path / "data"), "--out", out, "--format", "jsonl"]
     assert run([*options, "--max-length", "4", "--stride", "2", "--column", "input_ids"]) == 0
-    assert "(7 rows, 26 tokens, 1 files" in capsys.readouterr().out
+    assert "(7 rows, 26 tokens, 1 file," in capsys.readouterr().out
     assert run(["verify", out]) == 0
     assert run(["inspect", out]) == 0
-    assert "7 rows in 1 files, columns input_ids (int32)" in capsys.readouterr().out
+    assert "7 rows in 1 file, columns input_ids (int32)" in capsys.readouterr().out
     assert run(["rows", str(tmp_path / "data"), "--format", "csv"]) == 2

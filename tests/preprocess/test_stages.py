@@ -158,6 +158,9 @@ def test_stages_that_are_missing(text: Path, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=r"is not enabled, and build needs it; call "):
             some.build()
     assert not (tmp_path / "a").exists()
+    message = "tokenizer should be a path, a name, or options to train one; save an object first"
+    with pytest.raises(SettingsError, match=message):
+        tokenize_and_save(data_files=text, tokenizer=object(), output_path=tmp_path)  # type: ignore[arg-type]
 
 
 def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> None:
