@@ -154,6 +154,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     The same call resumes: datasets that are finished are up to date.
     """
     from bpe.files.atomic_write import write_atomically
+    from preprocess.rows.write import write_all
     from preprocess.settings.yaml_file import read_corpus
 
     config = read_corpus(options)
@@ -175,8 +176,6 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
-            from preprocess.rows.write import write_all
-
             rows[name] = write_all(config.rows[name], progress.part())
     path = Path(config.output_path, _CONFIG_FILE)
     with writing(path):
@@ -187,11 +186,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         Path(config.output_path), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
-        [
-            f"{x}: {line}" for x, each in results.items()
-            for line in [*each.lines, *(part.line for part in rows.get(x, ()))]
-        ],
-        results, rows,
+        [f"{x}: {line}" for x, each in results.items()
+         for line in (*each.lines, *(part.line for part in rows.get(x, ())))], results, rows,
     )
 
 
@@ -215,6 +211,10 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
                 SpecialIds.of(given, each)
         except TokenbinError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
+    if config.rows:
+        from preprocess.rows.layout import check_rows
+
+        check_rows(config.rows, config.places)
     has_file = place.size(_CONFIG_FILE) is not None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
         raise OutputError(

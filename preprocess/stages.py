@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.settings.corpus import PipelineConfig
@@ -92,8 +92,22 @@ def tokenize_and_save(
     )
     result = build(config, progress=progress)
     if not keep_tokens:
-        shutil.rmtree(place / _TOKENS)
+        _remove_dataset(place / _TOKENS, result.datasets[_TOKENS].manifests)
     return result
+
+
+def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
+    """Remove the files of a dataset, and the directory if it has no others."""
+    for name, manifest in manifests.items():
+        for file in manifest.files(name):
+            (directory / file.name).unlink(missing_ok=True)
+        for plan in directory.glob(f"{name}.*.plan"):
+            plan.unlink()
+        (directory / f"{name}.json").unlink(missing_ok=True)
+    for name in ("stats.json", "tokenizer.json", "tokenizer_config.json"):
+        (directory / name).unlink(missing_ok=True)
+    if not any(directory.iterdir()):
+        directory.rmdir()
 
 
 def _given_tokenizer(tokenizer: StrPath | Mapping[str, Any]) -> str | Mapping[str, Any]:

@@ -20,8 +20,16 @@ def read_special_ids(path: Path) -> tuple[Ids, Ids]:
         TokenizerFileError: The file cannot be read, or its post-processor is of another kind.
     """
     top = parse_json(read_text(path), path)
+    try:
+        return _around(path, top.get("post_processor"))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        found = f"post_processor cannot be read ({type(error).__name__}: {error})"
+        refuse(path, found, "expected what tokenizers writes")
+
+
+def _around(path: Path, section: Any) -> tuple[Ids, Ids]:
     before, after = list[int](), list[int]()
-    for step in _steps(top.get("post_processor")):
+    for step in _steps(section):
         kind = step.get("type")
         if kind == "TemplateProcessing":
             first, last = _of_template(path, step)
@@ -54,5 +62,5 @@ def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]
         known = step.get("special_tokens", {})
         if name not in known:
             refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
-        (after if seen else before).extend(known[name]["ids"])
+        (after if seen else before).extend(int(token) for token in [*known[name]["ids"]])
     return before, after

@@ -38,8 +38,14 @@ def describe(directory: Path) -> dict[str, Any]:
                     f" {', '.join(columns)}; keep different rows in different directories"
                 )
             columns = tuple(batch.values)
-            ids = batch.values.get("input_ids", np.empty(0, np.int32))
-            known = (batch.values[x] for x in ("attention_mask", "segment_ids") if x in batch.values)
+            if "input_ids" not in columns:
+                raise RowsError(
+                    f"{path}: has no column input_ids, its columns are {', '.join(columns)}; rename"
+                    " the one with token ids"
+                )
+            ids = batch.values["input_ids"]
+            masks = "attention_mask", "segment_ids"
+            known = (batch.values[name] for name in masks if name in columns)
             is_token = next(known, np.ones(len(ids), np.int32)) > 0
             before = np.append(0, np.cumsum(is_token))
             sizes = np.diff(before[batch.offsets])

@@ -84,6 +84,8 @@ def verify(
             # Continue with the other token files.
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             findings.append(Finding(Path(error.filename or each), False, text))
+    if place.is_dir():
+        findings += verify_rows.verify_inside(place, progress, deep, repair)
     return findings
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,14 @@ def find_rows(directory: Path) -> list[Path]:
     return found or ([directory] if row_files(directory) else [])
 
 
+def verify_inside(
+    directory: Path, progress: Progress, deep: bool, repair: bool
+) -> list[Finding]:
+    """Check the rows in the directories of a directory that has a dataset as well."""
+    inside = [each for each in find_rows(directory) if each != directory]
+    return [x for each in inside for x in _check(each, progress, deep, repair)]
+
+
 def row_files(directory: Path) -> list[Path]:
     """List the files of rows in a directory that has no manifest, by their names."""
     files = (each for each in directory.iterdir() if each.is_file())
@@ -72,7 +81,7 @@ def verify(
             findings += _check(place, progress, deep, repair)
         else:
             if (place / METADATA_FILE).exists():
-                text = "missing: write the rows again (tokenbin rows, --overwrite)"
+                text = "missing: remove this directory, and write the rows again"
                 findings.append(Finding(place / MANIFEST_FILE, False, text))
             findings += _check_foreign(place, tokenizer)
     return findings
@@ -117,9 +126,12 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
         if total != getattr(manifest, name):
             problems.append(f"{getattr(manifest, name):,} {name}, and its files {total:,}")
     dataset = directory / manifest.dataset
-    if manifest.settings["seq_length"] is not None and dataset.exists():
+    # Where the dataset is not there, or is damaged, rows may be sound all the same.
+    with suppress(TokenbinError):
         file = open_tokens(dataset)
-        if file.manifest.digest == manifest.dataset_digest and file.n_tokens != manifest.tokens:
+        is_of_it = file.manifest.digest == manifest.dataset_digest
+        has_all = is_of_it and manifest.settings["seq_length"] is not None
+        if has_all and file.n_tokens != manifest.tokens:
             problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
     if problems:
         text = f"has {'; '.join(problems)}: write the rows again (--overwrite)"
@@ -194,8 +206,8 @@ def _compare(finding: Finding, facts: ShardFacts, origin: _Origin | str, number:
         return Finding(finding.path, False, f"cannot be compared with its dataset: {origin}")
     digest, reader = ContentDigest(), origin.reader
     first, stop = origin.bounds[number : number + 2]
-    for start in range(first, stop, reader.rows_at_once):
-        digest.update(reader.read(start, min(start + reader.rows_at_once, stop)))
+    for start, end in reader.bounds(first, stop):
+        digest.update(reader.read(start, end))
     if digest.hexdigest() == facts.content:
         return finding._replace(text=f"{finding.text}, equal to the dataset")
     text = "its rows are not those of the dataset: write them again (--overwrite)"

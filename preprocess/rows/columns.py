@@ -6,6 +6,7 @@ says where each row begins; with padding all rows have the same length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ Numbers = npt.NDArray[np.int64]
 
 COLUMNS = ("input_ids", "attention_mask", "labels", "segment_ids", "position_ids")
 _AT_ONCE = 1 << 20  # tokens of rows whose arrays are made at a time
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,22 @@ class RowReader:
 
     def __init__(self, file: TokenFile, plan: RowPlan, shape: Shape) -> None:
         self._file, self._plan, self._shape = file, plan, shape
-        row = shape.length or plan.longest + shape.n_around
-        self.rows_at_once = max(1, _AT_ONCE // max(1, row))
+
+    def bounds(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows that are read at a time; they depend on `first` alone."""
+        while first < stop:
+            end = min(first + _ROWS_AT_ONCE, stop)
+            lengths = self._plan.pieces(first, end).row_lengths() + self._shape.n_around
+            if self._shape.length:
+                lengths[:] = self._shape.length
+            ends = np.cumsum(lengths)
+            begin = n_before = 0
+            while begin < len(lengths):
+                fits = int(np.searchsorted(ends, n_before + _AT_ONCE, "right"))
+                following = max(begin + 1, fits)
+                yield first + begin, first + following
+                begin, n_before = following, int(ends[following - 1])
+            first = end
 
     def n_tokens(self, first: int, stop: int) -> int:
         """Return the number of tokens of rows [first, stop), without padding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,13 @@ def plan_rows(
                 f"max_length {settings.max_length} has no room for the {shape.n_around} special"
                 " tokens around each row and a token; raise it"
             )
-        stride = settings.stride and min(settings.stride, room or settings.stride)
+        # So that rows overlap by max_length - stride tokens of the document.
+        stride = settings.stride and settings.stride - shape.n_around
+        if stride is not None and stride < 1:
+            raise RowsError(
+                f"stride {settings.stride} is not above the {shape.n_around} special tokens around"
+                " each row, so rows would not advance; raise it"
+            )
         plan = DocumentRows(
             file.document_ends, room, stride, settings.truncation, n_before, n_after
         )
@@ -137,6 +144,20 @@ def columns_of(settings: RowSettings) -> tuple[str, ...]:
     return settings.columns
 
 
+def check_rows(rows: Mapping[str, RowSettings], places: Mapping[str, str]) -> None:
+    """Check settings of rows, by name of dataset, before anything is built.
+
+    Raises:
+        SettingsError: Arrays or compression cannot be; it names the place of the dataset.
+    """
+    for name, settings in rows.items():
+        try:
+            columns_of(settings)
+            compression_of(settings)
+        except SettingsError as error:
+            raise SettingsError(f"{places[name]}save: {error}") from None
+
+
 def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     """Return the options of `RowSettings` that change rows, for JSON."""
     own = options_of(RowSettings)
@@ -159,6 +180,11 @@ def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[Ids, Ids]:
         )
     check_tokenizer(Path(file.path), file.manifest, load_tokenizer(path).fingerprint)
     found = read_special_ids(path)
+    if any(not 0 <= token < file.vocab_size for part in found for token in part):
+        raise RowsError(
+            f"{path}: the post-processor has ids outside of the vocabulary of {file.vocab_size:,};"
+            " correct it"
+        )
     if not any(found):
         raise RowsError(
             f"{path}: has no post-processor with special tokens; leave out add_special_tokens"
@@ -177,6 +203,7 @@ def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> in
     """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
     from bpe import load_tokenizer
     from bpe.formats.chat_template import read_token_names
+    from preprocess.dataset.reader import check_tokenizer
 
     path = _tokenizer_file(file, tokenizer)
     names = {} if path is None else read_token_names(os.fspath(path))
@@ -187,7 +214,9 @@ def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> in
         raise SettingsError(
             f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
         )
-    known = load_tokenizer(path).special_tokens
+    found = load_tokenizer(path)
+    check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
+    known = found.special_tokens
     if token not in known:
         raise SettingsError(
             f"pad_token {token!r} is no special token of {path}, which has"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,8 @@ from preprocess.rows.formats import RowsError
 
 NEEDS_PADDING = True
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
+_MOST_ARRAYS = 64
+_LONGEST = 1 << 26  # tokens of a row, which is read as a whole
 
 
 def write_shard(
@@ -41,9 +42,21 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-            members = [archive.open(f"{name}.npy") for name in names]
-            shapes = {_shape_of(path, *each) for each in zip(names, members, strict=True)}
+            entries = archive.infolist()
+            if len(entries) > _MOST_ARRAYS:
+                raise RowsError(f"{path}: has {len(entries):,} arrays; these are no rows of tokens")
+            for entry in entries:
+                is_plain = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                if not is_plain or entry.flag_bits & 1:
+                    raise RowsError(
+                        f"{path}: {entry.filename!r} is encrypted, or of another compression than"
+                        " NumPy's; write it with numpy.savez_compressed"
+                    )
+            names = [entry.filename.removesuffix(".npy") for entry in entries]
+            members = [archive.open(entry) for entry in entries]
+            shapes = {
+                _shape_of(path, *each) for each in zip(names, members, entries, strict=True)
+            }
             if len(shapes) != 1:
                 raise RowsError(f"{path}: the arrays differ in shape, expected one; make it again")
             ((n_rows, length),) = shapes
@@ -56,18 +69,20 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
                 }
                 yield RowBatch(np.arange(n + 1) * length, values)
             for member in members:
-                if member.read(1):
-                    raise RowsError(f"{path}: an array is longer than its header says")
                 member.close()
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError,
-            NotImplementedError) as error:
+    except RowsError:
+        raise
+    # NumPy reads the header of an array as Python, which fails in many ways.
+    except Exception as error:
         raise RowsError(
             f"{path}: is no NPZ file, or damaged ({' '.join(str(error).split())[:200]}); make it"
             " again, or run tokenbin verify --repair"
         ) from error
 
 
-def _shape_of(path: Path, name: str, member: IO[bytes]) -> tuple[int, int]:
+def _shape_of(
+    path: Path, name: str, member: IO[bytes], entry: zipfile.ZipInfo
+) -> tuple[int, int]:
     version = npy.read_magic(member)
     reader: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, is_fortran, dtype = reader(member)
@@ -76,11 +91,18 @@ def _shape_of(path: Path, name: str, member: IO[bytes]) -> tuple[int, int]:
             f"{path}: array {name!r} is {dtype}{list(shape)}, expected int32[rows, length]; these"
             " are no rows of tokens"
         )
-    return shape[0], shape[1]
+    n_rows, length = shape
+    size = entry.file_size - member.tell()
+    if n_rows < 1 or not 1 <= length <= _LONGEST or 4 * n_rows * length != size:
+        raise RowsError(
+            f"{path}: array {name!r} should have {n_rows:,} rows of {length:,} numbers, and has"
+            f" {size:,} bytes; make it again"
+        )
+    return n_rows, length
 
 
 def _read(path: Path, member: IO[bytes], n: int) -> Any:
     data = member.read(4 * n)
     if len(data) != 4 * n:
-        raise RowsError(f"{path}: an array is shorter than its header says; make it again")
+        raise RowsError(f"{path}: an array is shorter than its entry says; make it again")
     return np.frombuffer(data, "<i4")

@@ -53,6 +53,7 @@ from preprocess.storage import OutputError, Stream, open_storage
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 STATS_FILE = "tokenization_stats.json"
+DUMP_FILE = "dump-meta_data.json"  # of pickled rows
 _RUN = "rows"
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
 _SYNC_BYTES = 1 << 25  # after which the disk is asked to write
@@ -152,8 +153,11 @@ class _Run:
     def __init__(self, file: TokenFile, settings: RowsSettings, directory: Path) -> None:
         self._file, self._settings, self._directory = file, settings, directory
         self._of_settings = settings_of_rows(settings)
+        self._ids = ids_of_rows(file, settings, settings.tokenizer)
+        (before, after), pad_id = self._ids
         self._made_from = {
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
+            "ids": [[*before], [*after], pad_id],
         }
         self._storage = open_storage(directory, _RUN)
 
@@ -203,11 +207,23 @@ class _Run:
         if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found = read_manifest(self._directory)
-        theirs = {"dataset_digest": found.dataset_digest, "settings": found.settings}
+        before, after = found.around
+        theirs = {
+            "dataset_digest": found.dataset_digest, "settings": found.settings,
+            "ids": [[*before], [*after], found.pad_id],
+        }
         if theirs == self._made_from:
+            for each in found.shards:
+                if self._storage.final.size(each.name) is None:
+                    raise OutputError(
+                        f"{self._storage.final.where(each.name)}: is missing; run tokenbin verify"
+                        f" --repair {self._directory}"
+                    )
             return True
         own = self._of_settings
         names = [name for name, value in found.settings.items() if own.get(name) != value]
+        is_same = found.dataset_digest == self._made_from["dataset_digest"]
+        names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
             f"{self._directory}: has rows of {other}; choose another directory, or replace them"
@@ -222,6 +238,7 @@ class _Run:
         if not journal.entries:
             journal.append(RowsBegun(self._made_from))
         names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        self._check_free(names)
         reader = RowReader(self._file, plan, shape)
         todo = [number for number in range(len(names)) if not self._is_complete(done.get(number))]
         n_before = sum(each.rows for number, each in done.items() if number not in todo)
@@ -277,12 +294,29 @@ class _Run:
             longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
         )
 
+    def _check_free(self, names: list[str]) -> None:
+        """Raise OutputError if files of other programs, or a dataset, are in the way."""
+        final = self._storage.final
+        if find_manifests(self._directory):
+            raise OutputError(
+                f"{self._directory}: has a dataset; choose another directory for its rows (--out)"
+            )
+        if final.size(MANIFEST_FILE) is not None:
+            return
+        there = {*final.names()} & {*names, CONFIG_FILE, METADATA_FILE, STATS_FILE, DUMP_FILE}
+        if there:
+            raise OutputError(
+                f"{final.where(min(there))}: exists and was not written by tokenbin rows, so it is"
+                " left alone; move it away or choose another directory (--out)"
+            )
+
     def _files_before(self) -> set[str]:
         """Return the names of the files of rows that are replaced."""
         if self._storage.final.size(MANIFEST_FILE) is None:
             return set()
         try:
-            return {each.name for each in read_manifest(self._directory).shards}
+            found = read_manifest(self._directory)
+            return {*found.beside, *(each.name for each in found.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._directory.name)}-\d{{5}}-of-\d{{5}}\..*|dump-\d+\.pkl"
             return {name for name in self._storage.final.names() if re.fullmatch(own, name)}
@@ -294,7 +328,7 @@ class _Run:
     @cached_property
     def _layout(self) -> tuple[RowPlan, Shape]:
         file, settings = self._file, self._settings
-        return plan_rows(file, settings, *ids_of_rows(file, settings, settings.tokenizer))
+        return plan_rows(file, settings, *self._ids)
 
     def check_shards(self) -> None:
         """Raise SettingsError if there are fewer rows than files."""
@@ -329,12 +363,12 @@ def write_shard(
     def made() -> Generator[RowBatch]:
         nonlocal n_tokens, is_counted
         counts, is_counted = not is_counted, True
-        for start in range(first, stop, reader.rows_at_once):
-            batch = reader.read(start, min(start + reader.rows_at_once, stop))
+        for start, end in reader.bounds(first, stop):
+            batch = reader.read(start, end)
             if counts:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
-                n_tokens += reader.n_tokens(start, min(start + reader.rows_at_once, stop))
+                n_tokens += reader.n_tokens(start, end)
             yield batch
 
     def batches() -> Iterator[RowBatch]:
@@ -421,7 +455,7 @@ def _descriptions(
         },
     }
     if manifest.format == "pickle":
-        found["dump-meta_data.json"] = {
+        found[DUMP_FILE] = {
             "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
         }
     return found

@@ -101,7 +101,7 @@ class FileSettings(Settings):
         None, "Number of files; they differ by one row at most.", default_text="as many as needed"
     )
     max_shard_size: Size = option(
-        500 << 20, "Bytes of arrays in a file at most, where num_shards is not given."
+        500 << 20, "Bytes of arrays in a file, about, where num_shards is not given."
     )
 
 

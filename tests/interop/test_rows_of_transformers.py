@@ -112,9 +112,8 @@ def test_windows_are_those_of_the_tokenizer(
     model: Path, data: Path, tmp_path: Path, adds: bool
 ) -> None:
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(model))
-    room = 12 - 2 * adds
     expected = tokenizer(
-        TEXTS, truncation=True, max_length=12, stride=room - 5, add_special_tokens=adds,
+        TEXTS, truncation=True, max_length=12, stride=12 - 5, add_special_tokens=adds,
         return_overflowing_tokens=True,
     )["input_ids"]
     (result,) = write_rows(
@@ -177,6 +176,9 @@ def test_post_processors(tmp_path: Path) -> None:
         assert read_special_ids(path) == expected
     for given, message in [
         ({"type": "Other"}, "post_processor is 'Other'"),
+        ("abc", r"post_processor cannot be read \(AttributeError"),
+        ({"type": "Sequence", "processors": None}, r"post_processor cannot be read \(TypeError"),
+        ({"type": "BertProcessing"}, r"cannot be read \(KeyError.*expected what tokenizers writes"),
         ({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}]},
          "post_processor names 'x'"),
     ]:  # fmt: skip
@@ -188,6 +190,8 @@ def test_post_processors(tmp_path: Path) -> None:
 def test_special_tokens_that_cannot_be(model: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(RowsError, match="max_length 2 has no room for the 2 special tokens aroun"):
         write_rows(data, out=tmp_path, add_special_tokens=True, tokenizer=model, max_length=2)
+    with pytest.raises(RowsError, match="stride 2 is not above the 2 special tokens around each"):
+        write_rows(data, out=tmp_path, add_special_tokens=True, max_length=9, stride=2)
     with pytest.raises(SettingsError, match="pad_token '<pad>' is no special token of"):
         write_rows(data, out=tmp_path, padding="longest", pad_token="<pad>")
     other = tmp_path / "tokenizer.json"
@@ -197,7 +201,14 @@ def test_special_tokens_that_cannot_be(model: Path, data: Path, tmp_path: Path) 
     with pytest.raises(RowsError, match="has no post-processor with special tokens; leave out ad"):
         write_rows(tmp_path / "plain", out=tmp_path / "x", add_special_tokens=True)
     content = json.loads(other.read_text())
+    wide = content | {"post_processor": post_processor({BEGIN: 3, END: 999_999})}
+    (tmp_path / "wide.json").write_text(json.dumps(wide))
+    build(train=tmp_path / "text.txt", val_fraction=0, tokenizer=tmp_path / "wide.json",
+          out=tmp_path / "wide")
+    with pytest.raises(RowsError, match="the post-processor has ids outside of the vocabulary of"):
+        write_rows(tmp_path / "wide", out=tmp_path / "x", add_special_tokens=True)
     content["added_tokens"] = content["added_tokens"][:-1]
     other.write_text(json.dumps(content))
-    with pytest.raises(TokenFileError, match="tokenizer"):
-        write_rows(data, out=tmp_path / "x", add_special_tokens=True, tokenizer=other)
+    for options in ({"add_special_tokens": True}, {"padding": "longest", "pad_token": END}):
+        with pytest.raises(TokenFileError, match="tokenizer"):
+            write_rows(data, out=tmp_path / "y", tokenizer=other, **options)  # type: ignore[arg-type]

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_cases import dataset, documents_of, need, rows_in, rows_of
 
+from bpe import train_bpe
+from preprocess import build
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
@@ -312,6 +314,49 @@ def test_rows_that_are_there(tmp_path: Path) -> None:
     message = r"has rows of another dataset; choose another directory, or replace them \(--overw"
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "other", max_length=3, **options)
+
+
+def test_files_that_are_in_the_way(tmp_path: Path) -> None:
+    dataset(tmp_path / "data", [5, 6, 7])
+    (tmp_path / "rows" / "train").mkdir(parents=True)
+    (tmp_path / "rows" / "train" / "config.json").write_text("mine")
+    message = "config.json: exists and was not written by tokenbin rows, so it is left alone"
+    with pytest.raises(OutputError, match=message):
+        write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
+    assert (tmp_path / "rows" / "train" / "config.json").read_text() == "mine"
+    (tmp_path / "data").rename(tmp_path / "train")
+    with pytest.raises(OutputError, match="has a dataset; choose another directory for its rows"):
+        write_rows(tmp_path / "train", out=tmp_path, format="jsonl")
+
+
+def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
+    tokenizer = train_bpe(["some text"], 262, special_tokens=["<|endoftext|>", "<a>", "<b>"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "text.txt").write_text("a<|endoftext|>bcd")
+    build(train=tmp_path / "text.txt", val_fraction=0, tokenizer=tmp_path / "tokenizer.json",
+          out=tmp_path / "data")
+    options: dict[str, Any] = {"out": tmp_path / "rows", "format": "jsonl", "padding": "longest"}
+    config = tmp_path / "data" / "tokenizer_config.json"
+    for token in ("<a>", "<b>"):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"pad_token": token}))
+        if token == "<b>":
+            with pytest.raises(OutputError, match=r"has rows of other settings \(special ids\)"):
+                write_rows(tmp_path / "data", **options)
+        (result,) = write_rows(tmp_path / "data", overwrite=True, **options)
+        assert result.manifest.pad_id == tokenizer.special_tokens[token]
+    path = result.path / result.manifest.shards[0].name
+    path.unlink()
+    with pytest.raises(OutputError, match="is missing; run tokenbin verify --repair"):
+        write_rows(tmp_path / "data", **options)
+
+
+def test_a_long_document_makes_no_small_batches(tmp_path: Path) -> None:
+    file = dataset(tmp_path / "data", [9] * 50 + [3_000_000] + [9] * 50)
+    plan = DocumentRows(file.document_ends, None, None)
+    reader = RowReader(file, plan, Shape(("input_ids",)))
+    assert [*reader.bounds(0, len(plan))] == [(0, 50), (50, 51), (51, 101)]
+    padded = RowReader(file, plan, Shape(("input_ids",), length=3_000_000))
+    assert [*padded.bounds(3, 6)] == [(3, 4), (4, 5), (5, 6)]
 
 
 def test_descriptions(tmp_path: Path) -> None:

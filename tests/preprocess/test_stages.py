@@ -59,6 +59,10 @@ def test_text_becomes_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
     assert all(each.sound for each in verify(tmp_path / "out"))
     again = tokenize_and_save(**options)
     assert not any(each.is_new for each in again.rows["tokens"])
+    (tmp_path / "out" / "tokens" / "notes.txt").write_text("mine")
+    tokenize_and_save(**options | {"keep_tokens": False})
+    assert [x.name for x in (tmp_path / "out" / "tokens").iterdir()] == ["notes.txt"]
+    (tmp_path / "out" / "tokens" / "notes.txt").unlink()
     tokenize_and_save(**options | {"keep_tokens": False})
     assert not (tmp_path / "out" / "tokens").exists()
     assert all(each.sound for each in verify(tmp_path / "out"))
@@ -186,6 +190,10 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
     assert run(["build", str(path)]) == 0
     assert "a: " in capsys.readouterr().out
     assert len(rows_in(tmp_path / "out" / "a" / "rows" / "train")) > 10
-    path.write_text(path.read_text().replace("jsonl", "csv"))
+    path.write_text(path.read_text().replace("format: jsonl", "format: jsonl, compression: zlib"))
+    assert run(["build", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "corpus.yaml:2: save: compression 'zlib' is not for format 'jsonl', which" in error
+    path.write_text(path.read_text().replace("jsonl, compression: zlib", "csv"))
     assert run(["build", str(path)]) == 2
     assert "corpus.yaml:6: format: should be 'parquet'" in capsys.readouterr().err
