@@ -280,4 +280,4 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
             yield Finding(path, False, str(error).removeprefix(f"{path}: "))
             continue
         checked = "ids in the vocabulary" if vocab_size else "ids not checked without --tokenizer"
-        yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} places, {checked}")
+        yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} values per column, {checked}")

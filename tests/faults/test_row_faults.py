@@ -268,7 +268,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     (rows / "wider.jsonl").write_text('{"input_ids": [42949672964294967296]}\n')
     found = {each.path.name: each for each in verify(rows, tokenizer=tmp_path / "t.json")}
     for name, text in {
-        "good.jsonl": "1 rows, 2 places, ids in the vocabulary",
+        "good.jsonl": "1 rows, 2 values per column, ids in the vocabulary",
         "ids.jsonl": "has the id 260 in one of rows 0 to 2, outside of the vocabulary of 260",
         "names.jsonl": "has no column input_ids, its columns are text; rename",
         "other.jsonl": "line 1 is no row of tokens",
