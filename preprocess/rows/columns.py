@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ShardView
 from preprocess.rows.plan import RowPieces, RowPlan
@@ -198,20 +199,29 @@ def gather(
     values: npt.NDArray[Any] | ShardView, pieces: RowPieces, places: Numbers,
     out: npt.NDArray[Any],
 ) -> None:
-    """Copy pieces of an array to their places in another; all are inside both."""
+    """Copy pieces of an array to their places in another; raise TokenFileError for one outside."""
     from bpe.kernels.pieces import copy_spans
 
     starts, lengths = pieces.starts, pieces.lengths
     if not isinstance(values, ShardView):
         if not copy_spans(values, starts, lengths, places, out):
-            raise IndexError("a row has positions outside of the dataset")
+            raise _outside()
         return
+    if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(values)):
+        raise _outside()
     of = np.searchsorted(values.starts, starts, "right") - 1
     inside = starts + lengths <= values.starts[of + 1]
     for number in np.unique(of[inside]).tolist():
         here = inside & (of == number)
         within = starts[here] - values.starts[number]
         if not copy_spans(values.arrays[number], within, lengths[here], places[here], out):
-            raise IndexError("a row has positions outside of the dataset")
+            raise _outside()
     for i in np.flatnonzero(~inside).tolist():
         out[places[i] : places[i] + lengths[i]] = values[starts[i] : starts[i] + lengths[i]]
+
+
+def _outside() -> TokenFileError:
+    return TokenFileError(
+        "a row has positions outside of the dataset, so its document ends are damaged; run tokenbin"
+        " verify on the dataset"
+    )

@@ -52,6 +52,32 @@ def test_pieces_out_of_bounds_are_refused(change: dict[str, int]) -> None:
     assert (targets == -1).all()
 
 
+@given(st.data())
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_spans_are_copied_as_slices(dtype: Any, data: Any) -> None:
+    values = np.arange(20, dtype=dtype)
+    lengths = data.draw(st.lists(st.integers(0, 6), max_size=6))
+    starts = [data.draw(st.integers(0, 20 - n)) for n in lengths]
+    places = np.cumsum([0, *lengths])[:-1]
+    out = np.full(sum(lengths) + 2, 99, np.uint8 if dtype is np.uint8 else np.int32)
+    spans = zip(starts, lengths, strict=True)
+    expected = [x for start, n in spans for x in range(start, start + n)]
+    arrays = (np.array(each, np.int64) for each in (starts, lengths, places))
+    assert kernels.copy_spans(values, *arrays, out)
+    assert out.tolist() == [*expected, 99, 99]
+
+
+@pytest.mark.parametrize(("start", "length", "place"), [
+    (-1, 2, 0), (0, -1, 0), (0, 2, -1), (9, 2, 0), (0, 11, 0), (0, 2, 4), (2**62, 2, 0),
+    (0, 2**62, 0), (0, 2, 2**62),
+])
+def test_spans_out_of_bounds_are_refused(start: int, length: int, place: int) -> None:
+    out = np.zeros(5, np.int32)
+    spans = (np.array([0, each], np.int64) for each in (start, length, place))
+    assert not kernels.copy_spans(np.arange(10, dtype=np.uint16), *spans, out)
+    assert not out.any()
+
+
 def test_pieces_of_rows_by_hand() -> None:
     offsets, starts = np.array([0, 1, 3]), np.array([2, 0, 5])
     lengths = np.array([-3, 2, 1], np.int32)

@@ -293,6 +293,17 @@ def test_ids_beyond_the_vocabulary_are_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "rows" / "train" / MANIFEST_FILE).exists()
 
 
+@pytest.mark.parametrize("shards", [None, 7])
+def test_damaged_document_ends_are_named(tmp_path: Path, shards: int | None) -> None:
+    dataset(tmp_path / "data", [5, 6, 7], shard_tokens=shards)
+    (path, *_) = sorted((tmp_path / "data").glob("*.docs"))
+    ends = np.fromfile(path, np.uint64)
+    ends[-1] = 10_000
+    path.write_bytes(ends.tobytes())
+    with pytest.raises(TokenFileError, match="a row has positions outside of the dataset, so its"):
+        write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl")
+
+
 def test_rows_that_are_there(tmp_path: Path) -> None:
     dataset(tmp_path / "data", [5, 6, 7])
     options: dict[str, Any] = {"out": tmp_path / "rows", "format": "jsonl"}
