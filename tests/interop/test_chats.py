@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.conversations import messages_of
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.run import journal
+from preprocess.storage import OutputError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
 
@@ -344,6 +346,35 @@ def test_the_mask_survives_kills_and_damage(
         verify(tmp_path / "whole", repair=True)
         assert path.read_bytes() == sound
     assert all(each.sound for each in verify(tmp_path / "whole", deep=True))
+
+
+def test_a_disk_that_fails_while_masks_are_written(
+    chats: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each fifth call that changes the disk; then a real kill."""
+    build(**chats, out=tmp_path / "whole")
+    whole = torture.contents(tmp_path / "whole")
+    n_failed = 0
+    for at in range(1, 10_000, 5):
+        out = tmp_path / f"out{at}"
+        with monkeypatch.context() as patched:
+            system = faults.System(at, faults.fail(errno.ENOSPC))
+            faults.install(system, patched)
+            try:
+                build(**chats, out=out)
+            except OutputError:
+                n_failed += 1
+                names = {path.name for path in out.iterdir()}
+                assert "train.json" not in names or "train.mask" in names
+        build(**chats, out=out)
+        assert torture.contents(out) == whole
+        if len(system.calls) < at:
+            break
+    assert n_failed > 5
+    killed = torture.in_a_child(lambda: build(**chats, out=tmp_path / "killed"), 20, None)
+    assert killed == -9
+    build(**chats, out=tmp_path / "killed")
+    assert torture.contents(tmp_path / "killed") == whole
 
 
 def test_readers_of_the_mask(chats: dict[str, Any], tmp_path: Path) -> None:
