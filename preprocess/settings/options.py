@@ -268,9 +268,9 @@ def _one_of(literal: Any) -> Kind:
 
     def read(value: Any) -> Any:
         """Return the choice, which may have the other of - and _, as names of options may."""
-        text = _read_text(value)
-        alike = (x for x in get_args(literal) if x.replace("-", "_") == text.replace("-", "_"))
-        return next(alike, text)
+        given = _read_text(value)
+        plain = given.replace("-", "_") if isinstance(given, str) else given
+        return next((x for x in get_args(literal) if x.replace("-", "_") == plain), given)
 
     return Kind(read, expected, literal, metavar)
 
