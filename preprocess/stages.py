@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, Self
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
+from preprocess.run.outputs import find_manifests
 from preprocess.settings.corpus import PipelineConfig
 from preprocess.settings.options import SettingsError, StrPath
 
@@ -92,20 +94,29 @@ def tokenize_and_save(
     )
     result = build(config, progress=progress)
     if not keep_tokens:
-        _remove_dataset(place / _TOKENS, result.datasets[_TOKENS].manifests)
+        given = None if isinstance(tokenizer, Mapping) else Path(tokenizer)
+        _remove_dataset(place / _TOKENS, result.datasets[_TOKENS].manifests, given)
     return result
 
 
-def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
-    """Remove the files of a dataset, and the directory if it has no others."""
+def _remove_dataset(
+    directory: Path, manifests: Mapping[str, Manifest], tokenizer: Path | None
+) -> None:
+    """Remove the files of a dataset, and the directory if it has no others.
+
+    The tokenizer stays if it is the one that was given, or if another dataset needs it.
+    """
     for name, manifest in manifests.items():
         for file in manifest.files(name):
             (directory / file.name).unlink(missing_ok=True)
-        for plan in directory.glob(f"{name}.*.plan"):
-            plan.unlink()
+        for plan in directory.iterdir():
+            if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
+                plan.unlink()
         (directory / f"{name}.json").unlink(missing_ok=True)
-    for name in ("stats.json", "tokenizer.json", "tokenizer_config.json"):
-        (directory / name).unlink(missing_ok=True)
+    inside = {directory.resolve(), directory.resolve() / "tokenizer.json"}
+    if not find_manifests(directory) and not (tokenizer and tokenizer.resolve() in inside):
+        for name in ("stats.json", "tokenizer.json", "tokenizer_config.json"):
+            (directory / name).unlink(missing_ok=True)
     if not any(directory.iterdir()):
         directory.rmdir()
 

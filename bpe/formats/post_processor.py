@@ -34,7 +34,7 @@ def _around(path: Path, section: Any) -> tuple[Ids, Ids]:
         if kind == "TemplateProcessing":
             first, last = _of_template(path, step)
         elif kind in ("BertProcessing", "RobertaProcessing"):
-            first, last = [int(step["cls"][1])], [int(step["sep"][1])]
+            first, last = [_id(step["cls"][1])], [_id(step["sep"][1])]
         elif kind == "ByteLevel":  # changes offsets alone
             continue
         else:
@@ -44,17 +44,29 @@ def _around(path: Path, section: Any) -> tuple[Ids, Ids]:
 
 
 def _steps(section: Any) -> list[dict[str, Any]]:
-    if not section:
+    if section is None:
         return []
     if section.get("type") == "Sequence":
-        return [step for each in section.get("processors", []) for step in _steps(each)]
+        return [step for each in _list(section["processors"]) for step in _steps(each)]
     return [section]
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _id(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no id")
+    return value
 
 
 def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]]:
     before, after = list[int](), list[int]()
     seen = False
-    for part in step.get("single", []):
+    for part in _list(step["single"]):
         if "Sequence" in part:
             seen = True
             continue
@@ -62,5 +74,5 @@ def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]
         known = step.get("special_tokens", {})
         if name not in known:
             refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
-        (after if seen else before).extend(int(token) for token in [*known[name]["ids"]])
+        (after if seen else before).extend(map(_id, _list(known[name]["ids"])))
     return before, after

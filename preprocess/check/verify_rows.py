@@ -48,13 +48,19 @@ class _Origin(NamedTuple):
 
 
 def find_rows(directory: Path) -> list[Path]:
-    """List the directories of rows: this one, or those in it with a manifest; [] for none."""
-    if _has_manifest(directory):
+    """List the directories of rows: this one, or those in it or its "rows"; [] for none."""
+    if _is_ours(directory):
         return [directory]
-    names = open_storage(directory).final.names()
-    inside = [directory / name for name in names if not name.startswith(".")]
-    found = [each for each in inside if each.is_dir() and _has_manifest(each)]
+    found = [
+        each for place in (directory, directory / "rows") for each in _directories(place)
+        if _is_ours(each)
+    ]
     return found or ([directory] if row_files(directory) else [])
+
+
+def _directories(directory: Path) -> list[Path]:
+    names = [name for name in open_storage(directory).final.names() if not name.startswith(".")]
+    return [directory / name for name in names if (directory / name).is_dir()]
 
 
 def verify_inside(
@@ -77,22 +83,24 @@ def verify(
     """Check all rows in a directory; [] if there are none."""
     findings: list[Finding] = []
     for place in find_rows(directory):
-        if _has_manifest(place):
+        if _is_ours(place):
             findings += _check(place, progress, deep, repair)
         else:
-            if (place / METADATA_FILE).exists():
-                text = "missing: remove this directory, and write the rows again"
-                findings.append(Finding(place / MANIFEST_FILE, False, text))
             findings += _check_foreign(place, tokenizer)
     return findings
 
 
-def _has_manifest(directory: Path) -> bool:
-    return (directory / MANIFEST_FILE).exists()
+def _is_ours(directory: Path) -> bool:
+    """Return True if `tokenbin rows` wrote a directory, also if its manifest is missing."""
+    has_shards = (directory / METADATA_FILE).exists() and bool(row_files(directory))
+    return (directory / MANIFEST_FILE).exists() or has_shards
 
 
 def _check(directory: Path, progress: Progress, deep: bool, repair: bool) -> list[Finding]:
     path = directory / MANIFEST_FILE
+    if not path.exists():
+        text = "missing: remove this directory, and write the rows again"
+        return [Finding(path, False, text), *_check_foreign(directory, None)]
     try:
         manifest = read_manifest(directory)
     except RowsError as error:
@@ -130,7 +138,7 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
     with suppress(TokenbinError):
         file = open_tokens(dataset)
         is_of_it = file.manifest.digest == manifest.dataset_digest
-        has_all = is_of_it and manifest.settings["seq_length"] is not None
+        has_all = is_of_it and manifest.settings.get("seq_length") is not None
         if has_all and file.n_tokens != manifest.tokens:
             problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
     if problems:

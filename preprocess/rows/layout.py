@@ -22,6 +22,11 @@ def ids_of_rows(
     file: TokenFile, settings: RowSettings, tokenizer: str | None
 ) -> tuple[tuple[Ids, Ids], int]:
     """Return ((ids before, ids after each row), id of padding)."""
+    if tokenizer is not None:
+        from bpe import load_tokenizer
+        from preprocess.dataset.reader import check_tokenizer
+
+        check_tokenizer(Path(file.path), file.manifest, load_tokenizer(tokenizer).fingerprint)
     around: tuple[Ids, Ids] = ((), ())
     if settings.add_special_tokens:
         around = _special_ids(file, tokenizer)

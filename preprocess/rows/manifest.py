@@ -7,6 +7,7 @@ other bytes, which is no damage.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from preprocess.dataset.manifest import Count, manifest_is_as_written, with_own_digest
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.formats import RowsError, format_of
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenbin-rows"
@@ -110,7 +111,13 @@ def read_manifest(directory: Path) -> RowsManifest:
             raise RowsError(
                 f"{path}: was changed since it was written; write the rows again (--overwrite)"
             )
-        return msgspec.convert(data, RowsManifest)
+        manifest = msgspec.convert(data, RowsManifest)
+        for each in manifest.shards:
+            if os.path.basename(each.name) != each.name or (
+                format_of(Path(each.name)) != manifest.format
+            ):
+                raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
+        return manifest
     except FileNotFoundError:
         raise RowsError(f"{path}: missing; no rows were written in this directory") from None
     except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:

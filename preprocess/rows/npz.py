@@ -15,8 +15,8 @@ from preprocess.rows.formats import RowsError
 
 NEEDS_PADDING = True
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
-_MOST_ARRAYS = 64
-_LONGEST = 1 << 26  # tokens of a row, which is read as a whole
+_MOST_ARRAYS = 16
+_LONGEST = 1 << 24  # tokens of a row, which is read as a whole
 
 
 def write_shard(
@@ -83,9 +83,10 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
 def _shape_of(
     path: Path, name: str, member: IO[bytes], entry: zipfile.ZipInfo
 ) -> tuple[int, int]:
-    version = npy.read_magic(member)
-    reader: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, is_fortran, dtype = reader(member)
+    # Headers of later versions may be of 4 GB, and are read before that is checked.
+    if (version := npy.read_magic(member)) != (1, 0):
+        raise ValueError(f"array {name!r} has version {version} of the format, expected (1, 0)")
+    shape, is_fortran, dtype = npy.read_array_header_1_0(member)
     if len(shape) != 2 or is_fortran or dtype != np.dtype("<i4"):
         raise RowsError(
             f"{path}: array {name!r} is {dtype}{list(shape)}, expected int32[rows, length]; these"

@@ -37,6 +37,7 @@ from preprocess.rows.layout import (
     shard_names,
 )
 from preprocess.rows.manifest import (
+    FORMAT,
     MANIFEST_FILE,
     ContentDigest,
     RowsManifest,
@@ -235,10 +236,10 @@ class _Run:
         plan, shape = self._layout
         bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
         done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
-        if not journal.entries:
-            journal.append(RowsBegun(self._made_from))
         names = shard_names(self._directory.name, len(bounds) - 1, settings)
         self._check_free(names)
+        if not journal.entries:
+            journal.append(RowsBegun(self._made_from))
         reader = RowReader(self._file, plan, shape)
         todo = [number for number in range(len(names)) if not self._is_complete(done.get(number))]
         n_before = sum(each.rows for number, each in done.items() if number not in todo)
@@ -275,7 +276,7 @@ class _Run:
                 digests[name] = xxhash.xxh3_128_hexdigest(data)
         manifest = structs.replace(manifest, beside=digests)
         self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
-        gone = sorted(self._files_before() - {*names, *others})
+        gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
         entry = Committing([*names, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
@@ -301,25 +302,29 @@ class _Run:
             raise OutputError(
                 f"{self._directory}: has a dataset; choose another directory for its rows (--out)"
             )
-        if final.size(MANIFEST_FILE) is not None:
-            return
-        there = {*final.names()} & {*names, CONFIG_FILE, METADATA_FILE, STATS_FILE, DUMP_FILE}
-        if there:
+        wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
+        if self._settings.format == "pickle":
+            wanted.add(DUMP_FILE)
+        if there := {*final.names()} & wanted - self._files_before():
             raise OutputError(
                 f"{final.where(min(there))}: exists and was not written by tokenbin rows, so it is"
                 " left alone; move it away or choose another directory (--out)"
             )
 
     def _files_before(self) -> set[str]:
-        """Return the names of the files of rows that are replaced."""
-        if self._storage.final.size(MANIFEST_FILE) is None:
+        """Return the names of files of rows that are replaced; {}: none are there."""
+        files = self._storage.final
+        content = files.get(MANIFEST_FILE)
+        if content is None or FORMAT.encode() not in content:  # none, or of another program
             return set()
+        found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            found = read_manifest(self._directory)
-            return {*found.beside, *(each.name for each in found.shards)}
+            manifest = read_manifest(self._directory)
+            return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
-            own = rf"{re.escape(self._directory.name)}-\d{{5}}-of-\d{{5}}\..*|dump-\d+\.pkl"
-            return {name for name in self._storage.final.names() if re.fullmatch(own, name)}
+            name = re.escape(self._directory.name)
+            own = rf"{name}-\d{{5}}-of-\d{{5}}\..*|dump-(\d+\.pkl|meta_data\.json)"
+            return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
         self._storage.publish(entry.names, entry.last, entry.gone)

@@ -223,9 +223,17 @@ def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
     assert verify(directory)[0].text == "missing: remove this directory, and write the rows again"
     shutil.rmtree(directory)
     write_rows(data, format="jsonl", max_length=9, out=tmp_path / "out", overwrite=True)
-    (directory / MANIFEST_FILE).write_text("{}")
+    text = (directory / MANIFEST_FILE).read_text()
+    (directory / MANIFEST_FILE).write_text(text[:-30])
     write_rows(data, format="pickle", out=tmp_path / "out", overwrite=True)
     assert not [*directory.glob("*.jsonl")]
+    # A manifest whose digest is right, with a name outside of the directory.
+    manifest = read_manifest(directory)
+    shards = (replace(manifest.shards[0], name="../x.pkl"),)
+    (directory / MANIFEST_FILE).write_text(replace(manifest, shards=shards).to_json())
+    assert "'../x.pkl' is no name of a file of pickle" in verify(directory)[0].text
+    (directory / MANIFEST_FILE).unlink()
+    assert "missing: remove this directory" in verify(tmp_path / "out")[0].text
 
 
 def test_rows_and_their_dataset_are_moved_together(data: Path, tmp_path: Path) -> None:

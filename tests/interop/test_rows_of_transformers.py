@@ -176,6 +176,9 @@ def test_post_processors(tmp_path: Path) -> None:
         assert read_special_ids(path) == expected
     for given, message in [
         ({"type": "Other"}, "post_processor is 'Other'"),
+        ([], r"post_processor cannot be read"),
+        ({"type": "BertProcessing", "sep": ["a", True], "cls": ["a", 1]}, "True is no id"),
+        ({"type": "TemplateProcessing", "single": "ab"}, "'ab' is no list"),
         ("abc", r"post_processor cannot be read \(AttributeError"),
         ({"type": "Sequence", "processors": None}, r"post_processor cannot be read \(TypeError"),
         ({"type": "BertProcessing"}, r"cannot be read \(KeyError.*expected what tokenizers writes"),

@@ -335,6 +335,15 @@ def test_files_that_are_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
     assert (tmp_path / "rows" / "train" / "config.json").read_text() == "mine"
+    (tmp_path / "rows" / "train" / "config.json").unlink()
+    write_rows(tmp_path / "data", out=tmp_path / "rows", format="pickle")
+    foreign = tmp_path / "rows" / "train" / "train-00000-of-00001.jsonl"
+    foreign.write_text("mine")
+    with pytest.raises(OutputError, match="jsonl: exists and was not written by tokenbin rows"):
+        write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
+    foreign.unlink()
+    write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
+    assert not [*foreign.parent.glob("dump-*")]
     (tmp_path / "data").rename(tmp_path / "train")
     with pytest.raises(OutputError, match="has a dataset; choose another directory for its rows"):
         write_rows(tmp_path / "train", out=tmp_path, format="jsonl")

@@ -63,6 +63,13 @@ def test_text_becomes_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
     tokenize_and_save(**options | {"keep_tokens": False})
     assert [x.name for x in (tmp_path / "out" / "tokens").iterdir()] == ["notes.txt"]
     (tmp_path / "out" / "tokens" / "notes.txt").unlink()
+    own = tmp_path / "out" / "tokens" / "tokenizer.json"
+    tokenize_and_save(**options)
+    tokenize_and_save(**options | {"keep_tokens": False, "tokenizer": own})
+    assert own.exists()
+    own.unlink()
+    own.with_name("tokenizer_config.json").unlink()
+    own.with_name("stats.json").unlink()
     tokenize_and_save(**options | {"keep_tokens": False})
     assert not (tmp_path / "out" / "tokens").exists()
     assert all(each.sound for each in verify(tmp_path / "out"))
