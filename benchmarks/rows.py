@@ -50,8 +50,7 @@ def rows(job: Job, rounds: int) -> Table:
         settings = convert(options | {"path": ""}, RowsSettings)
         plan, shape = plan_rows(file, settings, ((), ()), 0)
         reader = RowReader(file, plan, shape)
-        starts = range(0, len(plan), reader.rows_at_once)
-        return [reader.read(i, min(i + reader.rows_at_once, len(plan))) for i in starts]
+        return [reader.read(*bounds) for bounds in reader.bounds(0, len(plan))]
 
     table = pa.concat_tables([table_of(each) for each in arrays(how)]).combine_chunks()
     npz_arrays = [

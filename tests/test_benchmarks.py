@@ -151,6 +151,15 @@ def test_batches_of_loaders(work: str, job: Job, monkeypatch: pytest.MonkeyPatch
     ]
 
 
+def test_rows_in_every_format(job: Job) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    from benchmarks.rows import rows
+
+    table = rows(replace(job, threads=1), 1)
+    assert [row[0] for row in table.rows] == ["parquet", "arrow", "npz", "jsonl", "pickle"]
+    assert all(row[4] for row in table.rows[:3])
+
+
 def test_conversations_give_the_same_ids(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="needs the extra `chat`")
     assert MODULES["chats"] == "benchmarks.chats"
