@@ -137,8 +137,8 @@ class Pipeline:
 
         Pipeline.from_config(config).source().tokenize().pack().save().build()
 
-    Each method enables the stage of its name, whose options are in the configuration. `build` runs
-    those that are enabled.
+    Each method enables the stage of its name, whose options are in the configuration; `build` runs
+    the enabled stages.
     """
 
     def __init__(self, config: PipelineConfig, stages: tuple[str, ...] = ()) -> None:

@@ -40,7 +40,7 @@ _PIECE_BYTES = 1 << 22
 
 
 class _Origin(NamedTuple):
-    """What rows are made of again."""
+    """Reader, settings and shard bounds from which files of rows are rebuilt."""
 
     reader: RowReader
     settings: RowSettings

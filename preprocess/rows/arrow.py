@@ -109,7 +109,9 @@ def batch_of(path: Path, batch: Any) -> RowBatch:
                 " tokens"
             )
         if array.null_count or array.values.null_count:
-            raise RowsError(f"{path}: column {name!r} has nulls, expected lists of int32")
+            raise RowsError(
+                f"{path}: column {name!r} has nulls, expected lists of int32; replace them"
+            )
         found = array.offsets.to_numpy().astype(np.int64)
         if offsets is not None and not np.array_equal(np.diff(found), np.diff(offsets)):
             raise RowsError(f"{path}: the columns of a row differ in length; make the rows again")

@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Shape:
-    """How rows become arrays.
+    """Columns, special ids and padding of rows.
 
     Attributes:
         columns: Names in `COLUMNS`, in their order in files.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol, cast
 
 from bpe.errors import TokenbinError
 from preprocess.rows.columns import RowBatch
@@ -48,8 +48,7 @@ class Format(NamedTuple):
 
     def codec(self) -> Codec:
         """Import the module of the format."""
-        found: Any = importlib.import_module(f"preprocess.rows.{self.module}")
-        return found  # type: ignore[no-any-return]
+        return cast(Codec, importlib.import_module(f"preprocess.rows.{self.module}"))
 
     def suffix_of(self, compression: str) -> str:
         """Return the suffix of files with a compression around all of the file."""

@@ -15,7 +15,7 @@ import numpy as np
 from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
-from preprocess.sources.base import import_library
+from preprocess.sources.base import import_zstandard
 
 NEEDS_PADDING = False
 _ROWS = 1 << 8  # that are read at a time
@@ -82,7 +82,7 @@ def _compressed(file: IO[bytes], compression: str) -> Iterator[Any]:
         with gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
             yield stream
     elif compression == "zstd":
-        with _zstd().ZstdFile(file, "wb") as stream:
+        with import_zstandard().ZstdFile(file, "wb") as stream:
             yield stream
     else:
         yield file
@@ -96,7 +96,7 @@ def opener_of(path: Path) -> tuple[Callable[[Path], Any], tuple[type[Exception],
 
         return gzip.open, (OSError, EOFError, zlib.error)
     if path.suffix == ".zst":
-        zstd = _zstd()
+        zstd = import_zstandard()
         return zstd.ZstdFile, (OSError, EOFError, zstd.ZstdError)
     return partial(open, mode="rb"), (OSError,)
 
@@ -112,10 +112,3 @@ def opened(path: Path) -> Iterator[Any]:
         raise RowsError(
             f"{path}: cannot be read ({error}); make it again, or run tokenbin verify --repair"
         ) from error
-
-
-def _zstd() -> Any:
-    import sys
-
-    is_standard = sys.version_info >= (3, 14)
-    return import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")

@@ -1,4 +1,4 @@
-"""How settings make rows of a dataset: which tokens, which arrays, which files."""
+"""Derive the plan, columns and file names of rows from settings."""
 
 from __future__ import annotations
 

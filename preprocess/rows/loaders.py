@@ -230,7 +230,15 @@ class JsonShardedSource(_Files):
             raise _damaged(name, f"{self.kind}, after line {number:,}", error) from error
 
 
-class ParquetShardedSource(_Files):
+class _ArrowFiles(_Files):
+    """Files that pyarrow reads."""
+
+    def __init__(self, paths: Paths) -> None:
+        pyarrow()
+        super().__init__(paths)
+
+
+class ParquetShardedSource(_ArrowFiles):
     """Records of Parquet files.
 
     A list of integers of a column is int32[n] or int64[n], by the type of the column; other values
@@ -246,10 +254,6 @@ class ParquetShardedSource(_Files):
 
     kind = "Parquet"
     suffixes = (".parquet",)
-
-    def __init__(self, paths: Paths) -> None:
-        pyarrow()
-        super().__init__(paths)
 
     def _read(self, name: str, first: int) -> Iterator[Record]:
         where = "its metadata"
@@ -280,7 +284,7 @@ class ParquetShardedSource(_Files):
             raise _damaged(name, self.kind, error) from error
 
 
-class ArrowShardedSource(_Files):
+class ArrowShardedSource(_ArrowFiles):
     """Records of Arrow IPC files, and of Arrow streams, such as the cache of `datasets`.
 
     A list of integers of a column is int32[n] or int64[n], by the type of the column; other values
@@ -296,10 +300,6 @@ class ArrowShardedSource(_Files):
 
     kind = "Arrow"
     suffixes = (".arrow",)
-
-    def __init__(self, paths: Paths) -> None:
-        pyarrow()
-        super().__init__(paths)
 
     def _read(self, name: str, first: int) -> Iterator[Record]:
         number = skipped = 0

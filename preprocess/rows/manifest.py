@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import xxhash
@@ -81,10 +81,9 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
     beside: dict[str, str] = {}
 
     @property
-    def format(self) -> Literal["parquet", "arrow", "jsonl", "npz", "pickle"]:
-        """Name of the format of the files."""
-        found: Any = self.settings["format"]
-        return found  # type: ignore[no-any-return]
+    def format(self) -> str:
+        """Name of the format of the files, in `FORMATS`."""
+        return str(self.settings["format"])
 
     def to_json(self) -> str:
         """Return the exact text of rows.json."""

@@ -32,7 +32,7 @@ class ChatTemplateTransform:
         transform = ChatTemplateTransform("model/", train_on="assistant")
         transform({"messages": [{"role": "user", "content": "Hi"}, ...]})["input_ids"]
 
-    The ids and the mask are those that `build` writes, except for the end-of-text id after the
+    The ids and the mask equal those that `build` writes, without the end-of-text id after the
     conversation.
 
     Args:

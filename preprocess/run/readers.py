@@ -100,7 +100,7 @@ class _Process:
             how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
             raise ReaderError(
                 f"{unit.where}: the process that renders conversations ended {how}; if memory is"
-                " short, use fewer --workers; the same command goes on from here"
+                " short, use fewer --workers; rerun the same command to resume"
             ) from error
         if isinstance(found, Exception):
             raise found
@@ -131,5 +131,6 @@ def serve(descriptor: int) -> None:
             try:
                 connection.send(found)
             except (TypeError, AttributeError, pickle.PicklingError):
-                # An exception of a library that no other process can have.
-                connection.send(ReaderError(f"{unit.where}: {''.join(found.__notes__)}"))  # type: ignore[union-attr]
+                # An exception of a library that cannot be pickled.
+                notes = getattr(found, "__notes__", [repr(found)])
+                connection.send(ReaderError(f"{unit.where}: {''.join(notes)}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -123,6 +124,12 @@ def import_library(module: str, what: str) -> Any:
             f"{what} files are read with {module.split('.')[0]}, which is not installed; install"
             " it: pip install 'tokenbin[formats]'"
         ) from error
+
+
+def import_zstandard() -> Any:
+    """Import the Zstandard module; raise CorpusError if it is not installed."""
+    is_standard = sys.version_info >= (3, 14)
+    return import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from preprocess.sources.base import (
     FileUnit,
     ResumePoint,
     import_library,
+    import_zstandard,
 )
 
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
@@ -75,8 +76,7 @@ def _load_gzip() -> tuple[Callable[[], Decompressor], type[Exception]]:
 
 
 def _load_zstandard() -> tuple[Callable[[], Decompressor], type[Exception]]:
-    is_standard = sys.version_info >= (3, 14)
-    zstd = import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")
+    zstd = import_zstandard()
     # Files of `zstd --long=31` have the largest window, which takes 2 GiB.
     options = {zstd.DecompressionParameter.window_log_max: 31}
     return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError

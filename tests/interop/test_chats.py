@@ -122,7 +122,7 @@ def test_marks_in_comments_are_none(model: Path, aside: str) -> None:
 
 @pytest.mark.parametrize("token", ["eos", "a b"])
 def test_special_tokens_that_are_words(token: str) -> None:
-    """Messages that have their letters are rendered, and those that spell them are text."""
+    """Special tokens without punctuation are not forged by messages that contain them."""
     form = ChatFormat(CHATML, ((token, 1), ("<|im_end|>", 2)))
     found = render(say(f"some text {token}", "yes, the base"), form)
     assert [each[2] for each in found.special] == [2, 2]
