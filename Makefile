@@ -125,7 +125,7 @@ $(VENV)/.torch: $(VENV)/.core
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	@$(install) --editable '.[dev,torch,hf,chat,formats,interop]'
+	@$(install) --editable '.[dev,torch,hf,chat,formats,remote,interop]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core

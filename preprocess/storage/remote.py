@@ -1,0 +1,395 @@
+"""Objects at URLs: their size and version, ranges of bytes, atomic and conditional writes.
+
+`s3://`, `gs://`, `az://`, `http://` and `https://` are accessed with obstore; every other scheme,
+such as `hf://`, is read with fsspec. Credentials come from the environment of the process, never
+from a URL, so that no message, manifest or list of processes shows them.
+
+Objects are written by one request each, never by a multi-part upload: an object is there complete
+or not at all, and an interrupted write leaves no parts on the server that nobody lists. One request
+writes up to 5 GB.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from bpe.errors import ChangedError, TokenbinError
+
+WRITABLE = ("s3", "gs", "az")  # schemes
+LARGEST_OBJECT = 5 * 10**9  # bytes in one request, of all services
+ANY = None  # version of `ObjectStore.put`: whatever there is
+
+_OBSTORE = (*WRITABLE, "http", "https")
+# A server that is away is waited for; a maintenance or a fail-over takes a minute.
+_PATIENCE = timedelta(minutes=5)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
+_CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h"}
+_PART_OF_QUERY = re.compile(r"\?\S*")
+_USER = re.compile(r"//[^/@\s]*@")
+
+
+class RemoteError(TokenbinError, OSError):
+    """A URL cannot be used, or a server does not answer or refuses a request."""
+
+
+class ObjectInfo(Struct, frozen=True):
+    """What a server says about an object."""
+
+    n_bytes: int
+    modified: int  # time of the last change, in ns
+    version: str  # changes with the content; "": the server has none
+
+
+class ObjectStore(Protocol):
+    """Objects below one root, such as a bucket, by key.
+
+    All methods raise `RemoteError` if the server does not answer or refuses the request.
+    """
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Return what is known about an object, None if it does not exist."""
+
+    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
+        """Read bytes [start, stop) of an object that has them all.
+
+        Raises:
+            ChangedError: The object does not exist, or has another version than `version`.
+        """
+
+    def get(self, key: str) -> bytes | None:
+        """Return a whole object, None if it does not exist."""
+
+    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
+        """Write a whole object, and return its version.
+
+        Args:
+            key: Key of the object.
+            data: C-contiguous bytes, which are not copied.
+            version: Version that the object must have until then, "" if it must not exist. None is
+                returned, and nothing is written, if it is another.
+        """
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object on the server, replacing `target`."""
+
+    def remove(self, key: str) -> None:
+        """Remove an object if it exists."""
+
+    def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """Yield (key, info) of all objects whose keys begin with `prefix`, a directory, sorted."""
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Split a URL into (root for `open_objects`, key).
+
+    >>> split_url("s3://bucket/corpus/a.txt")
+    ('s3://bucket', 'corpus/a.txt')
+
+    Raises:
+        RemoteError: The URL has a user or a password, or no bucket.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc and parts.scheme != "hf":
+        raise RemoteError(
+            f"{shown_url(url)}: has a user or a password in it, which lists of processes and logs"
+            " would show; leave them out, and give them in the environment (docs/remote.md)"
+        )
+    if not parts.netloc:
+        raise RemoteError(f"{shown_url(url)}: names no bucket or host; expected SCHEME://NAME/PATH")
+    if parts.scheme in ("http", "https"):
+        return url, ""
+    root, key = f"{parts.scheme}://{parts.netloc}", url.split("://", 1)[1]
+    return root, key.partition("/")[2]
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment: for messages and manifests.
+
+    >>> shown_url("https://me:secret@host/a.txt?signature=x")
+    'https://host/a.txt'
+    """
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    if scheme in ("http", "https"):
+        path = re.split("[?#]", path, maxsplit=1)[0]
+        place = re.split("[?#]", place, maxsplit=1)[0]
+    # A repository of `hf://` may have a revision after an at sign.
+    return f"{scheme}://{place.rpartition('@')[2] if scheme != 'hf' else place}{slash}{path}"
+
+
+def url_name(url: str) -> str:
+    """Return the last part of the path of a URL: the name of its file.
+
+    >>> url_name("https://host/data/a%20b.txt?x=1")
+    'a b.txt'
+    """
+    name = shown_url(url).rstrip("/").rpartition("/")[2]
+    return unquote(name) if url.startswith(("http://", "https://")) else name
+
+
+@lru_cache(maxsize=64)
+def open_objects(root: str) -> ObjectStore:
+    """Open the objects below a root of `split_url`; nothing is requested yet.
+
+    Raises:
+        RemoteError: The library for the scheme is not installed, or the configuration is not valid.
+    """
+    scheme = root.partition("://")[0]
+    if scheme in _OBSTORE:
+        return _Obstore(root, _import("obstore", root, "remote"))
+    return _Fsspec(root, _import("fsspec", root, "hf" if scheme == "hf" else "remote"))
+
+
+def _import(library: str, root: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise RemoteError(
+            f"{shown_url(root)}: is read and written with {library}, which is not installed;"
+            f" install it: pip install 'tokenbin[{extra}]'"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the reason in an error of a library: one line without credentials."""
+    text = str(error).split("\n")[0].split(": <")[0].strip() or type(error).__name__
+    return _USER.sub("//", _PART_OF_QUERY.sub("", text))
+
+
+class _Obstore:
+    """An `ObjectStore` of obstore, which repeats requests that fail, and parts of answers."""
+
+    def __init__(self, root: str, library: Any) -> None:
+        self._root, self._library = root, library
+        store = importlib.import_module("obstore.store")
+        self._errors = importlib.import_module("obstore.exceptions")
+        retry = {
+            "max_retries": 1000, "retry_timeout": _PATIENCE,
+            "backoff": {
+                "init_backoff": timedelta(seconds=_FIRST_PAUSE),
+                "max_backoff": timedelta(seconds=_LONGEST_PAUSE), "base": 2,
+            },
+        }
+        is_s3 = root.startswith("s3:")
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if is_s3 else root
+        options = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http:") else {})}
+        others = {"credential_provider": provider} if is_s3 and (provider := _of_boto3()) else {}
+        with self._translated(""):
+            self._store = store.from_url(root, client_options=options, retry_config=retry, **others)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        """Convert errors of obstore inside the `with` to RemoteError."""
+        try:
+            yield
+        except (self._errors.BaseError, OSError, ValueError) as error:
+            if isinstance(error, TokenbinError):
+                raise
+            raise RemoteError(
+                f"{self._shown(key)}: the request failed: {_reason(error)}; check the URL, the"
+                " credentials in the environment and the network, and run the same command again"
+            ) from None  # the text of the cause may have credentials
+
+    def _shown(self, key: str) -> str:
+        return shown_url(f"{self._root}/{key}" if key else self._root)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        with self._translated(key), suppress(_NotThereError):
+            return _info(_found(self._library.head, self._store, key))
+        return None
+
+    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
+        if start >= stop:
+            return memoryview(b"")
+
+        options = {"range": (start, stop), **({"if_match": version} if version else {})}
+        with self._translated(key):
+            try:
+                found = _found(self._library.get, self._store, key, options=options)
+                data = memoryview(found.bytes())
+            except (_NotThereError, self._errors.PreconditionError):
+                raise ChangedError(self._changed(key)) from None
+            except self._errors.NotSupportedError:
+                raise RemoteError(
+                    f"{self._shown(key)}: the server sends whole files only, and ranges of bytes"
+                    " are needed; download the file and give its path"
+                ) from None
+            except self._errors.GenericError as error:
+                if "416" in _reason(error):  # the object ends before `start`
+                    raise ChangedError(self._changed(key)) from None
+                raise
+        if len(data) != stop - start:
+            raise ChangedError(self._changed(key))
+        return data
+
+    def _changed(self, key: str) -> str:
+        return (
+            f"{self._shown(key)}: was changed or removed while it was being read; run the command"
+            " again when nothing writes to it"
+        )
+
+    def get(self, key: str) -> bytes | None:
+        with self._translated(key), suppress(_NotThereError):
+            return bytes(_found(self._library.get, self._store, key).bytes())
+        return None
+
+    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
+        mode: Any = "overwrite" if version is ANY else {"e_tag": version} if version else "create"
+        put = self._library.put
+        with self._translated(key):
+            try:
+                result = put(self._store, key, data, mode=mode, use_multipart=False)
+            except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+                return None
+        return str(result["e_tag"] or "")
+
+    def copy(self, source: str, target: str) -> None:
+        with self._translated(source):
+            self._library.copy(self._store, source, target)
+
+    def remove(self, key: str) -> None:
+        with self._translated(key), suppress(FileNotFoundError):
+            self._library.delete(self._store, key)
+
+    def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        with self._translated(prefix):
+            pages = self._library.list(self._store, prefix or None)
+            found = [(str(each["path"]), _info(each)) for page in pages for each in page]
+        yield from sorted(found)
+
+
+class _NotThereError(Exception):
+    """An object does not exist."""
+
+
+def _found(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return the result of a call; raise `_NotThereError` for FileNotFoundError.
+
+    obstore raises FileNotFoundError, which would be taken for an error of a local file.
+    """
+    try:
+        return call(*arguments, **options)
+    except FileNotFoundError:
+        raise _NotThereError from None
+
+
+def _info(meta: Any) -> ObjectInfo:
+    modified = round(meta["last_modified"].timestamp() * 1e6) * 1000
+    return ObjectInfo(int(meta["size"]), modified, str(meta["e_tag"] or ""))
+
+
+def _of_boto3() -> Any:
+    """Return a provider of the credentials that boto3 finds, None without boto3 or with variables.
+
+    obstore reads variables of the environment and roles of machines, boto3 also the profiles of
+    the AWS command line.
+    """
+    variables = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    if any(os.environ.get(name) for name in variables):
+        return None
+    try:
+        boto3 = importlib.import_module("boto3")
+    except ModuleNotFoundError:
+        return None
+    if boto3.Session().get_credentials() is None:
+        return None
+    return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
+
+
+class _Fsspec:
+    """An `ObjectStore` of fsspec, which can only be read."""
+
+    def __init__(self, root: str, library: Any) -> None:
+        self._root = root
+        scheme = root.partition("://")[0]
+        try:
+            self._system = library.filesystem(scheme)
+        except (ImportError, ValueError) as error:
+            raise RemoteError(
+                f"{shown_url(root)}: cannot be read: {_reason(error)}; the schemes s3, gs, az,"
+                " http and https need only pip install 'tokenbin[remote]'"
+            ) from error
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise RemoteError(
+                f"{self._shown(key)}: the request failed: {_reason(error)}; check the URL and the"
+                " network, and run the same command again"
+            ) from None
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _shown(self, key: str) -> str:
+        return shown_url(self._path(key))
+
+    def info(self, key: str) -> ObjectInfo | None:
+        try:
+            with self._translated(key):
+                return self._info(self._system.info(self._path(key)))
+        except FileNotFoundError:
+            return None
+
+    def _info(self, found: Any) -> ObjectInfo:
+        version = next((str(found[x]) for x in ("blob_id", "ETag", "etag") if found.get(x)), "")
+        return ObjectInfo(int(found["size"] or 0), 0, version)
+
+    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
+        try:
+            with self._translated(key):
+                data = memoryview(self._system.cat_file(self._path(key), start, stop))
+        except FileNotFoundError:
+            data = memoryview(b"")
+        if len(data) != max(stop - start, 0):
+            raise ChangedError(
+                f"{self._shown(key)}: was changed or removed while it was being read, or its server"
+                " sent too few bytes; run the command again when nothing writes to it"
+            )
+        return data
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            with self._translated(key):
+                return bytes(self._system.cat_file(self._path(key)))
+        except FileNotFoundError:
+            return None
+
+    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
+        raise self._read_only(key)
+
+    def copy(self, source: str, target: str) -> None:
+        raise self._read_only(target)
+
+    def remove(self, key: str) -> None:
+        raise self._read_only(key)
+
+    def _read_only(self, key: str) -> RemoteError:
+        return RemoteError(
+            f"{self._shown(key)}: can be read, but not written; outputs go to a directory or to"
+            f" {', '.join(f'{scheme}://' for scheme in WRITABLE)}"
+        )
+
+    def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
+        try:
+            with self._translated(prefix):
+                found = self._system.find(self._path(prefix), detail=True)
+        except FileNotFoundError:
+            return
+        base = self._system._strip_protocol(self._root)
+        for path, info in sorted(found.items()):
+            yield path.removeprefix(base).lstrip("/"), self._info(info)

@@ -1,0 +1,243 @@
+"""Objects at URLs: what is read, what is written under a condition, and what messages show."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import object_server
+import pytest
+
+from bpe.errors import ChangedError
+from preprocess.storage import remote
+from preprocess.storage.remote import RemoteError, open_objects, shown_url, split_url, url_name
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    with object_server.s3_bucket() as url:
+        yield url
+
+
+def test_objects_are_read_by_range_and_version(bucket: str) -> None:
+    objects = open_objects(bucket)
+    assert objects.info("a") is None
+    assert objects.get("a") is None
+    version = objects.put("a", b"0123456789")
+    assert version
+    found = objects.info("a")
+    assert found is not None
+    assert (found.n_bytes, found.version) == (10, version)
+    assert bytes(objects.read("a", 2, 5, version)) == b"234"
+    assert bytes(objects.read("a", 5, 5)) == b""
+    assert objects.get("a") == b"0123456789"
+
+
+@pytest.mark.parametrize(("start", "stop"), [(8, 11), (10, 11), (20, 30)])
+def test_a_range_past_the_end_means_that_the_object_changed(
+    bucket: str, start: int, stop: int
+) -> None:
+    objects = open_objects(bucket)
+    objects.put("a", b"0123456789")
+    with pytest.raises(ChangedError, match="was changed or removed while it was being read"):
+        objects.read("a", start, stop)
+
+
+def test_another_version_or_none_means_that_the_object_changed(bucket: str) -> None:
+    objects = open_objects(bucket)
+    version = objects.put("a", b"0123456789")
+    objects.put("a", b"9876543210")
+    for key in ("a", "b"):
+        with pytest.raises(ChangedError, match=f"{bucket}/{key}: was changed or removed"):
+            objects.read(key, 0, 1, version or "")
+
+
+def test_writes_are_conditional(bucket: str) -> None:
+    objects = open_objects(bucket)
+    first = objects.put("lock", b"me", "")
+    assert first
+    assert objects.put("lock", b"you", "") is None
+    second = objects.put("lock", b"me again", first)
+    assert second
+    assert objects.put("lock", b"you", first) is None
+    assert objects.get("lock") == b"me again"
+
+
+def test_objects_are_listed_copied_and_removed(bucket: str) -> None:
+    objects = open_objects(bucket)
+    for key in ("d/b", "d/a", "d/e/f", "dd"):
+        objects.put(key, key.encode())
+    assert [key for key, _ in objects.keys("d/")] == ["d/a", "d/b", "d/e/f"]
+    assert [key for key, _ in objects.keys("")] == ["d/a", "d/b", "d/e/f", "dd"]
+    objects.copy("d/a", "x")
+    assert objects.get("x") == b"d/a"
+    for _ in range(2):
+        objects.remove("d/a")
+    assert objects.get("d/a") is None
+
+
+def test_mapped_files_are_written_without_a_copy(bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 1000)
+    data = memoryview(np.memmap(tmp_path / "file", np.uint8, "r"))
+    open_objects(bucket).put("big", data)
+    assert open_objects(bucket).get("big") == (tmp_path / "file").read_bytes()
+
+
+def test_a_server_that_refuses_is_named_without_credentials(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RemoteError, match="s3://nobody/a: the request failed") as caught:
+        open_objects("s3://nobody").put("a", b"")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(remote, "_PATIENCE", timedelta(milliseconds=1))
+    open_objects.cache_clear()
+    with pytest.raises(RemoteError, match=r"credentials in the environment") as caught:
+        open_objects(bucket).get("a")
+    assert object_server.SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://me:secret@b/k", "has a user or a password in it"),
+        ("https://me:secret@host/k?signature=secret", "has a user or a password in it"),
+        ("s3:///k", "names no bucket or host; expected SCHEME://NAME/PATH"),
+    ],
+)
+def test_urls_that_cannot_be_used(url: str, message: str) -> None:
+    with pytest.raises(RemoteError, match=message) as caught:
+        split_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "key", "shown", "name"),
+    [
+        ("s3://b/d/a.txt", "s3://b", "d/a.txt", "s3://b/d/a.txt", "a.txt"),
+        ("gs://b/a b?c", "gs://b", "a b?c", "gs://b/a b?c", "a b?c"),
+        ("https://h/a%20b?s=1#x", "https://h/a%20b?s=1#x", "", "https://h/a%20b", "a b"),
+        ("https://h?s=1", "https://h?s=1", "", "https://h", "h"),
+        ("hf://datasets/me/it@main/x.parquet", "hf://datasets", "me/it@main/x.parquet",
+         "hf://datasets/me/it@main/x.parquet", "x.parquet"),
+    ],
+)
+def test_urls_are_split_and_shown(url: str, root: str, key: str, shown: str, name: str) -> None:
+    assert split_url(url) == (root, key)
+    assert shown_url(url) == shown
+    assert url_name(url) == name
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Files of `content` by path; some without ranges, some in pieces of broken answers."""
+
+    content: dict[str, bytes]
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self._answer(False)
+
+    def do_GET(self) -> None:
+        self._answer(True)
+
+    def _answer(self, has_body: bool) -> None:
+        content = self.content.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        wanted = self.headers.get("Range", "")
+        if wanted and "whole" not in self.path:
+            start, stop = (int(x) for x in wanted.removeprefix("bytes=").split("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop}/{len(content)}")
+            content = content[start : stop + 1]
+        else:
+            self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Thu, 26 Nov 2026 14:00:00 GMT")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if has_body:
+            self.wfile.write(content[: max(1, len(content) // 2)] if wanted else content)
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
+    _Server.content = {"/a%20b.txt?key=secret": b"0123456789", "/whole": b"0123456789"}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_files_of_web_servers_are_read_also_if_answers_break_off(web: str) -> None:
+    root, key = split_url(f"{web}/a%20b.txt?key=secret")
+    objects = open_objects(root)
+    found = objects.info(key)
+    assert found is not None
+    assert found.n_bytes == 10
+    assert bytes(objects.read(key, 1, 9)) == b"12345678"
+    assert open_objects(f"{web}/none").info("") is None
+
+
+def test_a_web_server_without_ranges_is_refused(web: str) -> None:
+    with pytest.raises(RemoteError, match="the server sends whole files only"):
+        open_objects(f"{web}/whole").read("", 2, 4)
+
+
+def test_other_schemes_are_read_with_fsspec_and_not_written(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec")
+    system = fsspec.filesystem("memory")
+    system.pipe({f"/tests-{os.getpid()}/d/a": b"0123456789"})
+    root, key = split_url(f"memory://tests-{os.getpid()}/d/a")
+    objects = open_objects(root)
+    found = objects.info(key)
+    assert found is not None
+    assert found.n_bytes == 10
+    assert bytes(objects.read(key, 2, 4)) == b"23"
+    assert objects.get(key) == b"0123456789"
+    assert objects.get("none") is None
+    assert objects.info("none") is None
+    assert [name for name, _ in objects.keys("d/")] == ["d/a"]
+    with pytest.raises(ChangedError, match="or its server sent too few bytes"):
+        objects.read(key, 8, 12)
+    for write in (
+        lambda: objects.put(key, b""), lambda: objects.copy(key, "b"), lambda: objects.remove(key)
+    ):
+        with pytest.raises(RemoteError, match="can be read, but not written; outputs go to"):
+            write()
+    with pytest.raises(RemoteError, match="Protocol not known: nothing; the schemes s3, gs"):
+        open_objects("nothing://x")
+
+
+def test_a_failure_of_fsspec_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("reset by https://me:secret@host/x?token=secret")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", fail)
+    with pytest.raises(RemoteError, match="check the URL and the network, and run") as caught:
+        open_objects("memory://b").info("a")
+    assert "reset by https://host/x" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_objects.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    with pytest.raises(RemoteError, match=r"is read and written with obstore, which is not inst"):
+        open_objects("s3://b")
