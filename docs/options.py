@@ -10,6 +10,7 @@ from typing import Any
 from preprocess import pipeline
 from preprocess.check import compare, doctor, inspect, verify
 from preprocess.cli import COMMANDS
+from preprocess.export.write import export_tokens
 from preprocess.rows import write
 from preprocess.settings.options import Option
 
@@ -22,6 +23,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "encode": pipeline.encode,
     "count": pipeline.count,
     "rows": write.write_rows,
+    "export": export_tokens,
     "decode": inspect.decode_range,
     "inspect": inspect.facts,
     "compare": compare.compare,

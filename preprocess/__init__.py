@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError
+    from preprocess.export.source import ExportError
+    from preprocess.export.write import ExportResult, export_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.rows.formats import RowsError
     from preprocess.rows.loaders import (
@@ -57,12 +59,12 @@ if TYPE_CHECKING:
 # Without the names that need PyTorch: `import *` must work without it.
 __all__ = [
     "ArrowShardedSource", "AsyncDataLoader", "BuildResult", "ChatTemplateError",
-    "ChatTemplateTransform", "CorpusError", "DatasetConfig", "JsonShardedSource", "Mixture",
-    "OutputError", "PackStageConfig", "ParquetShardedSource", "Pipeline", "PipelineConfig",
-    "RowsError", "RowsResult", "Sampler", "SamplingError", "SaveStageConfig", "SettingsError",
-    "TokenFile", "TokenFileError", "TokenizeStageConfig", "TokenizerConfig",
-    "TransformedShardedSource", "build", "get_batch", "open_tokens", "tokenize_and_save",
-    "verify", "write_rows",
+    "ChatTemplateTransform", "CorpusError", "DatasetConfig", "ExportError", "ExportResult",
+    "JsonShardedSource", "Mixture", "OutputError", "PackStageConfig", "ParquetShardedSource",
+    "Pipeline", "PipelineConfig", "RowsError", "RowsResult", "Sampler", "SamplingError",
+    "SaveStageConfig", "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig",
+    "TokenizerConfig", "TransformedShardedSource", "build", "export_tokens", "get_batch",
+    "open_tokens", "tokenize_and_save", "verify", "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -77,6 +79,8 @@ _MODULE_OF = {
     "DatasetConfig": "preprocess.settings.corpus",
     "JsonShardedSource": "preprocess.rows.loaders",
     "Mixture": "preprocess.sampling.mixture",
+    "ExportError": "preprocess.export.source",
+    "ExportResult": "preprocess.export.write",
     "OutputError": "preprocess.storage.base",
     "PackStageConfig": "preprocess.settings.corpus",
     "ParquetShardedSource": "preprocess.rows.loaders",
@@ -98,6 +102,7 @@ _MODULE_OF = {
     "TransformedShardedSource": "preprocess.rows.loaders",
     "WindowDataset": "preprocess.sampling.pytorch",
     "build": "preprocess.pipeline",
+    "export_tokens": "preprocess.export.write",
     "get_batch": "preprocess.sampling.get_batch",
     "open_tokens": "preprocess.dataset.reader",
     "tokenize_and_save": "preprocess.stages",

@@ -84,6 +84,13 @@ def _rows(options: _Options, console: _Console) -> bool:
     return console.report([each.line for each in write_rows(progress=console.progress, **options)])
 
 
+def _export(options: _Options, console: _Console) -> bool:
+    from preprocess.export.write import export_tokens
+
+    results = export_tokens(progress=console.progress, **options)
+    return console.report([line for each in results for line in each.lines])
+
+
 def _decode(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import decode_range
 
@@ -147,6 +154,7 @@ _SUMMARIES = {
     "encode": "Encode text into one token file.",
     "count": "Count the documents, bytes and tokens of text; writes nothing.",
     "rows": "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
+    "export": "Write a dataset as files of Megatron, llm.c, datatrove, MDS, litdata or NumPy.",
     "decode": "Print the text of a token file, special tokens included.",
     "inspect": "Describe a token file, a tokenizer or a directory of outputs.",
     "compare": "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
@@ -161,6 +169,7 @@ COMMANDS = {
         ("encode", _encode, "EncodeSettings", _RUN_OPTIONS),
         ("count", _count, "CountSettings", _RUN_OPTIONS),
         ("rows", _rows, "RowsSettings", _RUN_OPTIONS),
+        ("export", _export, "ExportSettings", _RUN_OPTIONS),
         ("decode", _decode, "DecodeSettings", "debug"),
         ("inspect", _inspect, "InspectSettings", "json debug"),
         ("compare", _compare, "CompareSettings", f"json {_RUN_OPTIONS}"),

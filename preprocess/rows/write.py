@@ -22,7 +22,6 @@ import xxhash
 from msgspec import Struct, structs
 
 from bpe.parallel import run_ahead, run_in_order
-from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Progress
 from preprocess.rows.columns import RowBatch, RowReader, Shape
@@ -45,8 +44,8 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.plan import RowPlan
-from preprocess.run.journal import Journal, JournalError
-from preprocess.run.outputs import Committing, find_manifests
+from preprocess.run.journal import Journal, open_journal
+from preprocess.run.outputs import Committing, find_manifests, find_token_files
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import OutputError, Stream, open_storage
@@ -131,17 +130,10 @@ def write_rows(
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     """Write rows as `write_rows`."""
-    place = Path(settings.path)
-    paths = find_manifests(place) if place.is_dir() else [place]
-    if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
-    if not place.exists() and not place.with_suffix(".json").exists():
-        raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if not place.is_dir() and place.suffix not in (".bin", ".json"):
-        raise TokenFileError(
-            f"{place}: is not a dataset; build one first: tokenbin build --train {place}"
-        )
-    runs = [_Run(open_tokens(path), settings, Path(settings.out) / path.stem) for path in paths]
+    runs = [
+        _Run(open_tokens(path), settings, Path(settings.out) / path.stem)
+        for path in find_token_files(settings.path)
+    ]
     if settings.num_shards is not None:
         for run in runs:  # before any is written
             run.check_shards()
@@ -167,7 +159,8 @@ class _Run:
         started = time.perf_counter()
         self._storage.check_writable()
         with self._storage:
-            journal = self._open_journal()
+            begun, overwrite = RowsBegun(self._made_from), self._settings.overwrite
+            journal = open_journal(self._storage, begun, "rows", overwrite)
             try:
                 with journal:
                     if (entry := journal.last(Committing)) is not None:
@@ -181,27 +174,6 @@ class _Run:
                 raise
         seconds = time.perf_counter() - started
         return RowsResult(self._directory, read_manifest(self._directory), True, seconds)
-
-    def _open_journal(self) -> Journal:
-        """Open the journal of an unfinished run of the same rows, or of a new one."""
-        where, overwrite = self._storage.where(), self._settings.overwrite
-        try:
-            journal = Journal(self._storage)
-            begun = journal.last(RowsBegun)
-            if begun is None and not journal.entries:
-                return journal
-            if begun is not None and begun.made_from == self._made_from:
-                return journal
-        except JournalError:
-            if not overwrite:
-                raise
-        if not overwrite:
-            raise OutputError(
-                f"{where}: an unfinished run of other rows exists; run its command to finish it,"
-                " choose another directory, or start over (--overwrite)"
-            )
-        self._storage.clear()
-        return Journal(self._storage)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""

@@ -30,7 +30,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
+from preprocess.storage import JOURNAL_FILE, DamagedStateError, OutputError, Storage, Stream
 
 FORMAT_VERSION = 2
 SECONDS_BETWEEN_COMMITS = 1.0
@@ -185,3 +185,32 @@ class Journal:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def open_journal(storage: Storage, begun: Struct, what: str, overwrite: bool) -> Journal:
+    """Open the journal of an unfinished run, or an empty one.
+
+    Args:
+        storage: Storage of the run.
+        begun: First entry of the run, which has its inputs; the caller writes it.
+        what: Outputs of the run, for messages.
+        overwrite: True to discard an unfinished run with other inputs, or a damaged one.
+
+    Raises:
+        OutputError: There is an unfinished run with other inputs.
+        JournalError: The journal is damaged.
+    """
+    try:
+        journal = Journal(storage)
+        if not journal.entries or journal.last(type(begun)) == begun:
+            return journal
+    except JournalError:
+        if not overwrite:
+            raise
+    if not overwrite:
+        raise OutputError(
+            f"{storage.where()}: an unfinished run of other {what} exists; run its command to"
+            " finish it, choose another directory, or start over (--overwrite)"
+        )
+    storage.clear()
+    return Journal(storage)

@@ -360,6 +360,25 @@ def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
     return [directory / name for name in names if read_object(files, name, format_name)]
 
 
+def find_token_files(location: str) -> list[Path]:
+    """Return the token file at a path, or the manifests of all those in a directory.
+
+    Raises:
+        TokenFileError: There are none.
+    """
+    place = Path(location)
+    paths = find_manifests(place) if place.is_dir() else [place]
+    if not paths:
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
+    if not place.exists() and not place.with_suffix(".json").exists():
+        raise TokenFileError(f"{place}: no such file or directory; check the path")
+    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+        raise TokenFileError(
+            f"{place}: is not a dataset; build one first: tokenbin build --train {place}"
+        )
+    return paths
+
+
 def read_stats(files: Files, name: str) -> Stats | None:
     """Read a stats.json as `Stats`; None if it is missing or cannot be read."""
     try:

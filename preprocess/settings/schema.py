@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bpe.parallel import available_workers
+from preprocess.settings.export import ExportSettings as ExportSettings
 from preprocess.settings.options import (
     REQUIRED,
     BinFile,
