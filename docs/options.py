@@ -11,6 +11,7 @@ from preprocess import pipeline
 from preprocess.check import compare, doctor, inspect, verify
 from preprocess.cli import COMMANDS
 from preprocess.export.write import export_tokens
+from preprocess.imports.write import import_tokens
 from preprocess.rows import write
 from preprocess.settings.options import Option
 
@@ -24,6 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": pipeline.count,
     "rows": write.write_rows,
     "export": export_tokens,
+    "import": import_tokens,
     "decode": inspect.decode_range,
     "inspect": inspect.facts,
     "compare": compare.compare,

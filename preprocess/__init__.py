@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from preprocess.documents.template_sandbox import ChatTemplateError
     from preprocess.export.source import ExportError
     from preprocess.export.write import ExportResult, export_tokens
+    from preprocess.imports.write import ImportResult, import_tokens
     from preprocess.pipeline import BuildResult, build
     from preprocess.rows.formats import RowsError
     from preprocess.rows.loaders import (
@@ -60,11 +61,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowShardedSource", "AsyncDataLoader", "BuildResult", "ChatTemplateError",
     "ChatTemplateTransform", "CorpusError", "DatasetConfig", "ExportError", "ExportResult",
-    "JsonShardedSource", "Mixture", "OutputError", "PackStageConfig", "ParquetShardedSource",
-    "Pipeline", "PipelineConfig", "RowsError", "RowsResult", "Sampler", "SamplingError",
-    "SaveStageConfig", "SettingsError", "TokenFile", "TokenFileError", "TokenizeStageConfig",
-    "TokenizerConfig", "TransformedShardedSource", "build", "export_tokens", "get_batch",
-    "open_tokens", "tokenize_and_save", "verify", "write_rows",
+    "ImportResult", "JsonShardedSource", "Mixture", "OutputError", "PackStageConfig",
+    "ParquetShardedSource", "Pipeline", "PipelineConfig", "RowsError", "RowsResult", "Sampler",
+    "SamplingError", "SaveStageConfig", "SettingsError", "TokenFile", "TokenFileError",
+    "TokenizeStageConfig", "TokenizerConfig", "TransformedShardedSource", "build", "export_tokens",
+    "get_batch", "import_tokens", "open_tokens", "tokenize_and_save", "verify", "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -77,10 +78,11 @@ _MODULE_OF = {
     "ChatTemplateTransform": "preprocess.run.chat_transform",
     "CorpusError": "bpe.errors",
     "DatasetConfig": "preprocess.settings.corpus",
-    "JsonShardedSource": "preprocess.rows.loaders",
-    "Mixture": "preprocess.sampling.mixture",
     "ExportError": "preprocess.export.source",
     "ExportResult": "preprocess.export.write",
+    "ImportResult": "preprocess.imports.write",
+    "JsonShardedSource": "preprocess.rows.loaders",
+    "Mixture": "preprocess.sampling.mixture",
     "OutputError": "preprocess.storage.base",
     "PackStageConfig": "preprocess.settings.corpus",
     "ParquetShardedSource": "preprocess.rows.loaders",
@@ -104,6 +106,7 @@ _MODULE_OF = {
     "build": "preprocess.pipeline",
     "export_tokens": "preprocess.export.write",
     "get_batch": "preprocess.sampling.get_batch",
+    "import_tokens": "preprocess.imports.write",
     "open_tokens": "preprocess.dataset.reader",
     "tokenize_and_save": "preprocess.stages",
     "verify": "preprocess.check.verify",

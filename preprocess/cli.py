@@ -91,6 +91,12 @@ def _export(options: _Options, console: _Console) -> bool:
     return console.report([line for each in results for line in each.lines])
 
 
+def _import(options: _Options, console: _Console) -> bool:
+    from preprocess.imports.write import import_tokens
+
+    return console.report([import_tokens(progress=console.progress, **options).line])
+
+
 def _decode(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import decode_range
 
@@ -155,6 +161,7 @@ _SUMMARIES = {
     "count": "Count the documents, bytes and tokens of text; writes nothing.",
     "rows": "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
     "export": "Write a dataset as files of Megatron, llm.c, datatrove, MDS, litdata or NumPy.",
+    "import": "Write a dataset from token ids that another program made.",
     "decode": "Print the text of a token file, special tokens included.",
     "inspect": "Describe a token file, a tokenizer or a directory of outputs.",
     "compare": "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
@@ -170,6 +177,7 @@ COMMANDS = {
         ("count", _count, "CountSettings", _RUN_OPTIONS),
         ("rows", _rows, "RowsSettings", _RUN_OPTIONS),
         ("export", _export, "ExportSettings", _RUN_OPTIONS),
+        ("import", _import, "ImportSettings", _RUN_OPTIONS),
         ("decode", _decode, "DecodeSettings", "debug"),
         ("inspect", _inspect, "InspectSettings", "json debug"),
         ("compare", _compare, "CompareSettings", f"json {_RUN_OPTIONS}"),

@@ -209,17 +209,22 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
 def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal, as `how_far`."""
-    kinds = "spooled", "counted", "encoded", "finishing"
+    kinds = "spooled", "counted", "encoded", "imported", "finishing"
     begun = [entry for entry in entries if entry["kind"] in kinds]
     if not begun:
         n = sum(entry["kind"] == "shard done" for entry in entries)
+        n_exported = sum(entry.get("is_complete", False) for entry in entries)
+        if n_exported:
+            return {"stage": "export", "text": f"export: {n_exported:,} files are complete"}
         return {"stage": "rows", "text": f"rows: {n:,} files are complete"} if n else {}
     entry = begun[-1]
     if entry["kind"] == "finishing":
         return {"stage": "finishing", "text": "complete, except for final names"}
     sources = list(entries[0]["made_from"]["sources"].items())
     name, files = sources[entry.get("number", 0)]
-    titles = {"counted": "counting", "spooled": "reading documents"}
+    titles = {
+        "counted": "counting", "spooled": "reading documents", "imported": f"importing {name}",
+    }
     title = titles.get(entry["kind"], f"encoding {name}")
     sizes = [n_bytes for _, n_bytes, *_ in files]
     if entry["kind"] != "spooled":

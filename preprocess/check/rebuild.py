@@ -88,6 +88,8 @@ def find_origin(
     If documents were selected in its sources, they are selected again in `storage`, of a repair;
     without one, the origin has the files, and cannot be encoded.
     """
+    if manifest.is_imported:
+        raise RebuildError("its ids were imported; run the import again (--overwrite)")
     settings, stats = _find_run(bin_path)
     try:
         read, passes = find_passes(settings, tokenizer, bin_path.stem)

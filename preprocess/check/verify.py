@@ -134,6 +134,9 @@ def _check_token_file(
         text = "the manifest was changed: its own digest differs; rebuild it (verify --repair)"
     findings = [*rebuilt, Finding(manifest_path, is_sound, text)]
     findings += _check_data(bin_path, manifest, progress)
+    if not manifest.tokenizer_fingerprint:
+        text = "imported without a tokenizer, so there is no text to check or repair the ids by"
+        return [*findings, Finding(bin_path, True, text)]
     try:
         tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
         wanted = manifest.tokenizer_fingerprint
@@ -334,12 +337,14 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
 
     The ids are not compared if the tokenizer changes text before encoding it.
     """
-    exact, end_id = gives_text_back(tokenizer), file.manifest.end_of_text_id
-    special, has_mask = [*tokenizer.special_tokens.values()], MASK in file.manifest.columns
+    manifest = file.manifest
+    # Ids of others may be of text that is not UTF-8, or was split in other ways.
+    exact, end_id = gives_text_back(tokenizer) and not manifest.is_imported, manifest.end_of_text_id
+    special, has_mask = [*tokenizer.special_tokens.values()], MASK in manifest.columns
     if end_id not in tokenizer.special_tokens.values():
         text = f"the end-of-text id {end_id} is no special token of the tokenizer"
         return Finding(file.path, False, text)
-    ends, has_begin = file.document_ends, file.manifest.begin_of_text_id is not None
+    ends, has_begin = file.document_ends, manifest.begin_of_text_id is not None
     chosen = np.unique(np.linspace(0, len(ends) - 1, _SAMPLE_DOCUMENTS).astype(np.int64))
     n_tokens = n_documents = 0
     for document in chosen.tolist() if len(ends) else []:
@@ -351,7 +356,8 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         try:
             # Conversations have the special tokens of their template.
             runs = _runs(ids, special) if has_mask else [ids.tolist()]
-            texts = [(tokenizer.decode_bytes(run).decode(), run) for run in runs]
+            errors = "replace" if manifest.is_imported else "strict"
+            texts = [(tokenizer.decode_bytes(run).decode(errors=errors), run) for run in runs]
             is_same = not exact or all(tokenizer.encode_ordinary(x) == run for x, run in texts)
             wrong = "" if is_same else "does not encode to the same ids again"
         except UnicodeDecodeError as error:
@@ -362,6 +368,8 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
             return Finding(file.path, False, f"document {document:,} {wrong}")
         n_documents += 1
     again = "but not always to the same text, so they were not encoded again"
+    if manifest.is_imported:
+        again = "which another program made, so they were not encoded again"
     text = f"{n_documents:,} documents decode, "
     return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
 
@@ -370,6 +378,9 @@ def _check_sources(
     file: TokenFile, tokenizer: AnyTokenizer, deep: bool, progress: Progress
 ) -> Finding:
     """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
+    if file.manifest.is_imported:
+        names = ", ".join(str(source.get("name")) for source in file.manifest.sources)
+        return Finding(file.path, True, f"its ids were imported from {names}, not made of text")
     try:
         origin = rebuild.find_origin(file.manifest, file.path, tokenizer)
         n = len(origin.sources)
@@ -411,7 +422,7 @@ def _rebuild_small_files(
             if tokenizer is None:
                 raise rebuild.RebuildError(f"{TOKENIZER_FILE} is damaged or missing, too")
             rebuild.rebuild_manifest(bin_path, tokenizer, progress)
-        elif tokenizer_path is None:
+        elif tokenizer_path is None and manifest.tokenizer_fingerprint:
             wanted = manifest.tokenizer_fingerprint
             if tokenizer is not None:
                 others = filter(None, map(_read_unchanged, find_manifests(bin_path.parent)))

@@ -18,6 +18,8 @@ from preprocess.dataset import columns as table
 FORMAT = "tokenbin"
 FORMAT_VERSION = 1
 DIGEST = "xxh3_128"
+# Key of a source whose ids were made by another program: their format.
+IMPORTED = "imported"
 # Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
@@ -87,14 +89,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
         n_tokens: Number of ids in NAME.bin, special ids included.
         n_documents: Number of documents, the length of NAME.docs.
         n_bytes: UTF-8 bytes of the encoded documents, without separators, dropped documents and
-            special tokens. With `n_tokens` it converts loss per token to bits per byte.
+            special tokens. With `n_tokens` it converts loss per token to bits per byte. 0: not
+            known, of imported ids.
         end_of_text_id: Id after each document.
         begin_of_text_id: Id before each document; None: none.
-        tokenizer_fingerprint: Hexadecimal sha256 of the text of tokenizer.json.
+        tokenizer_fingerprint: Hexadecimal sha256 of the text of tokenizer.json; "": not known, of
+            imported ids.
         pattern: Name of the split pattern.
         unicode_version: Unicode version of the character classes in the pattern.
         sources: One object for each source, in reading order: "name", "bytes", "digest" (xxh3_128),
-            and its "documents" and "tokens" in this token file.
+            and its "documents" and "tokens" in this token file; of imported ids also "imported".
         extra_columns: Columns besides ids and document ends; key "columns", absent without any.
         digests: As in `Shard`; {} with shards.
         shards: The shards, in order; they replace the digests in the JSON object. (): none.
@@ -114,6 +118,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     extra_columns: tuple[ExtraColumn, ...] = msgspec.field(default=(), name="columns")
     digests: Digests = {}
     shards: tuple[Shard, ...] = ()
+
+    @property
+    def is_imported(self) -> bool:
+        """True if its ids were made by another program."""
+        return any(IMPORTED in source for source in self.sources)
 
     @property
     def columns(self) -> tuple[table.Column, ...]:

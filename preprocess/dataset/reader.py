@@ -262,6 +262,11 @@ def open_tokens(
 
 def check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
     """Raise TokenFileError if a dataset was built with another tokenizer."""
+    if not manifest.tokenizer_fingerprint:
+        raise TokenFileError(
+            f"{path}: its ids were imported without a tokenizer, so none can be compared with it;"
+            " import them again with the tokenizer (--tokenizer)"
+        )
     if manifest.tokenizer_fingerprint != fingerprint:
         raise TokenFileError(
             f"{path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "

@@ -23,7 +23,7 @@ from preprocess.export.source import ExportError, OutputFile, Source
 from preprocess.report.progress import Progress, Stage
 from preprocess.run.journal import Journal, JournalError, open_journal
 from preprocess.run.outputs import Committing, find_token_files, read_object
-from preprocess.settings.export import ExportSettings
+from preprocess.settings.exchange import ExportSettings
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.storage import OutputError, open_storage
 

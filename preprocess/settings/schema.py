@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bpe.parallel import available_workers
-from preprocess.settings.export import ExportSettings as ExportSettings
+from preprocess.settings.exchange import ExportSettings as ExportSettings
+from preprocess.settings.exchange import ImportSettings as ImportSettings
 from preprocess.settings.options import (
     REQUIRED,
     BinFile,
@@ -33,6 +34,7 @@ from preprocess.settings.options import (
     run_option,
 )
 from preprocess.settings.rows import RowsSettings as RowsSettings
+from preprocess.settings.shards import ShardSettings as ShardSettings
 
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01
@@ -259,27 +261,6 @@ class TrainSettings(VocabularySettings, RunSettings):
             raise SettingsError(
                 f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {least - 256} special"
                 f" tokens need at least {least}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class ShardSettings(Settings):
-    """Options for shards."""
-
-    shard_tokens: Count | None = option(
-        None, "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
-        default_text="one file",
-    )
-    split_documents: bool = option(
-        False, "Let a document continue in the next shard, so that all shards but the last are"
-        " full; without it a larger document has a shard of its own.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.split_documents and self.shard_tokens is None:
-            raise SettingsError(
-                "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
             )
 
 

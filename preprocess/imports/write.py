@@ -1,0 +1,334 @@
+"""Write a dataset from token ids that another program made; resumable.
+
+Ids and documents are checked as far as a dataset promises: every id is in the vocabulary, and the
+end-of-text id is the last of each document, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import xxhash
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from bpe.errors import CorpusError
+from bpe.text_file import TextFile
+from preprocess.dataset.columns import Values, token_dtype
+from preprocess.dataset.manifest import IMPORTED, Count, Manifest
+from preprocess.dataset.reader import open_tokens
+from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
+from preprocess.documents.token_offsets import gives_text_back, token_lengths
+from preprocess.imports.formats import importer
+from preprocess.imports.ids_file import Ids
+from preprocess.report.progress import Progress, Stage
+from preprocess.run.journal import JournalError
+from preprocess.run.outputs import Outputs, check_outputs_absent, read_finished_record
+from preprocess.run.record import Record, SourceRecord, differences
+from preprocess.settings.exchange import ImportSettings
+from preprocess.settings.options import SettingsError, StrPath, convert, options_of
+from preprocess.storage import JOURNAL_FILE
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+PIECE_TOKENS = 1 << 20  # that are read at a time
+_DIGESTED_AT_ONCE = 1 << 22  # bytes of a file beside the ids
+
+
+class ImportCheckpoint(Struct, tag_field="kind", tag="imported", forbid_unknown_fields=True):
+    """Checkpoint: the files of the dataset are durable up to a position of the ids."""
+
+    state: WriterState  # new since the previous checkpoint
+    tokens: Count  # position in the ids
+    bytes: Count  # the same in bytes
+    digest: str  # xxh3_128 of these bytes
+    text_bytes: Count
+    seconds: float
+    source: int = 0  # index of the file, which has all ids
+
+
+class ImportResult(NamedTuple):
+    """A dataset that was imported.
+
+    Attributes:
+        path: The .bin, or with shards the manifest.
+        manifest: Its manifest.
+        is_new: False if it was there already.
+        line: The result in words.
+    """
+
+    path: Path
+    manifest: Manifest
+    is_new: bool
+    line: str
+
+
+def import_tokens(
+    path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
+    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,
+    append_end_of_text: bool = False, tokenizer: StrPath | None = None,
+    vocab_size: int | None = None, out: StrPath = "data/train.bin",
+    shard_tokens: int | None = None, split_documents: bool = False, overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ImportResult:
+    """Write a dataset from token ids that another program made.
+
+    Options: docs/options.md or `tokenbin import --help`; `progress=None` shows no progress.
+
+    Raises:
+        CorpusError: The files are missing or damaged, or have other ids or documents than a
+            dataset may have.
+        TokenizerFileError: The tokenizer cannot be read.
+        TokenFileError: A dataset is there already.
+        OutputError: It cannot be written.
+        SettingsError: Options are invalid.
+    """
+    options = {**locals()}
+    progress = options.pop("progress") or Progress()
+    settings = convert(options, ImportSettings)
+    progress.begin(None)
+    return _Run(settings).write(progress)
+
+
+class _Run:
+    """Imports one file of ids."""
+
+    def __init__(self, settings: ImportSettings) -> None:
+        self._settings, self._out = settings, Path(settings.out)
+        self._tokenizer = _load_tokenizer(settings)
+        self._vocab_size = settings.vocab_size or 0
+        if self._tokenizer is not None:
+            self._vocab_size = self._tokenizer.vocab_size
+        if settings.end_of_text_id >= self._vocab_size:
+            raise SettingsError(
+                f"end_of_text_id {settings.end_of_text_id:,} is not in the vocabulary of"
+                f" {self._vocab_size:,} ids; correct one of them"
+            )
+        self._ids: Ids = importer(settings.format).open_ids(Path(settings.path), settings.dtype)
+        self._files: list[TextFile] = [self._ids.ids.file, *self._ids.beside]
+        for each in self._files:
+            if self._out.exists() and os.path.samefile(each.path, self._out):
+                raise SettingsError(
+                    f"out is {each.path}, the file that is read; choose another one (--out)"
+                )
+        self._lengths = _text_lengths(self._tokenizer)
+
+    @property
+    def _record(self) -> Record:
+        """The inputs of the run."""
+        options = options_of(ImportSettings).values()
+        leave_out = {each.name for each in options if each.is_location or not each.changes_result}
+        chosen = self._settings.as_json(leave_out) | {"vocab_size": self._vocab_size}
+        if self._tokenizer is not None:
+            chosen["tokenizer"] = self._tokenizer.fingerprint
+        files = [
+            SourceRecord(
+                each.path.name, each.n_bytes, f"modified {each.modified}",
+                os.path.realpath(each.path),
+            )
+            for each in self._files
+        ]
+        return Record("import", chosen, {self._settings.name: files}, None)
+
+    def write(self, progress: Progress) -> ImportResult:
+        """Write the dataset, unless it is there."""
+        settings, name, record = self._settings, self._settings.name, self._record
+        stats_file, directory = f"{name}_stats.json", self._out.parent
+        with Outputs(str(directory), name, record, settings.overwrite) as outputs:
+            files = outputs.storage.final
+            if outputs.commit_again():
+                return self._result("complete; files renamed to their final names", False)
+            why = ""
+            if not outputs.resumed and not settings.overwrite:
+                before = read_finished_record(files, stats_file, [name])
+                if before is not None:
+                    changed = differences(before, record)
+                    if not changed:
+                        return self._result("up to date", False)
+                    why = f"its inputs were different ({'; '.join(changed)}): "
+            has_shards = settings.shard_tokens is not None
+            check_outputs_absent(
+                files, [name], stats_file, settings.overwrite, why, has_shards
+            )
+            outputs.begin()
+            manifest = self._fill(outputs, progress)
+            outputs.add_token_file(name, manifest)
+            outputs.add_stats(stats_file, {
+                "settings": settings.as_json(), "seconds": progress.seconds(),
+                "peak_memory_bytes": progress.peak_memory,
+                "stages": [stage.facts() for stage in progress.stages],
+            })  # fmt: skip
+            outputs.commit()
+        return self._result(f"in {progress.seconds():.1f} s", True)
+
+    def _result(self, state: str, is_new: bool) -> ImportResult:
+        file = open_tokens(self._out)
+        line = (
+            f"{file.path}: {state} ({file.n_tokens:,} tokens, {file.n_documents:,} documents,"
+            f" {file.dtype.name})"
+        )
+        return ImportResult(file.path, file.manifest, is_new, line)
+
+    def _fill(self, outputs: Outputs, progress: Progress) -> Manifest:
+        """Write all ids, from the last checkpoint on, and finish the files."""
+        settings, journal, ids = self._settings, outputs.journal, self._ids.ids
+        entries = journal.entries_of(ImportCheckpoint)
+        at = entries[-1] if entries else ImportCheckpoint(WriterState(), 0, 0, "", 0, 0.0)
+        if at.tokens == ids.n_tokens and outputs.storage.size(f"{settings.name}.json") is not None:
+            return read_saved_manifest(outputs.storage, settings.name)
+        writer = TokenFileWriter(
+            outputs.storage, settings.name, vocab_size=self._vocab_size,
+            states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
+            split_documents=settings.split_documents,
+        )
+        try:
+            digest = self._digest_again(at)
+            text_bytes = at.text_bytes
+            title, size = f"importing {settings.name}", ids.file.n_bytes
+            with progress.stage(title, size, "B", at.bytes, at.seconds) as stage:
+                for start in range(at.tokens, ids.n_tokens, PIECE_TOKENS):
+                    stop = min(start + PIECE_TOKENS, ids.n_tokens)
+                    content = ids.content(start, stop)
+                    digest.update(content.data)
+                    text_bytes += self._append(writer, content.view(ids.dtype), start, stop)
+                    stage.advance(len(content))
+                    if journal.due() or stop == ids.n_tokens:
+                        entry = _checkpoint(writer, stop, digest, text_bytes, stage)
+                        journal.submit(entry, writer.streams)
+            journal.wait()
+            return self._finish(writer, digest, text_bytes)
+        finally:
+            journal.rest()  # its thread may still sync the streams
+            writer.close()
+
+    def _digest_again(self, at: ImportCheckpoint) -> xxhash.xxh3_128:
+        """Return the digest of the ids that were read; raise JournalError if it differs."""
+        ids, digest = self._ids.ids, xxhash.xxh3_128()
+        for start in range(0, at.tokens, PIECE_TOKENS):
+            digest.update(ids.content(start, min(start + PIECE_TOKENS, at.tokens)).data)
+        if at.tokens and digest.hexdigest() != at.digest:
+            raise JournalError(
+                f"{JOURNAL_FILE}: the ids of {ids.path} that were read before the interruption"
+                " have changed, though its size and modification time are the same; start over"
+                " (--overwrite)"
+            )
+        return digest
+
+    def _append(self, writer: TokenFileWriter, ids: Values, start: int, stop: int) -> int:
+        """Write ids [start, stop); return the bytes of text that they spell."""
+        path, limit = self._ids.ids.path, self._vocab_size
+        wrong = np.flatnonzero((ids < 0) | (ids >= limit))
+        if len(wrong):
+            raise CorpusError(
+                f"{path}: token {start + int(wrong[0]):,} is {int(ids[wrong[0]]):,}, and the"
+                f" vocabulary has the ids 0 to {limit - 1:,}; check the dtype, and give the"
+                " vocabulary that the ids were made with (--tokenizer or --vocab-size)"
+            )
+        ids = ids.astype(token_dtype(limit))
+        is_end = ids == self._settings.end_of_text_id
+        first = writer.n_documents
+        ends = self._ids.documents.ends(first, start, stop, is_end).astype(np.int64)
+        lacks = self._lacking(ends, first, start, is_end)
+        within = ends - start
+        if lacks.any():
+            ids = np.insert(ids, within[lacks], self._settings.end_of_text_id)
+            within = within + np.cumsum(lacks)
+        writer.append(ids, within)
+        return 0 if self._lengths is None else int(self._lengths[ids].sum())
+
+    def _lacking(
+        self, ends: NDArray[np.int64], first: int, start: int, is_end: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return True for each document without the end-of-text id at its end: bool[n].
+
+        Raises:
+            CorpusError: Such a document may not be, or one has the id in another place.
+        """
+        path, end_id = self._ids.ids.path, self._settings.end_of_text_id
+        is_last = np.zeros(len(is_end), bool)
+        is_last[ends[ends > start] - start - 1] = True
+        if (inside := np.flatnonzero(is_end & ~is_last)).size:
+            place = start + int(inside[0])
+            number = first + int(np.searchsorted(ends, place, "right"))
+            raise CorpusError(
+                f"{path}: document {number:,} has the end-of-text id {end_id} at token {place:,},"
+                " before its end; check the id, or import the file as raw ids, whose documents end"
+                " at each of them (--format raw)"
+            )
+        has_ids = ends > np.append(start, ends[:-1])[: len(ends)]
+        lacks = ~has_ids
+        lacks[has_ids] = ~is_end[ends[has_ids] - start - 1]
+        if lacks.any() and not self._settings.append_end_of_text:
+            number = int(lacks.argmax())
+            raise CorpusError(
+                f"{path}: document {first + number:,} ends at token {int(ends[number]):,} without"
+                f" the end-of-text id {end_id}; check the id, or append it to documents that lack"
+                " it (--append-end-of-text)"
+            )
+        return lacks
+
+    def _finish(
+        self, writer: TokenFileWriter, digest: xxhash.xxh3_128, text_bytes: int
+    ) -> Manifest:
+        """Write the manifest of the dataset."""
+        tokenizer = self._tokenizer
+        counts = {"documents": writer.n_documents, "tokens": writer.n_tokens}
+        sources = [
+            {"name": each.path.name, "bytes": each.n_bytes, "digest": of_file, **of}
+            for each, of_file, of in zip(
+                self._files, (digest.hexdigest(), *map(_digest_of, self._ids.beside)),
+                (counts, *({"documents": 0, "tokens": 0} for _ in self._ids.beside)), strict=True,
+            )
+        ]
+        return writer.finish(
+            end_of_text_id=self._settings.end_of_text_id, n_bytes=text_bytes,
+            tokenizer_fingerprint="" if tokenizer is None else tokenizer.fingerprint,
+            pattern="" if tokenizer is None else tokenizer.pattern,
+            unicode_version="" if tokenizer is None else tokenizer.unicode_version,
+            sources=[each | {IMPORTED: self._settings.format} for each in sources],
+        )
+
+
+def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:
+    """Load the tokenizer of the ids; raise SettingsError if the end-of-text id is another one."""
+    from bpe import load_tokenizer
+
+    if settings.tokenizer is None:
+        return None
+    tokenizer, end_id = load_tokenizer(settings.tokenizer), settings.end_of_text_id
+    if end_id not in (special := tokenizer.special_tokens).values():
+        known = ", ".join(f"{token!r} {number}" for token, number in special.items())
+        raise SettingsError(
+            f"end_of_text_id {end_id:,} is no special token of {settings.tokenizer}, which has"
+            f" {known or 'none'}; choose one of these"
+        )
+    return tokenizer
+
+
+def _text_lengths(tokenizer: AnyTokenizer | None) -> NDArray[np.int64] | None:
+    """Return the bytes of text that each id spells, special ids none; None: they are not known."""
+    if tokenizer is None or not gives_text_back(tokenizer):
+        return None
+    lengths = token_lengths(tokenizer)
+    lengths[[*tokenizer.special_tokens.values()]] = 0
+    return lengths
+
+
+def _checkpoint(
+    writer: TokenFileWriter, tokens: int, digest: xxhash.xxh3_128, text_bytes: int, stage: Stage
+) -> ImportCheckpoint:
+    return ImportCheckpoint(
+        writer.state(), tokens, stage.done, digest.hexdigest(), text_bytes, stage.seconds
+    )
+
+
+def _digest_of(file: TextFile) -> str:
+    """Return the xxh3_128 of a file."""
+    digest = xxhash.xxh3_128()
+    for start in range(0, file.n_bytes, _DIGESTED_AT_ONCE):
+        digest.update(file.read(start, min(start + _DIGESTED_AT_ONCE, file.n_bytes)).data)
+    return digest.hexdigest()

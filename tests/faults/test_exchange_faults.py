@@ -1,0 +1,244 @@
+"""Exports and imports: runs that are killed or fail, and continue where they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+from export_cases import END, FORMATS, WITH_SHARDS, dataset
+
+from preprocess import OutputError, export_tokens, import_tokens
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.export import mds, source, write
+from preprocess.imports import write as import_write
+from preprocess.run.journal import Journal
+
+ROOT = Path(__file__).parents[2]
+SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make small pieces, each with a checkpoint."""
+    be_small(monkeypatch)
+
+
+def be_small(patch: Any) -> None:
+    for module, name in (
+        (source, "PIECE_VALUES"), (mds, "PIECE_VALUES"), (import_write, "PIECE_TOKENS"),
+    ):  # fmt: skip
+        patch.setattr(module, name, 32)
+    patch.setattr(Journal, "due", lambda self, ends_soon=False: True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A dataset."""
+    dataset(tmp_path / "data", SIZES, mask=True)
+    return tmp_path / "data"
+
+
+def do(what: str, data: Path, out: Path, **more: Any) -> None:
+    """Export the dataset to a format, or import its ids."""
+    if what == "import":
+        import_tokens(
+            data / "train.bin", format="raw", dtype="uint16", end_of_text_id=END, vocab_size=301,
+            shard_tokens=40, out=out / "train.bin", **more,
+        )
+    else:
+        size = 40 if what in WITH_SHARDS else None
+        export_tokens(data, to=what, out=out, shard_tokens=size, **more)  # type: ignore[arg-type]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """All but the statistics, of which times are a part."""
+    return {
+        str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*")
+        if path.is_file() and path.name != "train_stats.json"
+    }
+
+
+@pytest.mark.parametrize("what", [*FORMATS, "import"])
+def test_a_disk_that_fails_at_each_call(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    do(what, data, tmp_path / "peace")
+    peace = contents(tmp_path / "peace")
+    at = 0
+    while True:
+        at += 1
+        out = tmp_path / f"out{at}"
+        with monkeypatch.context() as patched:
+            system = faults.System(at, faults.fail((errno.ENOSPC, errno.EIO)[at % 2]))
+            faults.install(system, patched)
+            try:
+                do(what, data, out)
+            except OutputError as error:
+                assert "could not be written" in str(error) or "lock" in str(error)
+            else:
+                assert len(system.calls) <= at or contents(out) == peace
+        final = {each for each in contents(out) if ".partial" not in each}
+        described = "train.json" if what == "import" else "export.json"
+        if any(name.endswith(described) for name in final):  # it is the last
+            assert final >= peace.keys()
+        do(what, data, out)
+        assert contents(out) == peace
+        if len(system.calls) < at:
+            break
+    assert at > 20
+
+
+@pytest.mark.parametrize("what", [*FORMATS, "import"])
+def test_a_run_that_is_killed(data: Path, tmp_path: Path, what: str) -> None:
+    do(what, data, tmp_path / "peace")
+    program = (
+        "import sys, faults, pytest\n"
+        "from pathlib import Path\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import test_exchange_faults as cases\n"
+        "cases.be_small(pytest.MonkeyPatch())\n"
+        "faults.install(faults.System(int(sys.argv[2]), faults.die))\n"
+        "cases.do(sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))\n"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    for at in (12, 24):
+        out = tmp_path / f"killed{at}"
+        arguments = [str(Path(__file__).parent), str(at), what, str(data), str(out)]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], check=False,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        assert done.returncode == -9
+        do(what, data, out)
+        assert contents(out) == contents(tmp_path / "peace")
+
+
+class Stop(Exception):  # noqa: N818 - no error, but the end of a run
+    """Ends a run."""
+
+
+def stop(*arguments: Any) -> None:
+    raise Stop
+
+
+def test_an_export_continues_inside_a_file(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    made: list[tuple[int, int]] = []
+    real = source.Source.ids
+
+    def ids(self: Any, start: int, end: int, dtype: Any = None) -> Any:
+        if len(made) == 2:
+            made.append((0, 0))
+            raise Stop
+        made.append((start, end))
+        return real(self, start, end, dtype)
+
+    monkeypatch.setattr(source.Source, "ids", ids)
+    with pytest.raises(Stop):
+        do("megatron", data, tmp_path / "out")
+    assert run(["inspect", str(tmp_path / "out")]) == 0
+    text = ".train.export.partial: not finished: export: 1 files are complete"
+    assert text in capsys.readouterr().out
+    with pytest.raises(OutputError, match="an unfinished run of other exports exists; run its com"):
+        do("npy", data, tmp_path / "out")
+    do("megatron", data, tmp_path / "out")
+    assert made == [(0, 32), (32, 64), (0, 0), (64, 88)]
+    do("megatron", data, tmp_path / "peace")
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+
+
+def test_a_file_that_is_changed_meanwhile(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = source.Source.ids
+
+    def ids(self: Any, start: int, *more: Any) -> Any:
+        return stop() if start else real(self, start, *more)
+
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(source.Source, "ids", ids)
+        do("megatron", data, tmp_path / "out")
+    path = tmp_path / "out" / ".train.export.partial" / "train.bin"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match="was changed since the interruption, for it does not ha"):
+        do("megatron", data, tmp_path / "out")
+    do("megatron", data, tmp_path / "out", overwrite=True)
+    do("megatron", data, tmp_path / "peace")
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+
+
+def test_an_import_continues_where_it_was(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    starts: list[int] = []
+    real = import_write._Run._append
+
+    def append(self: Any, writer: Any, ids: Any, start: int, end: int) -> int:
+        if len(starts) == 2:
+            starts.append(-1)
+            raise Stop
+        starts.append(start)
+        return real(self, writer, ids, start, end)
+
+    monkeypatch.setattr(import_write._Run, "_append", append)
+    out = tmp_path / "out"
+    with pytest.raises(Stop):
+        do("import", data, out)
+    with pytest.raises(OutputError, match="end_of_text_id was 299 and is 5"):
+        import_tokens(
+            data / "train.bin", format="raw", dtype="uint16", end_of_text_id=5, vocab_size=301,
+            shard_tokens=40, out=out / "train.bin",
+        )
+    assert run(["inspect", str(out)]) == 0
+    assert "not finished: importing train: 73 %, 0.0 of 0.0 MB" in capsys.readouterr().out
+    # The ids that were read have changed, and nobody can see it.
+    path = data / "train.bin"
+    content, state = path.read_bytes(), path.stat()
+    path.write_bytes(content[2:4] + content[2:])
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(OutputError, match="that were read before the interruption have changed, th"):
+        do("import", data, out)
+    path.write_bytes(content)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    do("import", data, out)
+    assert starts == [0, 32, -1, 64]
+    do("import", data, tmp_path / "peace")
+    assert contents(out) == contents(tmp_path / "peace")
+    assert all(each.sound for each in verify(out))
+    ids = np.concatenate([np.fromfile(each, np.uint16) for each in sorted(out.glob("*.bin"))])
+    assert ids.tobytes() == content
+
+
+def test_a_commit_that_is_interrupted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for what in ("npy", "import"):
+        with monkeypatch.context() as patched, pytest.raises(Stop):
+            patched.setattr("preprocess.storage.local.LocalStorage.publish", stop)
+            do(what, data, tmp_path / what)
+        with monkeypatch.context() as patched:
+            # Nothing is written again.
+            patched.setattr(write._Run, "_make", stop)
+            patched.setattr(import_write._Run, "_fill", stop)
+            do(what, data, tmp_path / what)
+        do(what, data, tmp_path / "peace" / what)
+        assert contents(tmp_path / what) == contents(tmp_path / "peace" / what)
+    # The dataset is finished, but its commit has not begun.
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr("preprocess.run.outputs.Outputs.commit", stop)
+        do("import", data, tmp_path / "late")
+    with monkeypatch.context() as patched:
+        patched.setattr(import_write._Run, "_finish", stop)
+        do("import", data, tmp_path / "late")
+    assert contents(tmp_path / "late") == contents(tmp_path / "import")
