@@ -181,7 +181,8 @@ class _Run:
         with progress.stage(f"exporting {self._name}", total, "B", done) as stage:
             for number, file in enumerate(files):
                 at = reached.get(number)
-                if at is None or not at.is_complete:
+                size = self._storage.size(file.name)
+                if at is None or not at.is_complete or size != at.bytes:
                     reached[number] = self._write(journal, number, file, at, stage)
         facts = [
             FileFacts(file.name, reached[number].bytes, reached[number].digest)
@@ -197,19 +198,17 @@ class _Run:
         self, journal: Journal, number: int, file: OutputFile, at: Written | None, stage: Stage
     ) -> Written:
         """Write a file from where its last checkpoint was."""
-        digest, n_pieces = xxhash.xxh3_128(), 0
+        digest = self._digest_again(file, at)
+        if at is not None and digest.hexdigest() != at.digest:
+            if not self._settings.overwrite:
+                raise JournalError(
+                    f"{self._storage.where(file.name)}: was changed since the interruption, for it"
+                    " does not have the digest in the journal; start over (--overwrite)"
+                )
+            at, digest = None, xxhash.xxh3_128()
+        n_pieces = at.pieces if at else 0
         stream = self._storage.stream(file.name, at.bytes if at else 0)
         try:
-            if at is not None:
-                for start in range(0, at.bytes, _READ_BYTES):
-                    stop = min(start + _READ_BYTES, at.bytes)
-                    digest.update(self._storage.read(file.name, start, stop))
-                if digest.hexdigest() != at.digest:
-                    raise JournalError(
-                        f"{self._storage.where(file.name)}: was changed since the interruption, for"
-                        " it does not have the digest in the journal; start over (--overwrite)"
-                    )
-                n_pieces = at.pieces
             with closing(run_ahead(file.pieces(n_pieces), 1)) as pieces:
                 for piece in pieces:
                     data = memoryview(piece if isinstance(piece, bytes) else piece.data).cast("B")
@@ -229,6 +228,14 @@ class _Run:
         finally:
             journal.rest()  # its thread may still sync the stream
             stream.close()
+
+    def _digest_again(self, file: OutputFile, at: Written | None) -> xxhash.xxh3_128:
+        """Return the digest of what a file has up to a checkpoint."""
+        digest, n_bytes = xxhash.xxh3_128(), at.bytes if at else 0
+        for start in range(0, n_bytes, _READ_BYTES):
+            stop = min(start + _READ_BYTES, n_bytes)
+            digest.update(self._storage.read(file.name, start, stop))
+        return digest
 
     def _manifest_of(self, facts: list[FileFacts]) -> ExportManifest:
         file, manifest = self._file, self._file.manifest
