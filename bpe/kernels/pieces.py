@@ -303,3 +303,29 @@ def copy_spans(values, starts, lengths, places, out):
         for k in range(length):
             copied[k] = found[k]
     return True
+
+
+@kernel
+def number_spans(firsts, step, lengths, places, out):
+    """Number the places of spans of an array.
+
+    Args:
+        firsts: int32[n_spans], numbers of the first places.
+        step: By which the number of a place is above that of the one before.
+        lengths: int64[n_spans].
+        places: int64[n_spans], positions in `out`.
+        out: int32[m], filled in these places.
+
+    Returns:
+        As of `copy_spans`.
+
+    Example: firsts 5 0, step 1, lengths 2 1, places 0 3, out 9 9 9 9 -> 5 6 9 0; True.
+    """
+    for i in range(firsts.size):
+        length, place, first = lengths[i], places[i], firsts[i]
+        if min(length, place) < 0 or length > out.size - place:
+            return False
+        numbered = out[place : place + length]
+        for k in range(length):
+            numbered[k] = np.int32(first + k * step)
+    return True

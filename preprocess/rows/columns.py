@@ -123,11 +123,13 @@ class _Made:
         inside = ends - pieces.lengths - before_row[of_row]
         self._places = self._begins[of_row] + n_before + inside
         self._is_full = bool((self._sizes == lengths).all())
+        # One array for all columns: numpy asks the system for large pages.
+        self._free = iter(np.empty((len(shape.columns), int(self.offsets[-1])), np.int32))
 
     @cached_property
     def input_ids(self) -> Values:
         shape = self._shape
-        found = self._empty(shape.pad_id)
+        found = self._filled(shape.pad_id)
         gather(self._file.tokens, self._pieces, self._places, found)
         for i, token in enumerate(shape.before):
             found[self._begins + i] = token
@@ -138,14 +140,7 @@ class _Made:
     @cached_property
     def attention_mask(self) -> Values:
         """1 for tokens, 0 for padding."""
-        if self._is_full:
-            return np.ones(int(self.offsets[-1]), np.int32)
-        found = np.zeros(int(self.offsets[-1]), np.int32)
-        # The number of rows that have begun and not ended.
-        found[self._begins] += 1
-        stops = self._begins + self._sizes
-        found[stops[stops < len(found)]] -= 1
-        return np.cumsum(found, dtype=np.int32)
+        return self._numbered(np.ones(len(self._sizes), np.int32), 0, self._sizes, self._begins)
 
     @cached_property
     def labels(self) -> Values:
@@ -153,9 +148,8 @@ class _Made:
 
         A model compares the label at a place with its prediction from the places before.
         """
-        found = self.input_ids.copy()
-        if not self._is_full:
-            found[self.attention_mask == 0] = IGNORED
+        found = self._filled(IGNORED)
+        _copy(self.input_ids, self._begins, self._sizes, self._begins, found)
         if self._file.has_mask:
             trained = np.zeros(len(found), np.uint8)  # special ids around a row are not trained on
             gather(self._file.loss_mask, self._pieces, self._places, trained)
@@ -169,29 +163,34 @@ class _Made:
         """Number of the segment in its row, from 1; 0 for padding."""
         if not self._shape.is_packed:
             return self.attention_mask
-        offsets = self._pieces.offsets
-        number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets)) + 1
-        return self._of_tokens(np.repeat(number.astype(np.int32), self._pieces.lengths))
+        offsets, lengths = self._pieces.offsets, self._pieces.lengths
+        numbers = np.arange(1, offsets[-1] + 1) - np.repeat(offsets[:-1], np.diff(offsets))
+        return self._numbered(numbers.astype(np.int32), 0, lengths, self._places)
 
     @cached_property
     def position_ids(self) -> Values:
         """Place in the segment, from 0; 0 for padding."""
-        sizes = self._pieces.lengths if self._shape.is_packed else self._sizes
-        starts = (np.cumsum(sizes) - sizes).astype(np.int32)  # a batch has fewer than 2^31 tokens
-        found = np.arange(sizes.sum(), dtype=np.int32)
-        found -= np.repeat(starts, sizes)
-        return self._of_tokens(found)
+        lengths, places = self._sizes, self._begins
+        if self._shape.is_packed:
+            lengths, places = self._pieces.lengths, self._places
+        return self._numbered(np.zeros(len(lengths), np.int32), 1, lengths, places)
 
-    def _empty(self, value: int) -> Values:
-        n = int(self.offsets[-1])
-        return np.empty(n, np.int32) if self._is_full else np.full(n, value, np.int32)
+    def _filled(self, padding: int) -> Values:
+        """Return an array that has the value at padding, and anything at tokens."""
+        found = next(self._free)
+        if not self._is_full:
+            found.fill(padding)
+        return found
 
-    def _of_tokens(self, values: Values) -> Values:
-        """Return an array that has values, one for each token, at the places of tokens."""
-        if self._is_full:
-            return values
-        found = np.zeros(int(self.offsets[-1]), np.int32)
-        found[self.attention_mask == 1] = values
+    def _numbered(
+        self, firsts: Values, step: int, lengths: Numbers, places: Numbers
+    ) -> Values:
+        """Return an array with numbers in spans, and 0 for padding."""
+        from bpe.kernels.pieces import number_spans
+
+        found = self._filled(0)
+        if not number_spans(firsts, step, lengths, places, found):
+            raise _outside()
         return found
 
 
@@ -200,12 +199,9 @@ def gather(
     out: npt.NDArray[Any],
 ) -> None:
     """Copy pieces of an array to their places in another; raise TokenFileError for one outside."""
-    from bpe.kernels.pieces import copy_spans
-
     starts, lengths = pieces.starts, pieces.lengths
     if not isinstance(values, ShardView):
-        if not copy_spans(values, starts, lengths, places, out):
-            raise _outside()
+        _copy(values, starts, lengths, places, out)
         return
     if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(values)):
         raise _outside()
@@ -214,10 +210,19 @@ def gather(
     for number in np.unique(of[inside]).tolist():
         here = inside & (of == number)
         within = starts[here] - values.starts[number]
-        if not copy_spans(values.arrays[number], within, lengths[here], places[here], out):
-            raise _outside()
+        _copy(values.arrays[number], within, lengths[here], places[here], out)
     for i in np.flatnonzero(~inside).tolist():
         out[places[i] : places[i] + lengths[i]] = values[starts[i] : starts[i] + lengths[i]]
+
+
+def _copy(
+    values: npt.NDArray[Any], starts: Numbers, lengths: Numbers, places: Numbers,
+    out: npt.NDArray[Any],
+) -> None:
+    from bpe.kernels.pieces import copy_spans
+
+    if not copy_spans(values, starts, lengths, places, out):
+        raise _outside()
 
 
 def _outside() -> TokenFileError:
