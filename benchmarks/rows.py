@@ -76,8 +76,7 @@ def rows(job: Job, rounds: int) -> Table:
     for name, (library, options, write) in libraries.items():
         ratios, synced, speeds, size = [], [], [], 0
         for _ in range(rounds):
-            # Removing files takes as long as writing them, so it is not timed.
-            shutil.rmtree(directory / name, ignore_errors=True)
+            _remove(directory / name)
             started = time.perf_counter()
             (made,) = write_rows(
                 directory / "text.bin", out=directory / name, format=name,  # type: ignore[arg-type]
@@ -87,7 +86,7 @@ def rows(job: Job, rounds: int) -> Table:
             size = sum(each.bytes for each in made.manifest.shards)
             speeds.append(size / ours / 1e6)
             for found, wait in ((ratios, False), (synced, True)) if write else ():
-                (directory / "theirs").unlink(missing_ok=True)
+                _remove(directory / "theirs")
                 started = time.perf_counter()
                 assert write is not None
                 write(directory / "theirs")
@@ -105,6 +104,15 @@ def rows(job: Job, rounds: int) -> Table:
         "The library writes the same arrays from memory, on its own threads; ours makes them from"
         " the dataset.",
     )
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a directory, and wait for the disk: who writes next would wait for it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    os.sync()
 
 
 def _sync(path: Path) -> None:

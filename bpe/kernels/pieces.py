@@ -281,7 +281,7 @@ def copy_spans(values, starts, lengths, places, out):
     """Copy spans of an array to their places in another.
 
     Args:
-        values: uint8|uint16|uint32[n].
+        values: uint8|uint16|uint32|int32[n].
         starts: int64[n_spans], positions in `values`.
         lengths: int64[n_spans].
         places: int64[n_spans], positions in `out`.
@@ -307,11 +307,11 @@ def copy_spans(values, starts, lengths, places, out):
 
 @kernel
 def number_spans(firsts, step, lengths, places, out):
-    """Number the places of spans of an array.
+    """Number the places of spans of an array: each span from its first number, by a step.
 
     Args:
         firsts: int32[n_spans], numbers of the first places.
-        step: By which the number of a place is above that of the one before.
+        step: What a number is above the one before it in a span; 0 fills the span.
         lengths: int64[n_spans].
         places: int64[n_spans], positions in `out`.
         out: int32[m], filled in these places.

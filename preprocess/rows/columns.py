@@ -99,16 +99,23 @@ class RowReader:
         pieces = self._plan.pieces(first, stop)
         return int(pieces.lengths.sum()) + (stop - first) * self._shape.n_around
 
-    def read(self, first: int, stop: int) -> RowBatch:
-        """Make the arrays of rows [first, stop)."""
-        made = _Made(self._file, self._plan.pieces(first, stop), self._shape)
+    def space(self) -> Values:
+        """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
+        longest = self._shape.length or self._plan.longest + self._shape.n_around
+        return np.empty(len(self._shape.columns) * max(longest, _AT_ONCE), np.int32)
+
+    def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
+        """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
+        made = _Made(self._file, self._plan.pieces(first, stop), self._shape, space)
         return RowBatch(made.offsets, {name: getattr(made, name) for name in self._shape.columns})
 
 
 class _Made:
     """Columns of some rows, each made when it is asked for."""
 
-    def __init__(self, file: TokenFile, pieces: RowPieces, shape: Shape) -> None:
+    def __init__(
+        self, file: TokenFile, pieces: RowPieces, shape: Shape, space: Values | None
+    ) -> None:
         self._file, self._pieces, self._shape = file, pieces, shape
         n_before = len(shape.before)
         self._sizes = pieces.row_lengths() + shape.n_around
@@ -123,8 +130,9 @@ class _Made:
         inside = ends - pieces.lengths - before_row[of_row]
         self._places = self._begins[of_row] + n_before + inside
         self._is_full = bool((self._sizes == lengths).all())
-        # One array for all columns: numpy asks the system for large pages.
-        self._free = iter(np.empty((len(shape.columns), int(self.offsets[-1])), np.int32))
+        n_values = len(shape.columns) * int(self.offsets[-1])
+        space = np.empty(n_values, np.int32) if space is None else space[:n_values]
+        self._free = iter(space.reshape(len(shape.columns), -1))  # an array for each column
 
     @cached_property
     def input_ids(self) -> Values:
@@ -182,9 +190,7 @@ class _Made:
             found.fill(padding)
         return found
 
-    def _numbered(
-        self, firsts: Values, step: int, lengths: Numbers, places: Numbers
-    ) -> Values:
+    def _numbered(self, firsts: Values, step: int, lengths: Numbers, places: Numbers) -> Values:
         """Return an array with numbers in spans, and 0 for padding."""
         from bpe.kernels.pieces import number_spans
 

@@ -29,7 +29,10 @@ class Codec(Protocol):
         self, file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
         batches: Callable[[], Iterable[RowBatch]],
     ) -> None:
-        """Write the rows of all batches, which may be asked for several times."""
+        """Write the rows of all batches, which may be asked for several times.
+
+        The next batch takes the place of a batch in memory.
+        """
 
     def read_shard(self, path: Path) -> Iterator[RowBatch]:
         """Yield the rows of a file in batches.

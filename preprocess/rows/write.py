@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.parallel import run_ahead, run_in_order
+from bpe.parallel import run_in_order
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Progress
 from preprocess.rows.columns import RowBatch, RowReader, Shape
@@ -336,22 +336,20 @@ def write_shard(
     first, stop = rows
     codec, columns = FORMATS[settings.format].codec(), columns_of(settings)
     content, n_tokens, is_counted = ContentDigest(), 0, False
+    # New memory for each batch would take a tenth more time, and so would a thread that is a batch
+    # ahead: more memory is in use, and leaves the caches.
+    space = reader.space()
 
-    def made() -> Generator[RowBatch]:
+    def batches() -> Iterator[RowBatch]:
         nonlocal n_tokens, is_counted
         counts, is_counted = not is_counted, True
         for start, end in reader.bounds(first, stop):
-            batch = reader.read(start, end)
+            batch = reader.read(start, end, space)
             if counts:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
                 n_tokens += reader.n_tokens(start, end)
             yield batch
-
-    def batches() -> Iterator[RowBatch]:
-        # The arrays of the next batch are made while one is written.
-        with closing(run_ahead(made(), 1)) as ahead:
-            yield from ahead
 
     with ThreadPoolExecutor(1, thread_name_prefix="tokenbin-sync") as syncing:
         sink = _Sink(stream, syncing)

@@ -53,7 +53,7 @@ def test_pieces_out_of_bounds_are_refused(change: dict[str, int]) -> None:
 
 
 @given(st.data())
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.int32])
 def test_spans_are_copied_as_slices(dtype: Any, data: Any) -> None:
     values = np.arange(20, dtype=dtype)
     lengths = data.draw(st.lists(st.integers(0, 6), max_size=6))
@@ -75,6 +75,33 @@ def test_spans_out_of_bounds_are_refused(start: int, length: int, place: int) ->
     out = np.zeros(5, np.int32)
     spans = (np.array([0, each], np.int64) for each in (start, length, place))
     assert not kernels.copy_spans(np.arange(10, dtype=np.uint16), *spans, out)
+    assert not out.any()
+
+
+@given(st.data())
+@pytest.mark.parametrize("step", [0, 1])
+def test_spans_are_numbered(step: int, data: Any) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 40), max_size=6))
+    firsts = [data.draw(st.integers(-5, 5)) for _ in lengths]
+    gaps = [data.draw(st.integers(0, 3)) for _ in lengths]
+    expected, places = [], []
+    for first, length, gap in zip(firsts, lengths, gaps, strict=True):
+        expected += [99] * gap
+        places.append(len(expected))
+        expected += [first + step * i for i in range(length)]
+    out = np.full(len(expected) + 2, 99, np.int32)
+    spans = np.array(lengths, np.int64), np.array(places, np.int64)
+    assert kernels.number_spans(np.array(firsts, np.int32), step, *spans, out)
+    assert out.tolist() == [*expected, 99, 99]
+
+
+@pytest.mark.parametrize(
+    ("length", "place"), [(-1, 0), (2, -1), (6, 0), (2, 4), (2**62, 0), (2, 2**62)]
+)
+def test_spans_to_number_out_of_bounds_are_refused(length: int, place: int) -> None:
+    out = np.zeros(5, np.int32)
+    spans = (np.array([0, each], np.int64) for each in (length, place))
+    assert not kernels.number_spans(np.ones(2, np.int32), 1, *spans, out)
     assert not out.any()
 
 

@@ -17,6 +17,7 @@ from bpe import train_bpe
 from preprocess import build
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.rows import columns
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import shard_bounds
@@ -230,6 +231,26 @@ def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) ->
             for row in expected
         ]
         assert found == [each[:-1][:9] for each in texts if each[:-1]]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_batches_take_the_place_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: Any
+) -> None:
+    """In memory: what is written is that of one batch, and the longest row is a batch alone."""
+    need(format_name)
+    dataset(tmp_path / "data", [1, 20, 7, 70, 2, 2, 9, 1, 16] * 5)
+    padding = "longest" if format_name == "npz" else "none"
+    found = []
+    for at_once in (columns._AT_ONCE, 30):
+        monkeypatch.setattr(columns, "_AT_ONCE", at_once)
+        (result,) = write_rows(
+            tmp_path / "data", out=tmp_path / f"{at_once}", format=format_name, max_length=70,
+            padding=padding,
+        )
+        found.append((rows_in(result.path), [each.content for each in result.manifest.shards]))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 45
 
 
 # Refusals.
