@@ -58,6 +58,26 @@ class InputFile(Protocol):
         """Raise ChangedError if the file has changed since it was opened."""
 
 
+class FilePart:
+    """The first `n_bytes` bytes of a file, as an `InputFile`: it ends where a part of it does."""
+
+    def __init__(self, file: InputFile, n_bytes: int) -> None:
+        self._file, self.n_bytes = file, n_bytes
+        self.path, self.modified = file.path, file.modified
+
+    def clip(self, position: int) -> int:
+        """Return `position`, or the number of bytes if it is less."""
+        return min(position, self.n_bytes)
+
+    def read(self, start: int, stop: int, array: Callable[[int], Bytes] = new_array) -> Bytes:
+        """Read bytes [start, stop), as the file does."""
+        return self._file.read(start, stop, array)
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedError if the file has changed since it was opened."""
+        self._file.check_unchanged()
+
+
 class TextFile:
     """A regular file that must not change; has its `path`, `n_bytes`, and mtime `modified` in ns.
 
@@ -152,6 +172,7 @@ class Ends(Enum):
     INSIDE = "inside a document"
     BETWEEN = "just after a separator"
     FILE = "at the end of the file"
+    PART = "just after a separator, where a part of the file ends"
 
 
 class Cutter:
@@ -207,6 +228,19 @@ class Cutter:
                 return place
             position = place + is_inside
         return stop
+
+    def start_of_document(self, position: int) -> int:
+        """Return the first start of a document at `position` or later; the end if there is none."""
+        if position <= 0:
+            return 0
+        size = len(self._separator)
+        start = position - size
+        while size and (stop := self._file.clip(start + _STRIDE_BYTES)) > start:
+            for candidate in self._occurrences(self._separator, start, stop):
+                if self._overlaps_none_before(candidate):
+                    return candidate + size
+            start = stop
+        return self._file.clip(sys.maxsize)
 
     def last_separator_end(self, start: int, stop: int) -> int:
         """Return the last end of a separator in (start, stop]; `start` if there is none.

@@ -13,6 +13,7 @@ from preprocess.cli import COMMANDS
 from preprocess.export.write import export_tokens
 from preprocess.imports.write import import_tokens
 from preprocess.rows import write
+from preprocess.run import merge
 from preprocess.settings.options import Option
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +24,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "train": pipeline.train,
     "encode": pipeline.encode,
     "count": pipeline.count,
+    "merge": merge.merge_parts,
     "rows": write.write_rows,
     "export": export_tokens,
     "import": import_tokens,

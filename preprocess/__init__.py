@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from preprocess.rows.pytorch import TokenizedDataset as TokenizedDataset
     from preprocess.rows.write import RowsResult, write_rows
     from preprocess.run.chat_transform import ChatTemplateTransform
+    from preprocess.run.merge import merge_parts
     from preprocess.sampling.data import SamplingError
     from preprocess.sampling.get_batch import get_batch
     from preprocess.sampling.mixture import Mixture
@@ -65,7 +66,8 @@ __all__ = [
     "ParquetShardedSource", "Pipeline", "PipelineConfig", "RowsError", "RowsResult", "Sampler",
     "SamplingError", "SaveStageConfig", "SettingsError", "TokenFile", "TokenFileError",
     "TokenizeStageConfig", "TokenizerConfig", "TransformedShardedSource", "build", "export_tokens",
-    "get_batch", "import_tokens", "open_tokens", "tokenize_and_save", "verify", "write_rows",
+    "get_batch", "import_tokens", "merge_parts", "open_tokens", "tokenize_and_save", "verify",
+    "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
@@ -107,6 +109,7 @@ _MODULE_OF = {
     "export_tokens": "preprocess.export.write",
     "get_batch": "preprocess.sampling.get_batch",
     "import_tokens": "preprocess.imports.write",
+    "merge_parts": "preprocess.run.merge",
     "open_tokens": "preprocess.dataset.reader",
     "tokenize_and_save": "preprocess.stages",
     "verify": "preprocess.check.verify",

@@ -78,6 +78,16 @@ def _count(options: _Options, console: _Console) -> bool:
     return console.report([format_counts(report.total()), *format_left_out(report.left_out)])
 
 
+def _merge(options: _Options, console: _Console) -> bool:
+    from preprocess.run.merge import merge_parts
+
+    return console.report([
+        f"{name}: {found.n_documents:,} documents, {found.n_tokens:,} tokens in"
+        f" {len(found.shards):,} shards"
+        for name, found in merge_parts(**options).items()
+    ])
+
+
 def _rows(options: _Options, console: _Console) -> bool:
     from preprocess.rows.write import write_rows
 
@@ -159,6 +169,7 @@ _SUMMARIES = {
     "train": "Train a tokenizer on text.",
     "encode": "Encode text into one token file.",
     "count": "Count the documents, bytes and tokens of text; writes nothing.",
+    "merge": "Join the parts that tasks built into one dataset, without copying data.",
     "rows": "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
     "export": "Write a dataset as files of Megatron, llm.c, datatrove, MDS, litdata or NumPy.",
     "import": "Write a dataset from token ids that another program made.",
@@ -175,6 +186,7 @@ COMMANDS = {
         ("train", _train, "TrainFileSettings", _RUN_OPTIONS),
         ("encode", _encode, "EncodeSettings", _RUN_OPTIONS),
         ("count", _count, "CountSettings", _RUN_OPTIONS),
+        ("merge", _merge, "MergeSettings", "debug quiet log_file"),
         ("rows", _rows, "RowsSettings", _RUN_OPTIONS),
         ("export", _export, "ExportSettings", _RUN_OPTIONS),
         ("import", _import, "ImportSettings", _RUN_OPTIONS),

@@ -25,19 +25,17 @@ from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
-from preprocess.run.journal import journal_errors
+from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Outputs,
-    Trained,
     needs_tokenizer_file,
     read_object,
 )
+from preprocess.run.passes import encode_passes, train_on_plan
 from preprocess.run.plan import (
     Plan,
-    load_given_tokenizer,
-    load_tokenizer_of_build,
     make_read_options,
     read_options,
 )
@@ -49,7 +47,6 @@ from preprocess.settings.schema import (
     EncodeSettings,
     ReadSettings,
     TrainFileSettings,
-    TrainSettings,
     VocabularySettings,
 )
 from preprocess.sources import check_fields_are_used, find_sources
@@ -115,6 +112,7 @@ def build(
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    task_index: int | None = None, task_count: int | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
@@ -138,6 +136,10 @@ def _build(
     settings: BuildSettings, options: Mapping[str, Any], progress: Progress
 ) -> BuildResult:
     """Build one dataset; `options` are those that were given, for warnings."""
+    if settings.task_count is not None and settings.task_index is None:
+        raise SettingsError(
+            "task_count divides the text; say which part this task builds (--task-index)"
+        )
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
@@ -226,7 +228,10 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
 def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     """Run a plan that encodes: train unless a tokenizer is given, encode, commit."""
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
-    with Outputs(str(plan.directory), plan.run, plan.record, settings.overwrite) as outputs:
+    is_part = getattr(settings, "task_index", None) is not None
+    with Outputs(
+        str(plan.directory), plan.run, plan.record, settings.overwrite, own_lock=is_part
+    ) as outputs:
         finished, tokenizer = outputs.storage.final, plan.tokenizer
         if what := plan.describe_finished(outputs):
             return _read_finished(finished, plan, what)
@@ -237,12 +242,12 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         outputs.begin()
         left_out, rejected = plan.prepare(outputs.journal, progress)
         if tokenizer is None:
-            tokenizer = _train(plan, outputs, compiler, summary.LeftOut())
+            tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut())
             plan.check_disk_space(outputs.storage, tokenizer)
         elif saves:
             outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
         report = summary.Report(left_out=left_out, rejected=rejected)
-        manifests = _encode_passes(plan, tokenizer, outputs, compiler, report)
+        manifests = encode_passes(plan, tokenizer, outputs, compiler, report)
         binary_files = [file for each in plan.passes for file in each.binary_files]
         stats = {
             "settings": settings.as_json(), "binary_files": len(binary_files),
@@ -307,61 +312,6 @@ def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
     return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
 
 
-def _train(
-    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut
-) -> Tokenizer:
-    """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
-    from preprocess.run.count_pass import train_tokenizer
-
-    settings, progress, journal = plan.settings, compiler.progress, outputs.journal
-    assert isinstance(settings, TrainSettings)
-    n_before = len(progress.stages)
-    entry = journal.last(Trained)
-    if entry is not None:
-        with journal_errors():
-            for stage in entry.stages:
-                progress.add_stage_before(**stage)
-        left_out.merge(entry.left_out)
-        return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
-    compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
-    tokenizer = train_tokenizer(plan.training_sources, settings, journal, progress, left_out)
-    outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-    stages = [stage.facts() for stage in progress.stages[n_before:]]
-    journal.append(Trained(tokenizer.fingerprint, left_out, stages))
-    return tokenizer
-
-
-def _encode_passes(
-    plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler,
-    report: summary.Report,
-) -> dict[str, Manifest]:
-    """Encode every pass into token files, count in `report`, register the files in `outputs`."""
-    compiler.compile_encoding(tokenizer)
-    settings, manifests = plan.settings, dict[str, Manifest]()
-    assert not isinstance(settings, TrainFileSettings)
-    for part in plan.passes:
-        manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
-        for name, file_name in part.names.items():
-            outputs.add_token_file(file_name, manifests[name])
-            _warn_large_shards(manifests[name], file_name, settings.shard_tokens)
-    return manifests
-
-
-def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> None:
-    """Warn of documents that are larger than a shard, each in its own one."""
-    large = [
-        f"{stem} ({shard.n_tokens:,} tokens)"
-        for stem, shard in zip(manifest.stems(file_name), manifest.shards, strict=False)
-        if most is not None and shard.n_tokens > most
-    ]
-    if large:
-        which = "1 document is" if len(large) == 1 else f"{len(large):,} documents are"
-        logger.warning(
-            "%s larger than %s tokens, each with a shard of its own: %s; --split-documents divides"
-            " them", which, f"{most:,}", summary.listed(large),
-        )
-
-
 # --- the other commands ---
 
 
@@ -418,7 +368,7 @@ def _train_file(
             return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         selected, _ = plan.prepare(outputs.journal, progress)
-        tokenizer = _train(plan, outputs, KernelCompiler(progress), left_out)
+        tokenizer = train_on_plan(plan, outputs, KernelCompiler(progress), left_out)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}

@@ -15,8 +15,9 @@ import numpy as np
 
 from bpe.separated import iter_ranges
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
+from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
-from preprocess.run.plan import Pass, Plan, load_tokenizer_of_build
+from preprocess.run.plan import Pass, Plan
 from preprocess.run.selection import Slice
 from preprocess.settings.options import convert
 from preprocess.settings.schema import BuildSettings, SelectSettings

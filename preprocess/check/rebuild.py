@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -28,6 +28,7 @@ from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encoding import Part, SpecialIds, reencode
 from preprocess.run.journal import Journal
+from preprocess.run.merge import join_again
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Stats,
@@ -182,15 +183,25 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path) as storage:
         with Journal(storage) as journal:
-            read, passes = find_passes(settings, tokenizer, bin_path.stem)
-            select_passes(passes, settings, settings, journal, progress)
-            read.fill(settings, tokenizer, Report(), progress, journal)
+            if isinstance(settings, BuildSettings) and joins_parts(stats.settings):
+                manifest = join_again(storage.final, settings, bin_path.stem)
+                storage.put(name, manifest.to_json().encode())
+            else:
+                read, passes = find_passes(settings, tokenizer, bin_path.stem)
+                select_passes(passes, settings, settings, journal, progress)
+                read.fill(settings, tokenizer, Report(), progress, journal)
         digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
         if digest != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
         storage.publish([], [name])
+
+
+def joins_parts(settings: Mapping[str, Any] | None) -> bool:
+    """Return True if files with these settings in their stats.json are those of parts, joined."""
+    given = settings or {}
+    return given.get("task_count") is not None and given.get("task_index") is None
 
 
 def rebuild_tokenizer(

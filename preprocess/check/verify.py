@@ -29,7 +29,7 @@ from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
 from preprocess.report.progress import Progress, Stage
 from preprocess.report.summary import listed
-from preprocess.run.outputs import TOKENIZER_FILE, find_manifests, read_stats
+from preprocess.run.outputs import TOKENIZER_FILE, find_joined, find_manifests, read_stats
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import OutputError, open_storage
@@ -93,7 +93,7 @@ def _find_token_files(directory: Path) -> list[Path]:
     """List the manifests of a directory, existing and missing ones.
 
     A manifest is missing if its .bin and .docs exist, or if a stats.json lists it and one of its
-    files exists.
+    files exists, or it joins parts.
     """
     files = open_storage(directory).final
     there = files.names()
@@ -104,8 +104,11 @@ def _find_token_files(directory: Path) -> list[Path]:
     names = of_bin & of_docs
     for name in there:
         stats = read_stats(files, name) if name.endswith("stats.json") else None
-        if stats is not None:
+        if stats is not None and rebuild.joins_parts(stats.settings):
+            names |= stats.manifests.keys()
+        elif stats is not None:
             names |= stats.manifests.keys() & {*of_bin, *of_docs, *there}
+    names -= find_joined(files)
     return sorted({*find_manifests(directory), *(directory / name for name in names)})
 
 

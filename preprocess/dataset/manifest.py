@@ -35,11 +35,16 @@ class Shard(Struct, frozen=True):
         n_documents: Number of documents that end in it.
         digests: Name of a column -> hexadecimal xxh3_128 of each block of 4 MiB of its file; the
             last may be shorter. JSON has separate keys: "bin_digests" and so on.
+        stem: Name of its files without suffix, if they are those of a part of another name; key
+            "files", else absent.
     """
 
     n_tokens: Count
     n_documents: Count
     digests: Digests = {}
+    stem: Annotated[str, Meta(pattern="^[^./][^/]*$")] | None = msgspec.field(
+        default=None, name="files"
+    )
 
     def count(self, column: table.Column) -> int:
         """Return the number of values of a column."""
@@ -47,8 +52,9 @@ class Shard(Struct, frozen=True):
 
     def content(self) -> dict[str, Any]:
         """Return the fields as a JSON object."""
+        files = {} if self.stem is None else {"files": self.stem}
         counts = {"n_tokens": self.n_tokens, "n_documents": self.n_documents}
-        return counts | {f"{name}_digests": each for name, each in self.digests.items()}
+        return files | counts | {f"{name}_digests": each for name, each in self.digests.items()}
 
 
 class DataFile(Struct, frozen=True):
@@ -143,7 +149,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     def stems(self, name: str) -> list[str]:
         """Return the names of the files of each part without suffix; `name` is NAME."""
-        return [table.shard_name(name, i) for i in range(len(self.shards))] or [name]
+        numbered = (table.shard_name(name, i) for i in range(len(self.shards)))
+        return [
+            own if shard.stem is None else shard.stem
+            for own, shard in zip(numbered, self.shards, strict=True)
+        ] or [name]
 
     def files(self, name: str) -> list[DataFile]:
         """Return all data files, shard by shard; `name` is NAME."""
@@ -155,6 +165,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 files.append(DataFile(file, column, dtype, part.count(column), before, digests))
             before = Shard(before.n_tokens + part.n_tokens, before.n_documents + part.n_documents)
         return files
+
+    def own_files(self, name: str) -> list[str]:
+        """Return the names of the data files that are not those of a part."""
+        stems = {part.stem for part in self.parts}
+        return [] if stems != {None} else [file.name for file in self.files(name)]
 
     @property
     def digest(self) -> str:
@@ -249,7 +264,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
                         f" {len(found):,}; build the files again"
                     )
                 digests[column.name] = found
-            parts.append(Shard(part.n_tokens, part.n_documents, digests))
+            parts.append(msgspec.structs.replace(part, digests=digests))
         for what in ("n_tokens", "n_documents"):
             wanted, total = getattr(self, what), sum(getattr(part, what) for part in parts)
             if wanted != total:

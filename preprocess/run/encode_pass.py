@@ -103,9 +103,11 @@ class EncodePass:
     journal: Journal | None = None  # None: no checkpoints
     executor: Executor = run_on_threads
     max_bad_records: int = 0
+    # Of all tasks, if `sources` are those of one, which may have no documents. None: `sources`.
+    all_sources: Sequence[Source] | None = None
 
     def __post_init__(self) -> None:
-        separators = {source.separator for source in self.sources}
+        separators = {source.separator for source in self.all_sources or self.sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
         self._at = EncodeCheckpoint(number=self.number)
@@ -126,7 +128,7 @@ class EncodePass:
     @property
     def has_mask(self) -> bool:
         """True if the outputs have the columns of sources with spans."""
-        return any(source.has_spans for source in self.sources)
+        return any(source.has_spans for source in self.all_sources or self.sources)
 
     def fill(self, names: Mapping[str, str], sinks: Sinks) -> dict[str, Any]:
         """Encode all sources into one sink per output, and finish the sinks.
@@ -170,7 +172,9 @@ class EncodePass:
         results = {}
         for number, (name, sink) in enumerate(sinks.items()):
             counts = report.outputs[name]
-            check_has_documents(name, self.sources, counts.documents, n_documents, report.left_out)
+            if self.all_sources is None:
+                n, left_out = counts.documents, report.left_out
+                check_has_documents(name, self.sources, n, n_documents, left_out)
             results[name] = sink.finish(
                 end_of_text_id=self.ids.end_of_text,
                 begin_of_text_id=self.ids.begin_of_text,

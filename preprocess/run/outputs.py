@@ -91,6 +91,7 @@ class Outputs:
         name: Name of the work directory inside it.
         made_from: Inputs of the run.
         overwrite: True to replace existing files and discard an unfinished run.
+        own_lock: True if other runs may write to the directory at the same time.
 
     Attributes:
         storage: Storage of the work files.
@@ -106,8 +107,10 @@ class Outputs:
 
     journal: Journal
 
-    def __init__(self, location: str, name: str, made_from: Record, overwrite: bool) -> None:
-        self.storage = open_storage(location, name)
+    def __init__(
+        self, location: str, name: str, made_from: Record, overwrite: bool, own_lock: bool = False
+    ) -> None:
+        self.storage = open_storage(location, name, own_lock)
         self.storage.check_writable()
         self.overwrite, self.resumed, self._made_from = overwrite, False, made_from
         self._small, self._data, self._manifests = list[str](), list[str](), list[str]()
@@ -181,8 +184,8 @@ class Outputs:
         return Tokenizer.from_file(self.storage.path(file_name))
 
     def add_token_file(self, name: str, manifest: Manifest) -> None:
-        """Register NAME.json and its files for `commit`."""
-        self._data += [file.name for file in manifest.files(name)]
+        """Register NAME.json and its files, unless they are those of parts, for `commit`."""
+        self._data += manifest.own_files(name)
         self._manifests.append(manifest_name(name))
 
     def add_stats(self, name: str, stats: Mapping[str, Any]) -> None:
@@ -190,8 +193,8 @@ class Outputs:
         content = {
             "format": STATS_FORMAT,
             "made_from": msgspec.to_builtins(self._made_from),
-            "manifests": {each: _digest(self.storage.get(each)) for each in self._manifests},
-            "rejects": {each: _digest(self.storage.get(each)) for each in self._rejects},
+            "manifests": {each: digest_of(self.storage.get(each)) for each in self._manifests},
+            "rejects": {each: digest_of(self.storage.get(each)) for each in self._rejects},
             **stats,
         }
         self.storage.put(name, (json.dumps(content, indent=2) + "\n").encode())
@@ -215,7 +218,7 @@ class Outputs:
             if (text := self.storage.final.get(name)) is not None:
                 # `check_outputs_absent` found a manifest before the run began.
                 manifest = Manifest.from_json(text.decode("utf-8", "replace"), name)
-                replaced |= {file.name for file in manifest.files(Path(name).stem)}
+                replaced |= {*manifest.own_files(Path(name).stem)}
         entry = Committing(names, last, sorted({*replaced, *self._gone} - {*names, *last}))
         self.journal.append(entry)
         self._publish(entry)
@@ -295,7 +298,7 @@ def check_rejects_absent(files: Files, name: str, stats_file: str) -> None:
     """Raise OutputError if a list of bad records was not written by the run of a stats.json."""
     content = files.get(name)
     stats = read_stats(files, stats_file)
-    if content is not None and (stats is None or stats.rejects.get(name) != _digest(content)):
+    if content is not None and (stats is None or stats.rejects.get(name) != digest_of(content)):
         raise OutputError(
             f"{files.where(name)}: exists and was not written by tokenbin, so it is left alone;"
             " move it away or choose another directory or name"
@@ -318,14 +321,18 @@ def needs_tokenizer_file(
 ) -> bool:
     """Return True if a build must write a tokenizer.json; `tokenizer` is None if it trains one.
 
+    Of several tasks, which run at the same time, the first one writes it.
+
     Raises:
         OutputError: Another tokenizer or a configuration exists, without --overwrite.
     """
     from bpe import load_tokenizer
 
-    check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
+    writes = not settings.task_index
+    if writes:
+        check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
     if files.size(TOKENIZER_FILE) is None:
-        return True
+        return writes
     path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
         if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
@@ -338,7 +345,7 @@ def needs_tokenizer_file(
             f"{where}: another tokenizer exists, and token files in its directory may need it; use"
             f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
         )
-    return True
+    return writes
 
 
 # --- outputs of earlier runs ---
@@ -354,10 +361,37 @@ def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | N
 
 
 def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
-    """List the manifests in a directory, sorted by name; only their "format" is checked."""
+    """List the manifests in a directory, sorted by name; only their "format" is checked.
+
+    Those of parts are left out, if the manifest that joins them is there.
+    """
     files = open_storage(directory).final
+    found = _read_objects(files, format_name)
+    joined = {part for each in found.values() for part in _joined_by(each)}
+    return [directory / name for name in found if name not in joined]
+
+
+def find_joined(files: Files) -> set[str]:
+    """Return the names of the manifests of parts that another manifest joins."""
+    return {part for each in _read_objects(files, FORMAT).values() for part in _joined_by(each)}
+
+
+def _read_objects(files: Files, format_name: str) -> dict[str, dict[str, Any]]:
+    """Return name -> content of all JSON files of a format, sorted by name."""
     names = [name for name in files.names() if name.endswith(".json")]
-    return [directory / name for name in names if read_object(files, name, format_name)]
+    found = {name: read_object(files, name, format_name) for name in names}
+    return {name: content for name, content in found.items() if content is not None}
+
+
+def _joined_by(content: dict[str, Any]) -> set[str]:
+    """Return the names of the manifests of parts that a manifest joins, from its content."""
+    shards = content.get("shards")
+    stems = {
+        each["files"]
+        for each in (shards if isinstance(shards, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("files"), str)
+    }
+    return {manifest_name(re.sub(r"_\d{5,}$", "", stem)) for stem in stems}
 
 
 def find_token_files(location: str) -> list[Path]:
@@ -391,7 +425,8 @@ def _sha256(content: bytes | None) -> str:
     return hashlib.sha256(content or b"").hexdigest()
 
 
-def _digest(content: bytes | None) -> str | None:
+def digest_of(content: bytes | None) -> str | None:
+    """Return the digest of a small file that a stats.json lists: hexadecimal xxh3_128."""
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
 
 
@@ -411,7 +446,7 @@ def read_finished_record(
         return None
     for name in map(manifest_name, token_files):
         content = files.get(name)
-        if content is None or stats.manifests.get(name) != _digest(content):
+        if content is None or stats.manifests.get(name) != digest_of(content):
             return None
     if tokenizer is not None and stats.fingerprint != _sha256(files.get(tokenizer)):
         return None

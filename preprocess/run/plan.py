@@ -21,6 +21,7 @@ from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -36,6 +37,7 @@ from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import schema
 from preprocess.settings.options import SettingsError, StrPath
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
+from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_input import (
     StandardInput,
     has_standard_input,
@@ -64,6 +66,8 @@ class Pass(Struct, dict=True):
         reading: How sources are read.
         selects: True if documents are selected before they are read.
         selected: The source with the selected documents; None: there is none yet.
+        task: (index, number of tasks) of the task that reads its part; index None: all parts are
+            read, one after another. None: the text is not divided.
     """
 
     number: int
@@ -72,15 +76,25 @@ class Pass(Struct, dict=True):
     reading: ReadOptions
     selects: bool = False
     selected: Sequence[Source] | None = None
+    task: tuple[int | None, int] | None = None
 
     @cached_property
     def binary_files(self) -> list[Path]:
-        """The files that were skipped when `files` were found."""
+        """The files that were skipped when `all_files` were found."""
         return []
 
     @cached_property
     def files(self) -> list[Source]:
-        """The sources in `paths`, in order."""
+        """The sources in `paths`, in order; of a task, those of its part."""
+        if self.task is None:
+            return self.all_files
+        index, count = self.task
+        indices = range(count) if index is None else [index]
+        return [x for i in indices for x in sources_of_task(self.all_files, i, count)]
+
+    @cached_property
+    def all_files(self) -> list[Source]:
+        """The sources in `paths`, in order, also of other tasks."""
         reading = self.reading
         if self.selects:  # documents first, then what depends on them
             reading = structs.replace(reading, whole_documents=True, validation_fraction=0.0)
@@ -102,6 +116,7 @@ class Pass(Struct, dict=True):
         encoding = EncodePass(
             self.number, self.sources, tokenizer, ids, workers, report, progress, journal,
             max_bad_records=settings.max_bad_records,
+            all_sources=None if self.task is None else self.all_files,
         )
         sinks = TokenFiles(
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
@@ -148,15 +163,19 @@ class Plan(Struct, frozen=True, dict=True):
             SpecialIds.of(self.tokenizer, self.settings)  # raises
         n_inputs = 0
         for each in self.passes:
-            n_inputs += sum(isinstance(source, StandardInput) for source in each.files)
-            if not has_standard_input(each.files):
-                check_has_text(each.files, next(iter(each.names), "train"))
+            n_inputs += sum(isinstance(source, StandardInput) for source in each.all_files)
+            if not has_standard_input(each.all_files):
+                check_has_text(each.all_files, next(iter(each.names), "train"))
         if not n_inputs:
             self._check_fields()
         if self.settings.selects and any(x.has_spans for each in self.passes for x in each.files):
             raise SettingsError(
                 "conversations are neither selected nor shuffled; leave out --deduplicate,"
                 " --max-documents, --max-characters, --start-character and --shuffle-documents"
+            )
+        if n_inputs and self.passes[0].task is not None:
+            raise SettingsError(
+                "standard input (-) is not divided among tasks; save it to a file, and give that"
             )
         if n_inputs > 1:
             raise SettingsError(
@@ -184,11 +203,12 @@ class Plan(Struct, frozen=True, dict=True):
     def record(self) -> Record:
         """The inputs of the run."""
         names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
-        sources = {name: each.files for name, each in zip(names, self.passes, strict=True)}
+        passes = dict(zip(names, self.passes, strict=True))
         form = self.passes[0].reading.chat_format
         return record_inputs(
-            self.command, self.settings, sources, self.tokenizer, self.datasets,
-            None if form is None else form.template,
+            self.command, self.settings, {x: each.files for x, each in passes.items()},
+            self.tokenizer, self.datasets, None if form is None else form.template,
+            {x: each.all_files for x, each in passes.items() if each.task is not None},
         )
 
     @property
@@ -200,7 +220,7 @@ class Plan(Struct, frozen=True, dict=True):
         """Raise CorpusError if fields are given, and no file has records."""
         groups = [[each] for each in self.passes] if self.datasets else [self.passes]
         for group in groups:
-            sources = [source for each in group for source in each.files]
+            sources = [source for each in group for source in each.all_files]
             check_fields_are_used(sources, group[0].reading)
 
     def describe_finished(self, outputs: Outputs) -> str:
@@ -357,9 +377,12 @@ def make_passes(
         return [Pass(0, {}, settings.paths, reading, selects)]
     names = ("train", "val") if settings.validation_fraction else ("train",)
     stems = {name: settings.named(name) for name in names}
-    passes = [Pass(0, stems, settings.train, reading, selects)]
+    count = settings.task_count
+    task = None if count is None else (settings.task_index, count)
+    passes = [Pass(0, stems, settings.train, reading, selects, task=task)]
     if settings.val:
-        passes.append(Pass(1, {"val": settings.named("val")}, settings.val, reading, selects))
+        stems = {"val": settings.named("val")}
+        passes.append(Pass(1, stems, settings.val, reading, selects, task=task))
     return passes
 
 
@@ -431,24 +454,6 @@ def read_options(
         strip=settings.strip, min_length=settings.min_length, max_length=settings.max_length_chars,
         skip_bad_records=settings.on_bad_record == "skip",
     )
-
-
-def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
-    """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
-    assert settings.tokenizer is not None
-    is_ranks = settings.tokenizer.endswith(".tiktoken")
-    return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
-
-
-def load_given_tokenizer(
-    settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
-) -> AnyTokenizer:
-    """Load the tokenizer in the settings; a .tiktoken file gets a pattern and special tokens."""
-    from bpe import load_tokenizer
-
-    assert settings.tokenizer is not None
-    special_tokens = settings.all_special_tokens
-    return load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
 
 
 # --- repair ---

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import xxhash
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,11 +49,13 @@ def record_inputs(
     command: str, settings: schema.BuildSettings | schema.TrainFileSettings | schema.EncodeSettings,
     sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
     datasets: Mapping[str, schema.BuildSettings] | None = None, chat_template: str | None = None,
+    of_all_tasks: Mapping[str, Sequence[Source]] | None = None,
 ) -> Record:
     """Record the settings, the sources of each pass and the given tokenizer (None: trained).
 
     Of `datasets`, that a tokenizer is trained on together, the options for reading are recorded; of
-    `chat_template`, the text of the template, if sources have conversations, its digest.
+    `chat_template`, the text of the template, if sources have conversations, its digest; of the
+    sources of all tasks, if `sources` are those of one, a digest of their records.
     """
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
@@ -64,7 +67,8 @@ def record_inputs(
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, schema.BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
-    if has_spans := any(source.has_spans for of in sources.values() for source in of):
+    whole = of_all_tasks or sources
+    if has_spans := any(source.has_spans for of in whole.values() for source in of):
         effective["chat_template"] = xxhash.xxh3_128_hexdigest((chat_template or "").encode())
     if datasets:
         reading = options_of(schema.TextSettings) | options_of(schema.SelectSettings)
@@ -73,13 +77,20 @@ def record_inputs(
             for name, each in datasets.items()
         }
         effective["order_of_datasets"] = list(datasets)  # checkpoints number the sources of all
-    read = {
-        name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
-        for name, of in sources.items()
-    }
+    if of_all_tasks:
+        digest = xxhash.xxh3_128(msgspec.json.encode(_records_of(of_all_tasks)))
+        effective["sources_of_all_tasks"] = digest.hexdigest()
+    read = _records_of(sources)
     fingerprint = None if tokenizer is None else tokenizer.fingerprint
     columns = {column.name: str(column.dtype) for column in table.columns_of(has_spans)[2:]}
     return Record(command, effective, read, fingerprint, columns)
+
+
+def _records_of(sources: Mapping[str, Sequence[Source]]) -> dict[str, list[SourceRecord]]:
+    return {
+        name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
+        for name, of in sources.items()
+    }
 
 
 def end_of_text_token(

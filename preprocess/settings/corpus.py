@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from preprocess.settings.cluster import TaskSettings
 from preprocess.settings.options import (
     REQUIRED,
     Count,
@@ -267,10 +268,12 @@ class PipelineConfig:
 
     def override(self, options: Mapping[str, Any]) -> None:
         """Set options of all runs; raise SettingsError for any other one."""
-        known = options_of(RunSettings)
+        known, of_tasks = options_of(RunSettings), options_of(TaskSettings)
         read, wrong = read_values(options, BuildSettings)
         wrong += [
-            (name, "belongs in the configuration, which is given, too")
+            (name, "divides one dataset, not the datasets of a configuration; leave it out")
+            if name in of_tasks
+            else (name, "belongs in the configuration, which is given, too")
             for name in read
             if name not in known or known[name].changes_result
         ]

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bpe.parallel import available_workers
+from preprocess.settings.cluster import TaskSettings
 from preprocess.settings.exchange import ExportSettings as ExportSettings
 from preprocess.settings.exchange import ImportSettings as ImportSettings
 from preprocess.settings.options import (
@@ -285,7 +286,7 @@ class BuiltWithSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BuildSettings(TrainSettings, ShardSettings):
+class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     config: Config | None = run_option(
@@ -323,7 +324,9 @@ class BuildSettings(TrainSettings, ShardSettings):
         return DEFAULT_VALIDATION_FRACTION if self.val_fraction is None else self.val_fraction
 
     def named(self, name: str) -> str:
-        """Return `name` with the prefix of the user."""
+        """Return `name` with the prefix of the user, and that of the part."""
+        if self.task_index is not None:
+            name = f"part-{self.task_index:05d}-of-{self.task_count:05d}_{name}"
         return f"{self.name}_{name}" if self.name else name
 
     def __post_init__(self) -> None:
@@ -332,6 +335,19 @@ class BuildSettings(TrainSettings, ShardSettings):
             raise SettingsError(
                 "val and val_fraction were both given: validation documents come either from files"
                 " of their own or out of train; leave one of the two out"
+            )
+        if self.task_index is None:
+            return
+        if self.tokenizer is None:
+            raise SettingsError(
+                "task_index divides the text, and a tokenizer is trained on all of it; train it"
+                " first (tokenbin train), and give it to every task (--tokenizer)"
+            )
+        if self.selects:
+            raise SettingsError(
+                "task_index divides the text, and these need all of it: deduplicate,"
+                " max_documents, max_characters, start_character and shuffle_documents; leave them"
+                " out"
             )
 
 
@@ -406,6 +422,15 @@ class VerifySettings(BuiltWithSettings):
     path: Location = option(REQUIRED, "A directory of outputs, or one .bin file.", positional=True)
     deep: bool = option(False, "Encode the sources again and compare.")
     repair: bool = option(False, "Rebuild what is damaged from the sources.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MergeSettings(Settings):
+    """Options of `merge`: one dataset from the parts of several tasks."""
+
+    path: Location = option(REQUIRED, "Directory with the parts.", positional=True)
+    name: Prefix = run_option("", "The name that was given to the tasks.")
+    overwrite: bool = run_option(False, "Replace a dataset of the same name.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

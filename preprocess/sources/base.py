@@ -11,15 +11,16 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import xxhash
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.text_file import InputFile, TextFile, new_array
+from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
@@ -181,6 +182,8 @@ class FileSource(ABC):
     is_compressed = False
     has_fields = True
     has_spans = False
+    begin = 0  # first byte of the file that is read; not 0 of a part
+    ends_early = False  # a part, and another one follows
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         self.file = file
@@ -198,8 +201,22 @@ class FileSource(ABC):
     @abstractmethod
     def units(self, after: ResumePoint | None = None) -> Iterator[FileUnit]: ...
 
+    def start_of_document(self, position: int) -> int:
+        """Return the first start of a document at byte `position` or later, where a part may begin.
+
+        It is the end of the file if there is none, or if files of this format are not divided.
+        """
+        return self.file.n_bytes if position > 0 else 0
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return the source of bytes [start, stop); both are starts of documents, or the end."""
+        part = copy(self)
+        part.file, part.begin, part.n_bytes = FilePart(self.file, stop), start, stop - start
+        part.ends_early = stop < self.file.n_bytes
+        return part
+
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
-        stop = self.n_bytes if before is None else before[0]
+        stop = self.file.n_bytes if before is None else before[0]
         # Small pieces, so that memory is bounded when a digest is computed.
-        for start in range(0, stop, _STRIDE_BYTES):
+        for start in range(self.begin, stop, _STRIDE_BYTES):
             yield self.file.read(start, min(start + _STRIDE_BYTES, stop), new_array)

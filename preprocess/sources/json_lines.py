@@ -90,13 +90,19 @@ class JsonLinesSource(FileSource):
 
     def units(self, after: ResumePoint | None = None) -> Iterator[JsonLinesUnit]:
         # A file of zero bytes is one unit of zero bytes.
-        start = after[0] if after else 0
+        start = after[0] if after else self.begin
         while True:
             stop = self._end_of_line(start + self.reading.unit_size)
             yield JsonLinesUnit(self.file, self.reading_of_units, start, stop, self.fields)
             if self.file.clip(stop + 1) == stop:
                 return
             start = stop
+
+    def start_of_document(self, position: int) -> int:
+        # Bad records that are left out are listed by their numbers, counted from the first line.
+        if position <= 0 or self.reading.skip_bad_records:
+            return super().start_of_document(position)
+        return self._end_of_line(position)
 
     def _end_of_line(self, position: int) -> int:
         """Return the end of the line that has byte `position - 1`; the end of the file, if less."""

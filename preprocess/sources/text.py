@@ -48,7 +48,7 @@ class TextUnit(FileUnit):
 
     @property
     def after(self) -> ResumePoint | None:
-        if self.ends is Ends.FILE:
+        if self.ends in (Ends.FILE, Ends.PART):
             return None
         inside = self.ends is Ends.INSIDE
         decided = (self.in_validation, self.skipped) if inside else (None, False)
@@ -59,7 +59,7 @@ class TextUnit(FileUnit):
 
         content = self.content(array)
         starts, ends = find_pieces(content, self.reading.separator)
-        if self.ends is Ends.BETWEEN:
+        if self.ends in (Ends.BETWEEN, Ends.PART):
             # Text after the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
         ends_mid_document = self.ends is Ends.INSIDE
@@ -85,9 +85,8 @@ class TextSource(FileSource):
 
     def units(self, after: ResumePoint | None = None) -> Iterator[TextUnit]:
         # A file of zero bytes is one unit of zero bytes.
-        start, begins_inside, *decided = after or [0, False]
-        cutter = Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
-        reading = self.reading
+        start, begins_inside, *decided = after or [self.begin, False]
+        cutter, reading = self._cutter(), self.reading
         if reading.validation_fraction or reading.on_invalid_utf8 == "skip" or reading.keeps_whole:
             inside = (decided[0], decided[1]) if begins_inside else None
             yield from self._units_of_whole_documents(cutter, start, inside)
@@ -98,7 +97,15 @@ class TextSource(FileSource):
             yield self._unit(start, stop, begins_inside, ends)
             start, begins_inside = stop, ends is Ends.INSIDE
 
+    def start_of_document(self, position: int) -> int:
+        return self._cutter().start_of_document(position)
+
+    def _cutter(self) -> Cutter:
+        return Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
+
     def _unit(self, start: int, stop: int, begins_inside: bool, ends: Ends) -> TextUnit:
+        if ends is Ends.FILE and self.ends_early:
+            ends = Ends.PART
         return TextUnit(self.file, self.reading_of_units, start, stop, begins_inside, ends)
 
     def _units_of_whole_documents(

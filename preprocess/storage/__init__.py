@@ -28,6 +28,11 @@ __all__ = [
 ]
 
 
-def open_storage(location: str | os.PathLike[str], run: str = "") -> Storage:
-    """Open the storage of a run, "" to read finished files; raise LocationError for a URL."""
-    return LocalStorage(local_path(location), run)
+def open_storage(
+    location: str | os.PathLike[str], run: str = "", own_lock: bool = False
+) -> Storage:
+    """Open the storage of a run, "" to read finished files; raise LocationError for a URL.
+
+    With `own_lock` the run locks its own files only, for others write beside it.
+    """
+    return LocalStorage(local_path(location), run, own_lock)

@@ -2,6 +2,7 @@
 
     DIRECTORY/.tokenbin.lock    names the writer; a lock of the system, released with its process
     DIRECTORY/.NAME.partial/    work files of the run NAME
+    DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
 
 A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
@@ -141,10 +142,13 @@ class LocalFiles:
 
 
 class LocalStorage(LocalFiles):
-    """A `Storage` in the directory `location`, for the run `run`."""
+    """A `Storage` in the directory `location`, for the run `run`; as `open_storage`."""
 
-    def __init__(self, location: str | os.PathLike[str], run: str) -> None:
+    def __init__(
+        self, location: str | os.PathLike[str], run: str, own_lock: bool = False
+    ) -> None:
         self._location = Path(location)
+        self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         super().__init__(self._location / f".{run}{_PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: int | None = None
@@ -152,14 +156,14 @@ class LocalStorage(LocalFiles):
     def __enter__(self) -> Self:
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
-            self._lock = _acquire_lock(self._location / LOCK_FILE)
+            self._lock = _acquire_lock(self._location / self._lock_file)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             try:
-                with writing(self._location / LOCK_FILE, _OUTPUTS_KEPT):
-                    _remove(self._location / LOCK_FILE)
+                with writing(self._location / self._lock_file, _OUTPUTS_KEPT):
+                    _remove(self._location / self._lock_file)
             finally:
                 os.close(self._lock)
                 self._lock = None

@@ -45,7 +45,7 @@ def test_signature_and_schema_are_the_same(command: str) -> None:
     parameters = dict(inspect.signature(function).parameters)
     names = vars(sys.modules[function.__module__])
     progress = parameters.pop("progress", None)
-    assert (progress is None) == (command in ("decode", "inspect", "doctor"))
+    assert (progress is None) == (command in ("merge", "decode", "inspect", "doctor"))
     assert parameters.keys() == options.keys()
     for name, parameter in parameters.items():
         required = parameter.default is inspect.Parameter.empty
@@ -180,13 +180,17 @@ OTHER = {
     **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
     **{"chat": "off", "chat_template": "x.jinja", "train_on": "all"},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
+    **{"task_index": 1, "task_count": 3},
 }
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_record_has_what_changes_the_result(name: str) -> None:
-    needed = {"split_documents": "shard_tokens", "cut_documents": "start_character"}
-    given = {needed[name]: 5} if name in needed else {}
+    needed: dict[str, dict[str, Any]] = {
+        "split_documents": {"shard_tokens": 5}, "cut_documents": {"start_character": 5},
+        "task_index": {"task_count": 3, "tokenizer": "x"},
+    }  # fmt: skip
+    given = needed.get(name, {})
     before = record_inputs("build", convert(given, BuildSettings), {}, None)
     now = record_inputs("build", convert(given | {name: OTHER[name]}, BuildSettings), {}, None)
     option = options_of(BuildSettings)[name]
@@ -243,7 +247,8 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
         "chat_template": None, "train_on": "assistant",
     }
-    assert convert(build, BuildSettings).as_json() == build | newer | {"config": None}
+    of_build = {"config": None, "task_index": None, "task_count": None}
+    assert convert(build, BuildSettings).as_json() == build | newer | of_build
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}
     encode |= {"out": "e/x.bin"}
     assert convert(encode, EncodeSettings).as_json() == encode | newer
