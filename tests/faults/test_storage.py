@@ -119,7 +119,8 @@ def test_a_build_on_objects_is_interrupted_resumed_and_verified(
     build(**options, out=tmp_path / "local")
     cache, objects = tmp_path / "cache", dict[str, bytes]()
     monkeypatch.setattr(
-        "preprocess.storage.LocalStorage", lambda at, run: ObjectStorage(objects, run, cache)
+        "preprocess.storage.LocalStorage",
+        lambda at, run, own_lock=False: ObjectStorage(objects, run, cache),
     )
     for stage in ("counting", "merging", "encoding train and val"):
         progress = faults.Stopping(stage, 0 if stage == "merging" else 3)
