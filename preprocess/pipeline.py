@@ -25,6 +25,7 @@ from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
+from preprocess.run.executors import open_executor
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.outputs import (
@@ -112,6 +113,8 @@ def build(
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
+    ray_resources: Iterable[str] = (),
     task_index: int | None = None, task_count: int | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
@@ -241,13 +244,14 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         plan.check_disk_space(outputs.storage, tokenizer)
         outputs.begin()
         left_out, rejected = plan.prepare(outputs.journal, progress)
-        if tokenizer is None:
-            tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut())
-            plan.check_disk_space(outputs.storage, tokenizer)
-        elif saves:
-            outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-        report = summary.Report(left_out=left_out, rejected=rejected)
-        manifests = encode_passes(plan, tokenizer, outputs, compiler, report)
+        with open_executor(settings, progress) as executor:
+            if tokenizer is None:
+                tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), executor)
+                plan.check_disk_space(outputs.storage, tokenizer)
+            elif saves:
+                outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
+            report = summary.Report(left_out=left_out, rejected=rejected)
+            manifests = encode_passes(plan, tokenizer, outputs, compiler, report, executor)
         binary_files = [file for each in plan.passes for file in each.binary_files]
         stats = {
             "settings": settings.as_json(), "binary_files": len(binary_files),
@@ -335,6 +339,8 @@ def train(
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
+    ray_resources: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
@@ -368,7 +374,9 @@ def _train_file(
             return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         selected, _ = plan.prepare(outputs.journal, progress)
-        tokenizer = train_on_plan(plan, outputs, KernelCompiler(progress), left_out)
+        with open_executor(settings, progress) as executor:
+            compiler = KernelCompiler(progress)
+            tokenizer = train_on_plan(plan, outputs, compiler, left_out, executor)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
@@ -397,6 +405,8 @@ def encode(
     shuffle_documents: int | None = None,
     max_minutes: float | None = None, memory_limit: int | str | None = None,
     profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
+    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
+    ray_resources: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.

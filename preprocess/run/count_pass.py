@@ -6,6 +6,7 @@ pass resumes from the last checkpoint in the journal (`CountCheckpoint`).
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -24,7 +25,9 @@ from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
 from preprocess.run.units import (
+    CollectingExecutor,
     Executor,
+    WorkerLostError,
     resume_point_after,
     run_numbered,
     run_on_threads,
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
     from bpe.training.counts import Arrays, FrozenCounts
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
+_MOST_LOSSES = 3  # of workers, without a checkpoint between them
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
 
 Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
+# (batch of a unit without text, counts unless they are kept, bytes of those that a process keeps)
+Counted = tuple[DocumentBatch, "FrozenCounts | None", int]
 
 
 def train_tokenizer(
@@ -106,34 +112,34 @@ class CountUnits:
     """Factory of workers that count the pre-tokens of units.
 
     Each worker of this process adds to its own table in `tables`. Tables are not pickled: a worker
-    of another process returns the counts of each unit.
+    of another process returns the counts of each unit, or keeps them (`CollectingExecutor`).
     """
 
     def __init__(
-        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts]
+        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts],
+        keeps: bool = False,
     ) -> None:
-        self._like = pattern, special_tokens
+        self._like, self.keeps = (pattern, special_tokens), keeps
         self._tables: list[PretokenCounts] | None = tables
         self._idle = tables[:]
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_tables": None, "_idle": []}
 
-    def __call__(self) -> Callable[[WorkUnit], tuple[DocumentBatch, FrozenCounts | None]]:
-        """Make a worker that returns (batch of a unit without text, counts or None)."""
+    def __call__(self) -> Callable[[WorkUnit], Counted]:
+        """Make a worker that counts a unit."""
         from bpe import PretokenCounts
         from bpe.training.counts import sum_counts
 
         memory = ReusedMemory(limit=4, largest=1 << 26)
+        if self.keeps:
+            return KeptCounts(*self._like)
         own = self.own_table()
 
-        def count(unit: WorkUnit) -> tuple[DocumentBatch, FrozenCounts | None]:
-            batch = unit.read(memory.array)
-            chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
+        def count(unit: WorkUnit) -> Counted:
             counts = PretokenCounts(*self._like) if own is None else own
-            counts.add(*chosen.close_gaps())
-            unit.check_unchanged()
-            return batch.without_text(), sum_counts([counts]) if own is None else None
+            batch = _count_unit(unit, counts, memory)
+            return batch, sum_counts([counts]) if own is None else None, 0
 
         return count
 
@@ -152,12 +158,56 @@ class CountUnits:
             return table
 
 
+class KeptCounts:
+    """Counts units of a process, and keeps the counts until they are collected."""
+
+    def __init__(self, pattern: str, special_tokens: Sequence[str]) -> None:
+        self._like = pattern, special_tokens
+        self._memory = ReusedMemory(limit=4, largest=1 << 26)
+        self._table: PretokenCounts | None = None
+
+    def table(self) -> PretokenCounts:
+        """Return the table with the counts so far."""
+        from bpe import PretokenCounts
+
+        if self._table is None:
+            self._table = PretokenCounts(*self._like)
+        return self._table
+
+    def __call__(self, unit: WorkUnit) -> Counted:
+        """Count a unit."""
+        table = self.table()
+        return _count_unit(unit, table, self._memory), None, table.n_bytes
+
+    def take(self) -> FrozenCounts:
+        """Return the counts since the last time."""
+        from bpe.training.counts import sum_counts
+
+        table, self._table = self.table(), None
+        return sum_counts([table])
+
+    def add(self, counts: FrozenCounts) -> None:
+        """Add those of another process."""
+        self.table().merge(counts)
+
+
+def _count_unit(unit: WorkUnit, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
+    """Add the pre-tokens of a unit to counts, and return its batch without text."""
+    batch = unit.read(memory.array)
+    chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
+    counts.add(*chosen.close_gaps())
+    unit.check_unchanged()
+    return batch.without_text()
+
+
 @dataclass
 class CountPass:
     """The pass that counts the pre-tokens of all documents except validation.
 
     Each worker has its own table; tables are merged and saved at the end. Workers pause while a
     checkpoint saves the counts. Tables that exceed their memory are spilled to a file and emptied.
+    Workers of other processes may keep theirs until a checkpoint collects them; if one ends, the
+    pass goes on from the checkpoint before.
     Arguments and errors are those of `train_tokenizer`.
     """
 
@@ -172,6 +222,7 @@ class CountPass:
         self._like = settings.pattern, tuple(settings.all_special_tokens)
         self._tables: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
+        self._kept = 0  # bytes of the tables of other processes
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         checkpoints = self.journal.entries_of(CountCheckpoint)
         self._spills = [each.spilled for each in checkpoints if each.spilled is not None]
@@ -189,17 +240,29 @@ class CountPass:
             self._merge(self._load_counts())
         n_bytes = sum(source.n_bytes for source in self.sources)
         with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
-            units, seconds = units_after(self.sources, at.source, at.after), 0.0
+            units, seconds, n_lost = units_after(self.sources, at.source, at.after), 0.0, 0
             while not self._is_over:
-                self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
+                before = copy.deepcopy(self.at)
+                try:
+                    self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
+                    began, is_full = time.monotonic(), self._is_full()
+                    self._collect()
+                except WorkerLostError:
+                    n_lost += 1
+                    if n_lost > _MOST_LOSSES:
+                        raise
+                    self.at, self._is_over, self._kept = before, False, 0
+                    units = units_after(self.sources, before.source, before.after)
+                    stage.advance(before.bytes - stage.done)
+                    continue
+                at = self.at
                 if self._is_over:
                     ended = {"train": at.documents - at.validation}
                     ended |= {"val": at.validation} if at.divided else {}
                     for name, n in ended.items():
                         check_has_documents(name, self.sources, n, at.documents, at.left_out)
-                began = time.monotonic()
-                self._checkpoint()
-                seconds = time.monotonic() - began
+                self._checkpoint(is_full)
+                seconds, n_lost = time.monotonic() - began, 0
                 if not self._is_over and progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
             return self._merge_all()
@@ -215,12 +278,14 @@ class CountPass:
                     return
                 yield numbered
 
-        work = CountUnits(*self._like, self._tables)
+        keeps = isinstance(self.executor, CollectingExecutor)
+        work = CountUnits(*self._like, self._tables, keeps)
         counted = run_numbered(until_paused(), work, self.settings.workers, self.executor)
         with closing(counted) as results:
-            for index, unit, (batch, counts) in results:
+            for index, unit, (batch, counts, n_kept) in results:
                 if counts is not None:
                     self._merge(counts)
+                self._kept = max(self._kept, n_kept * self.settings.workers)
                 at.documents += batch.n_ended
                 if batch.in_validation is not None:
                     at.divided = True
@@ -242,12 +307,18 @@ class CountPass:
         self._tables[0].merge(counts)
 
     def _is_full(self) -> bool:
-        return sum(table.n_bytes for table in self._tables) > self._most
+        return sum(table.n_bytes for table in self._tables) + self._kept > self._most
 
-    def _checkpoint(self) -> None:
+    def _collect(self) -> None:
+        """Add the counts that other processes have kept to the first table."""
+        if isinstance(self.executor, CollectingExecutor):
+            self._merge(self.executor.collect())
+            self._kept = 0
+
+    def _checkpoint(self, is_full: bool) -> None:
         """Save counts: in a spill file if tables are full or, at the end, if there are others."""
         at, tables = self.at, self._tables
-        if tables and (self._is_full() or (self._is_over and self._spills)):
+        if tables and (is_full or (self._is_over and self._spills)):
             name = f"{_SPILL}{len(self._spills)}"
             at.spilled = spill.write_spill(self.journal.storage, name, tables)
             self._spills.append(at.spilled)

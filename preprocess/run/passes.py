@@ -12,6 +12,7 @@ from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.journal import journal_errors
 from preprocess.run.outputs import Outputs, Trained
 from preprocess.run.plan import Plan
+from preprocess.run.units import Executor
 from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def train_on_plan(
-    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut
+    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut,
+    executor: Executor,
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
@@ -34,7 +36,9 @@ def train_on_plan(
         left_out.merge(entry.left_out)
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
     compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
-    tokenizer = train_tokenizer(plan.training_sources, settings, journal, progress, left_out)
+    tokenizer = train_tokenizer(
+        plan.training_sources, settings, journal, progress, left_out, executor
+    )
     outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
     stages = [stage.facts() for stage in progress.stages[n_before:]]
     journal.append(Trained(tokenizer.fingerprint, left_out, stages))
@@ -43,14 +47,16 @@ def train_on_plan(
 
 def encode_passes(
     plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler,
-    report: summary.Report,
+    report: summary.Report, executor: Executor,
 ) -> dict[str, Manifest]:
     """Encode every pass into token files, count in `report`, register the files in `outputs`."""
     compiler.compile_encoding(tokenizer)
     settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
-        manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
+        manifests |= part.fill(
+            settings, tokenizer, report, compiler.progress, outputs.journal, executor
+        )
         for name, file_name in part.names.items():
             outputs.add_token_file(file_name, manifests[name])
             _warn_large_shards(manifests[name], file_name, settings.shard_tokens)

@@ -34,6 +34,7 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
+from preprocess.run.units import Executor, run_on_threads
 from preprocess.settings import schema
 from preprocess.settings.options import SettingsError, StrPath
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
@@ -110,12 +111,13 @@ class Pass(Struct, dict=True):
     def fill(
         self, settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer,
         report: Report, progress: Progress, journal: Journal,
+        executor: Executor = run_on_threads,
     ) -> dict[str, Manifest]:
         """Encode into token files, and return name of an output -> its manifest."""
         ids, workers = SpecialIds.of(tokenizer, settings), settings.workers
         encoding = EncodePass(
             self.number, self.sources, tokenizer, ids, workers, report, progress, journal,
-            max_bad_records=settings.max_bad_records,
+            executor, max_bad_records=settings.max_bad_records,
             all_sources=None if self.task is None else self.all_files,
         )
         sinks = TokenFiles(

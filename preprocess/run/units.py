@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from bpe.errors import TokenbinError
 from bpe.parallel import run_in_order
 from preprocess.run.signals import watching
 from preprocess.sources import ResumePoint, Source, WorkUnit
@@ -41,6 +42,23 @@ class Executor(Protocol):
         self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
     ) -> Generator[Result, None, None]:
         """Yield the result of every unit, in order."""
+
+
+class WorkerLostError(TokenbinError):
+    """A worker has ended that kept something of units which are done."""
+
+
+@runtime_checkable
+class CollectingExecutor(Executor, Protocol):
+    """An executor of which work may keep something in its process until it is collected.
+
+    `make_work` of such work has an attribute `keeps` that is true. Its function has the methods
+    `take`, which returns what it has kept and forgets it, and `add`, which adds that of another.
+    If a worker ends, the executor raises WorkerLostError: all units since the last time are lost.
+    """
+
+    def collect(self) -> Any:
+        """Return what all workers have kept, added up; raise WorkerLostError if one has ended."""
 
 
 def run_on_threads(

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bpe.parallel import available_workers
-from preprocess.settings.cluster import TaskSettings
+from preprocess.settings.cluster import ExecutorSettings, TaskSettings
 from preprocess.settings.exchange import ExportSettings as ExportSettings
 from preprocess.settings.exchange import ImportSettings as ImportSettings
 from preprocess.settings.options import (
@@ -185,7 +185,7 @@ class ChatSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RunSettings(ReadSettings, SelectSettings, ChatSettings):
+class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
     """Options of runs that write outputs: special ids, limits, overwriting."""
 
     end_of_text: Token | None = option(

@@ -1,0 +1,451 @@
+"""Run work on actors of Ray, on this machine or a cluster.
+
+Each actor holds one worker, such as an encoder, and is sent a unit at a time. An actor that dies,
+also with its machine, is replaced, and its units are done again by others. Results of encoding stay
+in Ray's object store until this process takes them; counts stay in the actors, and are added up in
+a tree when they are collected.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bpe.errors import TokenbinError
+from preprocess.report.progress import Progress, logger
+from preprocess.run.signals import watching
+from preprocess.run.units import MakeWork, Result, WorkerLostError
+from preprocess.sources import WorkUnit
+
+_MOST_DEATHS = 3  # in a row, without any result between them
+_LOOK_SECONDS = 1.0  # between looks at what has changed
+_SECONDS_BETWEEN_LINES = 30.0
+_WINDOW = 3  # units or results of each actor at a time, at most, and 2 of them under way
+
+
+class RayError(TokenbinError):
+    """Ray is not installed or cannot be reached, or its workers keep dying."""
+
+
+class _Failed:
+    """An exception of the work, as a result."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _Worker:
+    """What an actor runs: the work of one worker; methods are called one after another."""
+
+    def __init__(self) -> None:
+        self._work: Any = None
+        self._failed: _Failed | None = None
+
+    def begin(self, make_work: bytes) -> None:
+        """Make the work that units are given to from now on."""
+        self._work, self._failed = None, None
+        try:
+            self._work = pickle.loads(make_work)()
+        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
+            self._failed = _Failed(_picklable(error))
+
+    def run(self, unit: Any) -> tuple[Any, float]:
+        """Return (result, or what failed, of a unit; the seconds that it took)."""
+        if self._failed is not None:
+            return self._failed, 0.0
+        began = time.perf_counter()
+        found: Any
+        try:
+            found = self._work(unit)
+        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
+            found = _Failed(_picklable(error))
+        return found, time.perf_counter() - began
+
+    def take(self) -> Any:
+        """Return what the work has kept, which it forgets."""
+        return self._work.take()
+
+    def add(self, kept: Any) -> None:
+        """Add what another worker has kept."""
+        self._work.add(kept)
+
+    def process(self) -> int:
+        """Return the number of the process."""
+        return os.getpid()
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return an exception as another process can raise it."""
+    if not isinstance(error, TokenbinError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 (any class may refuse)
+        notes = getattr(error, "__notes__", [repr(error)])
+        return RayError(f"a worker of Ray failed: {''.join(notes)}")
+    return error
+
+
+def import_ray() -> Any:
+    """Import Ray, without usage statistics; raise RayError if it is not installed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # An actor without GPUs still sees them, as a later version of Ray does, which else warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise RayError(
+            "--executor ray needs Ray, which is not installed; install it: pip install"
+            " 'tokenbin[ray]', or leave --executor out"
+        ) from error
+    return ray
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of signals of this process inside the `with`: Ray sets its own."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not the main thread, where Ray set none
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+@dataclass(eq=False)
+class _Actor:
+    """An actor, and how many units it has."""
+
+    handle: Any
+    started: Any  # reference that is ready when the actor has started
+    is_ready: bool = False
+    n_units: int = 0
+
+
+@dataclass(eq=False)
+class _Task:
+    """A unit in the hands of an actor, or what its source raised instead of a unit."""
+
+    unit: WorkUnit | None = None
+    error: Exception | None = None
+    actor: _Actor | None = None
+    reference: Any = None
+    is_done: bool = False
+
+
+class RayExecutor:
+    """An `Executor` whose workers are actors of Ray, which stay from call to call.
+
+    Args:
+        ray: The module, connected to a cluster.
+        workers: Number of actors.
+        resources: Name of a resource -> amount that each actor needs; CPU: 1 if not given.
+    """
+
+    def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
+        self._ray, self._workers = ray, workers
+        self._resources = {"CPU": 1.0} | dict(resources)
+        others = {x: y for x, y in self._resources.items() if x not in ("CPU", "GPU", "memory")}
+        self._class = ray.remote(_Worker).options(
+            num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0),
+            memory=self._resources.get("memory"), resources=others, max_restarts=0,
+        )
+        self._lost = ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+        self._actors: list[_Actor] = []
+        self._begun: Any = None  # reference to what the actors make their work of
+        self._n_deaths = 0  # in a row
+        self._busy = self._seconds = 0.0  # of all actors together
+
+    def start(self) -> None:
+        """Start the actors, and wait until the first one is there.
+
+        Raises:
+            RayError: The cluster lacks a resource, or the actors cannot be started.
+        """
+        there = self._ray.cluster_resources()
+        for name, amount in self._resources.items():
+            if there.get(name, 0.0) < amount:
+                raise RayError(
+                    f"each worker needs {name}={amount:g}, and the machines of the Ray cluster have"
+                    f" {there.get(name, 0.0):g} in all; ask for less (--ray-resource)"
+                )
+        self._actors = [self._spawn() for _ in range(self._workers)]
+        # All of them, if they come soon: so that their start is no part of the work.
+        deadline = time.monotonic() + _SECONDS_BETWEEN_LINES
+        while not all(each.is_ready for each in self._actors):
+            self._look([])
+            if time.monotonic() >= deadline:
+                if any(each.is_ready for each in self._actors):
+                    return
+                deadline += _SECONDS_BETWEEN_LINES
+                logger.info("waiting for Ray to start a worker, which needs %s", self._needs())
+
+    def _needs(self) -> str:
+        return ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
+
+    def _spawn(self) -> _Actor:
+        handle = self._class.remote()
+        actor = _Actor(handle, handle.process.remote())
+        if self._begun is not None:
+            handle.begin.remote(self._begun)
+        return actor
+
+    def processes(self) -> list[int]:
+        """Return the numbers of the processes of the actors, each on its machine."""
+        found: list[int] = self._ray.get([each.started for each in self._actors])
+        return found
+
+    def __call__(
+        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
+    ) -> Generator[Result, None, None]:
+        """Yield the result of every unit, in order; `workers` is not used.
+
+        Raises:
+            WorkerLostError: A worker died that had counts which were not collected.
+            RayError: Workers died again and again.
+            Exceptions of `units`, `make_work` and the work, unchanged.
+        """
+        self._begun = self._ray.put(pickle.dumps(make_work))
+        for each in self._actors:
+            each.handle.begin.remote(self._begun)
+            each.n_units = 0
+        keeps = bool(getattr(make_work, "keeps", False))
+        remaining, under_way = iter(units), deque[_Task]()
+        began = time.monotonic()
+        with watching() as watch:
+            try:
+                self._fill(remaining, under_way)
+                while under_way:
+                    head = under_way[0]
+                    if head.error is not None:
+                        raise head.error
+                    assert head.unit is not None
+                    with watch.over(head.unit.where, head.unit.n_bytes):
+                        while not head.is_done:
+                            self._look(under_way)
+                            self._fill(remaining, under_way)
+                    try:
+                        found, seconds = self._ray.get(head.reference)
+                    except self._lost as error:
+                        self._replace(head, under_way, keeps, error)
+                        continue
+                    if isinstance(found, _Failed):
+                        raise found.error
+                    under_way.popleft()
+                    self._n_deaths, self._busy = 0, self._busy + seconds
+                    del head
+                    yield found
+                    del found
+                    self._fill(remaining, under_way)
+            finally:
+                self._seconds += (time.monotonic() - began) * len(self._actors)
+                under_way.clear()
+
+    def _fill(self, remaining: Iterator[WorkUnit], under_way: deque[_Task]) -> None:
+        """Give units to actors that have less than two, while the window has room."""
+        ready = [each for each in self._actors if each.is_ready]
+        while ready and len(under_way) < _WINDOW * len(self._actors):
+            actor = min(ready, key=lambda each: each.n_units)
+            if actor.n_units >= 2 or (under_way and under_way[-1].error is not None):
+                return
+            try:
+                unit = next(remaining, None)
+            except Exception as error:  # noqa: BLE001 (raised when it is its turn)
+                under_way.append(_Task(error=error))
+                return
+            if unit is None:
+                return
+            task = _Task(unit)
+            self._submit(task, actor)
+            under_way.append(task)
+
+    def _submit(self, task: _Task, actor: _Actor) -> None:
+        task.actor, task.is_done = actor, False
+        task.reference = actor.handle.run.remote(task.unit)
+        actor.n_units += 1
+
+    def _look(self, under_way: Iterable[_Task]) -> None:
+        """Wait up to a second for a unit to be done, or an actor to start; note all that are."""
+        tasks = {each.reference: each for each in under_way if not each.is_done}
+        starting = {each.started: each for each in self._actors if not each.is_ready}
+        references = [*tasks, *starting]
+        if not references:
+            return
+        wait = self._ray.wait
+        done, left = wait(references, num_returns=1, timeout=_LOOK_SECONDS, fetch_local=False)
+        if left:
+            more, _ = wait(left, num_returns=len(left), timeout=0, fetch_local=False)
+            done += more
+        for reference in done:
+            if reference in tasks:
+                task = tasks[reference]
+                task.is_done = True
+                assert task.actor is not None
+                task.actor.n_units -= 1
+                continue
+            actor = starting[reference]
+            try:
+                self._ray.get(reference)
+                actor.is_ready = True
+            except self._lost as error:
+                self._died(error)
+                self._actors[self._actors.index(actor)] = self._spawn()
+
+    def _died(self, error: Exception) -> None:
+        """Count a death; raise RayError if there were too many."""
+        self._n_deaths += 1
+        if self._n_deaths > _MOST_DEATHS:
+            raise RayError(
+                f"workers of Ray ended {self._n_deaths} times in a row, the last one so:"
+                f" {' '.join(str(error).split())[:500]}; if memory is short, use fewer workers or a"
+                " smaller --unit-size; rerun the same command to resume"
+            ) from error
+        logger.warning("a worker of Ray ended; another takes its place, and does its units again")
+
+    def _replace(
+        self, head: _Task, under_way: Iterable[_Task], keeps: bool, error: Exception
+    ) -> None:
+        """Replace the actor of a task, and give its units to others."""
+        lost = head.actor
+        assert lost is not None
+        if lost in self._actors:
+            if isinstance(error, self._ray.exceptions.RayActorError):
+                self._died(error)
+                self._actors[self._actors.index(lost)] = self._spawn()
+            else:  # a machine with results may be gone, and this actor not
+                self._n_deaths += 1
+        if keeps:
+            raise WorkerLostError(f"a worker of Ray ended: {error}") from error
+        while not (ready := [each for each in self._actors if each.is_ready]):
+            self._look([])
+        for task in under_way:
+            if task.actor is not lost or (task is not head and self._is_there(task)):
+                continue
+            if not task.is_done:
+                lost.n_units -= 1
+            self._submit(task, min(ready, key=lambda each: each.n_units))
+
+    def _is_there(self, task: _Task) -> bool:
+        """Return True if a task is not lost: it is under way, or its result can be fetched."""
+        if not task.is_done and task.actor in self._actors:
+            return True
+        try:
+            self._ray.get(task.reference)
+        except self._lost:
+            return False
+        return True
+
+    def collect(self) -> Any:
+        """Return what the workers have kept since the last time, added up in a tree; None: nothing.
+
+        Raises:
+            WorkerLostError: A worker died, with what it had kept.
+        """
+        handles = [each.handle for each in self._actors if each.is_ready]
+        try:
+            while len(handles) > 1:
+                half = (len(handles) + 1) // 2
+                added = [
+                    taker.add.remote(giver.take.remote())
+                    for taker, giver in zip(handles, handles[half:], strict=False)
+                ]
+                self._ray.get(added)
+                handles = handles[:half]
+            found = self._ray.get(handles[0].take.remote())
+        except self._lost as error:
+            for actor in self._actors[:]:
+                self._check(actor)
+            raise WorkerLostError(f"a worker of Ray ended: {error}") from error
+        self._n_deaths = 0
+        return found
+
+    def _check(self, actor: _Actor) -> None:
+        """Replace an actor if it has died."""
+        try:
+            self._ray.get(actor.handle.process.remote())
+        except self._lost as error:
+            self._died(error)
+            self._actors[self._actors.index(actor)] = self._spawn()
+
+    def close(self) -> None:
+        """End the actors, and report how busy they were."""
+        for each in self._actors:
+            self._ray.kill(each.handle)
+        self._actors = []
+        if self._seconds:
+            share = self._busy / self._seconds
+            logger.info("%d workers of Ray were busy %s of the time", self._workers, f"{share:.0%}")
+            self._seconds = 0.0
+
+
+@contextmanager
+def connected(workers: int, address: str | None) -> Iterator[Any]:
+    """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
+
+    A connection that the program has already is used, and stays.
+
+    Raises:
+        RayError: Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = logging.getLogger("ray")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    options |= {"address": address or "local"}
+    if address is None:
+        options |= {"num_cpus": workers, "include_dashboard": False}
+    try:
+        with _own_signals():
+            try:
+                ray.init(**options)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                where = "started on this machine" if address is None else f"reached at {address}"
+                raise RayError(
+                    f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"
+                    " start --head), and give its address (--ray-address)"
+                ) from error
+        yield ray
+    finally:
+        ray.shutdown()
+        quiet.setLevel(level)
+
+
+@contextmanager
+def on_ray(
+    workers: int, address: str | None, resources: Mapping[str, float], progress: Progress
+) -> Iterator[RayExecutor]:
+    """Yield an executor with as many actors, which are ended after the `with`.
+
+    Args:
+        workers: Number of actors.
+        address: Address of a cluster; None: Ray is started on this machine.
+        resources: Name of a resource of Ray -> amount that each actor needs; CPU: 1 if not given.
+        progress: Gets a stage for the start.
+
+    Raises:
+        RayError: As `connected`, or no machine has the resources.
+    """
+    with ExitStack() as stack:
+        with progress.stage("starting Ray", workers, "workers") as stage:
+            cpus = -(-workers * max(resources.get("CPU", 1.0), 1.0) // 1)
+            ray = stack.enter_context(connected(int(cpus), address))
+            executor = RayExecutor(ray, workers, resources)
+            stack.callback(executor.close)
+            executor.start()
+            stage.advance(workers)
+        yield executor
