@@ -11,8 +11,10 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ from preprocess.report.summary import (
 from preprocess.run.encoding import Encoding, Result, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.readers import Read, unit_readers
-from preprocess.run.sinks import Sink, Sinks
+from preprocess.run.sinks import LateSink, Sink, Sinks
 from preprocess.run.units import (
     Executor,
     resume_point_after,
@@ -83,6 +85,15 @@ class EncodeCheckpoint(
     seconds: float = 0.0
 
 
+class _Mark(Struct):
+    """A position of a pass, of which a checkpoint may be written later."""
+
+    entry: EncodeCheckpoint  # without sinks, sources and rejected records
+    of_source: SourceProgress
+    n_rejected: int  # in all
+    tokens: dict[str, int]  # name of an output -> its ids before the position
+
+
 class PassDone(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
     """Checkpoint: pass `number` is done, and its sinks are finished."""
 
@@ -112,7 +123,7 @@ class EncodePass:
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
         self._at = EncodeCheckpoint(number=self.number)
         self._of_sources = [SourceProgress() for _ in self.sources]
-        self._sink_states: dict[str, list[Any]] = {}
+        self.sink_states: dict[str, list[Any]] = {}
         self._rejected: list[Rejected] = []
         self._n_reported = 0  # of `report.rejected`, in checkpoints
         for entry in [] if self.journal is None else self.journal.entries_of(EncodeCheckpoint):
@@ -120,7 +131,7 @@ class EncodePass:
                 self._at = entry
                 self._rejected += entry.rejected
                 for name, state in entry.sinks.items():
-                    self._sink_states.setdefault(name, []).append(state)
+                    self.sink_states.setdefault(name, []).append(state)
                 with journal_errors():
                     for index, source in entry.sources.items():
                         self._of_sources[index] = source
@@ -155,7 +166,7 @@ class EncodePass:
         opened: dict[str, Sink] = {}
         try:
             for name, file_name in names.items():
-                opened[name] = sinks.open(file_name, self._sink_states.get(name, ()))
+                opened[name] = sinks.open(file_name, self.sink_states.get(name, ()))
             self.run(opened)
             results = self._finish(opened)
         finally:
@@ -225,12 +236,16 @@ class EncodePass:
         journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
         units = units_after(self.sources, source, after)
+        late = {name: sink for name, sink in sinks.items() if isinstance(sink, LateSink)}
         with (
             self._stage(sinks) as stage,
             unit_readers(self.sources, self.workers) as read,
             closing(self._encoded(units, max(len(sinks), 1), read)) as results,
         ):
+            marks = deque[_Mark]()
             for index, unit, result in results:
+                mark = self._mark(source, after, stage, late) if late else None
+                n_begun = sum(sink.n_begun for sink in late.values())
                 # The last unit of a file is not followed by a read that would notice a change.
                 unit.check_unchanged()
                 begins_source = index != source or after is None  # the position before this unit
@@ -247,11 +262,19 @@ class EncodePass:
                 if journal is None:
                     continue
                 is_near = stage.total - stage.done < _NEAR_THE_END
-                if journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES):
+                is_due = journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES)
+                is_over = source < len(self.sources) and progress.out_of_time()
+                if mark is not None and sum(x.n_begun for x in late.values()) > n_begun:
+                    marks.append(mark)
+                if (is_due or is_over) and not late:
                     journal.submit(*self._checkpoint(source, after, stage, sinks))
-                if source < len(self.sources) and progress.out_of_time():
-                    journal.append(*self._checkpoint(source, after, stage, sinks))
+                elif (is_due or is_over) and (entry := self._late_checkpoint(marks, late)):
+                    journal.submit(entry)
+                if is_over:
+                    journal.wait()
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
+            for sink in late.values():
+                sink.flush()
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
 
@@ -302,6 +325,40 @@ class EncodePass:
             bytes=stage.done, seconds=stage.seconds,
         )
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
+
+    def _mark(
+        self, source: int, after: ResumePoint | None, stage: Stage, sinks: Mapping[str, LateSink]
+    ) -> _Mark:
+        """Note a position before a unit of source `source`."""
+        report = self.report
+        entry = EncodeCheckpoint(
+            number=self.number, source=source, after=after,
+            outputs={name: copy(report.outputs[name]) for name in sinks},
+            left_out=copy(report.left_out),
+            look_alikes={token: n for token, n in report.look_alikes.items() if n},
+            bytes=stage.done, seconds=stage.seconds,
+        )
+        tokens = {name: sink.n_tokens for name, sink in sinks.items()}
+        return _Mark(entry, deepcopy(self._of_sources[source]), len(report.rejected), tokens)
+
+    def _late_checkpoint(
+        self, marks: deque[_Mark], sinks: Mapping[str, LateSink]
+    ) -> EncodeCheckpoint | None:
+        """Return the checkpoint of the last position before which all is written, None: none."""
+        found = None
+        while marks and all(
+            sink.is_written(marks[0].tokens[name]) for name, sink in sinks.items()
+        ):
+            found = marks.popleft()
+        if found is None:
+            return None
+        entry = found.entry
+        entry.sinks = {name: sink.state_at(found.tokens[name]) for name, sink in sinks.items()}
+        entry.sources = {x: self._of_sources[x] for x in range(self._at.source, entry.source)}
+        entry.sources[entry.source] = found.of_source
+        entry.rejected = self.report.rejected[self._n_reported : found.n_rejected]
+        self._at, self._n_reported = entry, found.n_rejected
+        return entry
 
     def _reread_digest(self) -> xxhash.xxh3_128:
         """Return the digest of the current source before the checkpoint; raise if it differs."""

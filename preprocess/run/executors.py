@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from preprocess.report.progress import Progress
-from preprocess.run.units import Executor, run_on_threads
+from preprocess.run.sinks import Sinks, TokenFiles
+from preprocess.run.units import CollectingExecutor, Executor, run_on_threads
 from preprocess.settings.cluster import resources_of
 from preprocess.settings.schema import RunSettings
 
@@ -26,3 +28,20 @@ def open_executor(settings: RunSettings, progress: Progress) -> Iterator[Executo
     resources = resources_of(settings.ray_resources)
     with on_ray(settings.workers, settings.ray_address, resources, progress) as executor:
         yield executor
+
+
+def with_shards(
+    executor: Executor, files: TokenFiles, states: Mapping[str, Sequence[Any]]
+) -> tuple[Executor, Sinks]:
+    """Return the executor and the sinks of an encoding pass: actors of Ray write shards themselves.
+
+    Not if a run on threads has begun a shard: `states` are those of the sinks, by name.
+    """
+    if files.shard_tokens is None or not isinstance(executor, CollectingExecutor):
+        return executor, files
+    from preprocess.run.ray import RayExecutor
+    from preprocess.run.ray_shards import EncodingApart, ShardFiles, is_writable_by_actors
+
+    if not isinstance(executor, RayExecutor) or not is_writable_by_actors(states):
+        return executor, files
+    return EncodingApart(executor), ShardFiles(executor, files)

@@ -21,6 +21,7 @@ from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.executors import with_shards
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
@@ -117,13 +118,14 @@ class Pass(Struct, dict=True):
         ids, workers = SpecialIds.of(tokenizer, settings), settings.workers
         encoding = EncodePass(
             self.number, self.sources, tokenizer, ids, workers, report, progress, journal,
-            executor, max_bad_records=settings.max_bad_records,
+            max_bad_records=settings.max_bad_records,
             all_sources=None if self.task is None else self.all_files,
         )
-        sinks = TokenFiles(
+        files = TokenFiles(
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
             encoding.has_mask,
         )
+        encoding.executor, sinks = with_shards(executor, files, encoding.sink_states)
         return encoding.fill(self.names, sinks)
 
 

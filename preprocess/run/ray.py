@@ -8,20 +8,18 @@ a tree when they are collected.
 
 from __future__ import annotations
 
-import logging
-import os
 import pickle
-import signal
 import time
-import traceback
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from bpe.errors import TokenbinError
 from preprocess.report.progress import Progress, logger
+from preprocess.run.ray_cluster import RayError, connected
+from preprocess.run.ray_worker import Failed, Worker
 from preprocess.run.signals import watching
 from preprocess.run.units import MakeWork, Result, WorkerLostError
 from preprocess.sources import WorkUnit
@@ -30,97 +28,6 @@ _MOST_DEATHS = 3  # in a row, without any result between them
 _LOOK_SECONDS = 1.0  # between looks at what has changed
 _SECONDS_BETWEEN_LINES = 30.0
 _WINDOW = 3  # units or results of each actor at a time, at most, and 2 of them under way
-
-
-class RayError(TokenbinError):
-    """Ray is not installed or cannot be reached, or its workers keep dying."""
-
-
-class _Failed:
-    """An exception of the work, as a result."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-class _Worker:
-    """What an actor runs: the work of one worker; methods are called one after another."""
-
-    def __init__(self) -> None:
-        self._work: Any = None
-        self._failed: _Failed | None = None
-
-    def begin(self, make_work: bytes) -> None:
-        """Make the work that units are given to from now on."""
-        self._work, self._failed = None, None
-        try:
-            self._work = pickle.loads(make_work)()
-        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
-            self._failed = _Failed(_picklable(error))
-
-    def run(self, unit: Any) -> tuple[Any, float]:
-        """Return (result, or what failed, of a unit; the seconds that it took)."""
-        if self._failed is not None:
-            return self._failed, 0.0
-        began = time.perf_counter()
-        found: Any
-        try:
-            found = self._work(unit)
-        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
-            found = _Failed(_picklable(error))
-        return found, time.perf_counter() - began
-
-    def take(self) -> Any:
-        """Return what the work has kept, which it forgets."""
-        return self._work.take()
-
-    def add(self, kept: Any) -> None:
-        """Add what another worker has kept."""
-        self._work.add(kept)
-
-    def process(self) -> int:
-        """Return the number of the process."""
-        return os.getpid()
-
-
-def _picklable(error: Exception) -> Exception:
-    """Return an exception as another process can raise it."""
-    if not isinstance(error, TokenbinError):
-        error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 (any class may refuse)
-        notes = getattr(error, "__notes__", [repr(error)])
-        return RayError(f"a worker of Ray failed: {''.join(notes)}")
-    return error
-
-
-def import_ray() -> Any:
-    """Import Ray, without usage statistics; raise RayError if it is not installed."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # An actor without GPUs still sees them, as a later version of Ray does, which else warns.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise RayError(
-            "--executor ray needs Ray, which is not installed; install it: pip install"
-            " 'tokenbin[ray]', or leave --executor out"
-        ) from error
-    return ray
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the handlers of signals of this process inside the `with`: Ray sets its own."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # not the main thread, where Ray set none
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
 
 
 @dataclass(eq=False)
@@ -141,7 +48,24 @@ class _Task:
     error: Exception | None = None
     actor: _Actor | None = None
     reference: Any = None
+    stored: Stored | None = None
     is_done: bool = False
+
+
+@dataclass(eq=False)
+class Stored:
+    """What stays of a result in the object store, and what it is made of again if it is lost."""
+
+    unit: Any  # reference to the unit
+    reference: Any = None
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a function by an actor."""
+
+    reference: Any
+    actor: _Actor
 
 
 class RayExecutor:
@@ -154,10 +78,10 @@ class RayExecutor:
     """
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
-        self._ray, self._workers = ray, workers
+        self._ray, self.workers = ray, workers
         self._resources = {"CPU": 1.0} | dict(resources)
         others = {x: y for x, y in self._resources.items() if x not in ("CPU", "GPU", "memory")}
-        self._class = ray.remote(_Worker).options(
+        self._class = ray.remote(Worker).options(
             num_cpus=self._resources["CPU"], num_gpus=self._resources.get("GPU", 0),
             memory=self._resources.get("memory"), resources=others, max_restarts=0,
         )
@@ -180,7 +104,7 @@ class RayExecutor:
                     f"each worker needs {name}={amount:g}, and the machines of the Ray cluster have"
                     f" {there.get(name, 0.0):g} in all; ask for less (--ray-resource)"
                 )
-        self._actors = [self._spawn() for _ in range(self._workers)]
+        self._actors = [self._spawn() for _ in range(self.workers)]
         # All of them, if they come soon: so that their start is no part of the work.
         deadline = time.monotonic() + _SECONDS_BETWEEN_LINES
         while not all(each.is_ready for each in self._actors):
@@ -216,6 +140,17 @@ class RayExecutor:
             RayError: Workers died again and again.
             Exceptions of `units`, `make_work` and the work, unchanged.
         """
+        with closing(self.run_tasks(units, make_work)) as results:
+            yield from map(itemgetter(0), results)
+
+    def run_tasks(
+        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], is_apart: bool = False
+    ) -> Generator[tuple[Result, Stored | None], None, None]:
+        """Yield (result of a unit, None), in order, as `__call__`.
+
+        If the results are pairs that are taken apart, the first of each is yielded, and the second
+        stays in the object store.
+        """
         self._begun = self._ray.put(pickle.dumps(make_work))
         for each in self._actors:
             each.handle.begin.remote(self._begun)
@@ -225,7 +160,7 @@ class RayExecutor:
         began = time.monotonic()
         with watching() as watch:
             try:
-                self._fill(remaining, under_way)
+                self._fill(remaining, under_way, is_apart)
                 while under_way:
                     head = under_way[0]
                     if head.error is not None:
@@ -234,28 +169,31 @@ class RayExecutor:
                     with watch.over(head.unit.where, head.unit.n_bytes):
                         while not head.is_done:
                             self._look(under_way)
-                            self._fill(remaining, under_way)
+                            self._fill(remaining, under_way, is_apart)
                     try:
                         found, seconds = self._ray.get(head.reference)
                     except self._lost as error:
                         self._replace(head, under_way, keeps, error)
                         continue
-                    if isinstance(found, _Failed):
+                    if isinstance(found, Failed):
                         raise found.error
                     under_way.popleft()
                     self._n_deaths, self._busy = 0, self._busy + seconds
-                    del head
-                    yield found
-                    del found
-                    self._fill(remaining, under_way)
+                    result = found, head.stored
+                    del found, head
+                    yield result
+                    del result
+                    self._fill(remaining, under_way, is_apart)
             finally:
                 self._seconds += (time.monotonic() - began) * len(self._actors)
                 under_way.clear()
 
-    def _fill(self, remaining: Iterator[WorkUnit], under_way: deque[_Task]) -> None:
+    def _fill(
+        self, remaining: Iterator[WorkUnit], under_way: deque[_Task], is_apart: bool
+    ) -> None:
         """Give units to actors that have less than two, while the window has room."""
-        ready = [each for each in self._actors if each.is_ready]
-        while ready and len(under_way) < _WINDOW * len(self._actors):
+        ready = self._ready()
+        while len(under_way) < _WINDOW * len(self._actors):
             actor = min(ready, key=lambda each: each.n_units)
             if actor.n_units >= 2 or (under_way and under_way[-1].error is not None):
                 return
@@ -266,14 +204,67 @@ class RayExecutor:
                 return
             if unit is None:
                 return
-            task = _Task(unit)
+            task = _Task(unit, stored=Stored(self._ray.put(unit)) if is_apart else None)
             self._submit(task, actor)
             under_way.append(task)
 
+    def _ready(self) -> list[_Actor]:
+        """Return the actors that have started; wait if there are none."""
+        while not (ready := [each for each in self._actors if each.is_ready]):
+            self._look([])
+        return ready
+
     def _submit(self, task: _Task, actor: _Actor) -> None:
         task.actor, task.is_done = actor, False
-        task.reference = actor.handle.run.remote(task.unit)
+        if task.stored is None:
+            task.reference = actor.handle.run.remote(task.unit)
+        else:
+            task.reference = self._run_apart(task.stored, actor)
         actor.n_units += 1
+
+    def _run_apart(self, stored: Stored, actor: _Actor) -> Any:
+        """Give a unit to an actor, and return the reference to what it sends."""
+        run = actor.handle.run_apart.options(num_returns=2)
+        sent, stored.reference = run.remote(stored.unit)
+        return sent
+
+    def call(self, function: Callable[..., Any], *values: Any) -> Call:
+        """Let an actor call a function, after the units that it has; for `result_of`."""
+        actor = min(self._ready(), key=lambda each: each.n_units)
+        return Call(actor.handle.call.remote(function, values), actor)
+
+    def is_done(self, call: Call) -> bool:
+        """Return True if a call has returned or failed."""
+        return bool(self._ray.wait([call.reference], timeout=0, fetch_local=False)[0])
+
+    def result_of(self, call: Call) -> Any:
+        """Wait for a call, and return its result; None if its actor died, or an object is lost.
+
+        Raises:
+            RayError: Workers died again and again.
+            Exceptions of the function, unchanged.
+        """
+        try:
+            found = self._ray.get(call.reference)
+        except self._lost as error:
+            if call.actor in self._actors:
+                self._died(error)
+                self._actors[self._actors.index(call.actor)] = self._spawn()
+            return None
+        if not isinstance(found, Failed):
+            self._n_deaths = 0
+            return found
+        if isinstance(found.error, self._ray.exceptions.ObjectLostError):
+            self._died(found.error)
+            return None
+        raise found.error
+
+    def make_again(self, stored: Stored) -> None:
+        """Make what stays in the object store again, if it is lost."""
+        try:
+            self._ray.get(stored.reference)
+        except self._lost:
+            self._run_apart(stored, self._ready()[0])
 
     def _look(self, under_way: Iterable[_Task]) -> None:
         """Wait up to a second for a unit to be done, or an actor to start; note all that are."""
@@ -327,8 +318,7 @@ class RayExecutor:
                 self._n_deaths += 1
         if keeps:
             raise WorkerLostError(f"a worker of Ray ended: {error}") from error
-        while not (ready := [each for each in self._actors if each.is_ready]):
-            self._look([])
+        ready = self._ready()
         for task in under_way:
             if task.actor is not lost or (task is not head and self._is_there(task)):
                 continue
@@ -352,7 +342,7 @@ class RayExecutor:
         Raises:
             WorkerLostError: A worker died, with what it had kept.
         """
-        handles = [each.handle for each in self._actors if each.is_ready]
+        handles = [each.handle for each in self._ready()]
         try:
             while len(handles) > 1:
                 half = (len(handles) + 1) // 2
@@ -385,44 +375,8 @@ class RayExecutor:
         self._actors = []
         if self._seconds:
             share = self._busy / self._seconds
-            logger.info("%d workers of Ray were busy %s of the time", self._workers, f"{share:.0%}")
+            logger.info("%d workers of Ray were busy %s of the time", self.workers, f"{share:.0%}")
             self._seconds = 0.0
-
-
-@contextmanager
-def connected(workers: int, address: str | None) -> Iterator[Any]:
-    """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
-
-    A connection that the program has already is used, and stays.
-
-    Raises:
-        RayError: Ray is not installed, or the cluster cannot be reached.
-    """
-    ray = import_ray()
-    if ray.is_initialized():
-        yield ray
-        return
-    quiet = logging.getLogger("ray")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    options |= {"address": address or "local"}
-    if address is None:
-        options |= {"num_cpus": workers, "include_dashboard": False}
-    try:
-        with _own_signals():
-            try:
-                ray.init(**options)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                where = "started on this machine" if address is None else f"reached at {address}"
-                raise RayError(
-                    f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"
-                    " start --head), and give its address (--ray-address)"
-                ) from error
-        yield ray
-    finally:
-        ray.shutdown()
-        quiet.setLevel(level)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from preprocess.settings.cluster import TaskSettings
+from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
     REQUIRED,
     Count,
@@ -112,6 +112,32 @@ class SaveStageConfig(_Section, FileSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RayConfig(_Section, Settings):
+    """Workers on Ray, for all runs."""
+
+    enabled: bool = option(True, "False: as without the section.")
+    num_workers: Count | None = option(
+        None, "Number of workers.", default_text="one per available processor of this machine"
+    )
+    resources_per_worker: Resources = option(
+        (), "Name of a resource of Ray -> amount that each worker needs.", default_text="CPU: 1"
+    )
+    address: str | None = option(
+        None, "Address of a cluster, such as auto or ray://HOST:10001.",
+        default_text="Ray is started on this machine",
+    )
+
+    @property
+    def of_runs(self) -> dict[str, Any]:
+        """The options of the runs."""
+        if not self.enabled:
+            return {}
+        found = {"ray_address": self.address, "ray_resources": self.resources_per_worker}
+        workers = {} if self.num_workers is None else {"workers": self.num_workers}
+        return {"executor": "ray"} | found | workers
+
+
 def _advise(name: str, what: str, kind: type) -> str:
     """Add to what is wrong with an option of a section where it belongs, if that is elsewhere."""
     own_names = {value: key for key, value in _NAMES_OF_BUILD.items()}
@@ -121,7 +147,7 @@ def _advise(name: str, what: str, kind: type) -> str:
         return f"there is no such setting; did you mean {own_names[name]}?"
     sections = {
         "tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig, "pack": PackStageConfig,
-        "save": SaveStageConfig,
+        "save": SaveStageConfig, "ray": RayConfig,
     }
     for section, of_section in sections.items():
         if name in options_of(of_section):
@@ -139,6 +165,7 @@ class PipelineConfig:
         tokenize: Options of all datasets.
         pack: A `PackStageConfig`, or a mapping of its options; None: rows are of documents.
         save: A `SaveStageConfig`, or a mapping of its options; None: no rows are written.
+        ray: A `RayConfig`, or a mapping of its options; None: workers are threads.
         output_path: Directory of the trained tokenizer, config.json and, by default, the datasets.
 
     Attributes:
@@ -161,11 +188,12 @@ class PipelineConfig:
         tokenize: TokenizeStageConfig | Mapping[str, Any] | None = None,
         pack: PackStageConfig | Mapping[str, Any] | None = None,
         save: SaveStageConfig | Mapping[str, Any] | None = None,
+        ray: RayConfig | Mapping[str, Any] | None = None,
         output_path: str | Path = "data",
     ) -> None:
         given = {
             "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize, "pack": pack,
-            "save": save, "output_path": output_path,
+            "save": save, "ray": ray, "output_path": output_path,
         }
         self._read(given, lambda path: ": ".join([*map(str, path[:2]), ""]))
 
@@ -177,7 +205,7 @@ class PipelineConfig:
         return config
 
     def _read(self, values: Mapping[str, Any], where: Where) -> None:
-        known = ("datasets", "tokenizer", "tokenize", "pack", "save", "output_path")
+        known = ("datasets", "tokenizer", "tokenize", "pack", "save", "ray", "output_path")
         self.sections = {name for name, each in values.items() if each is not None}
         self._values, self._where = values, where
         wrong = [
@@ -207,6 +235,9 @@ class PipelineConfig:
                 " code of a repository runs here; leave it out, and give its tokenizer.json"
             )
         stage = section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
+        on_ray = section(("ray",), values.get("ray"), RayConfig)
+        if "ray" in self.sections:
+            stage |= RayConfig(**on_ray).of_runs
         of_rows = {
             name: section((name,), values[name], kind) if name in self.sections else None
             for name, kind in (("pack", PackStageConfig), ("save", SaveStageConfig))

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from bpe.files.atomic_write import sync_directory, write_all, write_atomically
 from preprocess.storage.base import JOURNAL_FILE, DamagedStateError, Files, OutputError
@@ -148,10 +148,15 @@ class LocalStorage(LocalFiles):
         self, location: str | os.PathLike[str], run: str, own_lock: bool = False
     ) -> None:
         self._location = Path(location)
+        self._run = run
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         super().__init__(self._location / f".{run}{_PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process writes files of the run, and this one has the lock.
+        return LocalStorage, (self._location.absolute(), self._run)
 
     def __enter__(self) -> Self:
         with writing(self._location):

@@ -180,7 +180,8 @@ OTHER = {
     **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
     **{"chat": "off", "chat_template": "x.jinja", "train_on": "all"},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
-    **{"task_index": 1, "task_count": 3},
+    **{"task_index": 1, "task_count": 3, "executor": "ray", "ray_address": "auto"},
+    **{"ray_resources": ("CPU=2",)},
 }
 
 
@@ -188,7 +189,8 @@ OTHER = {
 def test_a_record_has_what_changes_the_result(name: str) -> None:
     needed: dict[str, dict[str, Any]] = {
         "split_documents": {"shard_tokens": 5}, "cut_documents": {"start_character": 5},
-        "task_index": {"task_count": 3, "tokenizer": "x"},
+        "task_index": {"task_count": 3, "tokenizer": "x"}, "ray_address": {"executor": "ray"},
+        "ray_resources": {"executor": "ray"},
     }  # fmt: skip
     given = needed.get(name, {})
     before = record_inputs("build", convert(given, BuildSettings), {}, None)
@@ -245,7 +247,8 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "max_length_chars": None, "on_bad_record": "error", "max_bad_records": 1000,
         "deduplicate": False, "start_character": 0, "max_characters": None, "max_documents": None,
         "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
-        "chat_template": None, "train_on": "assistant",
+        "chat_template": None, "train_on": "assistant", "executor": "threads",
+        "ray_address": None, "ray_resources": [],
     }
     of_build = {"config": None, "task_index": None, "task_count": None}
     assert convert(build, BuildSettings).as_json() == build | newer | of_build

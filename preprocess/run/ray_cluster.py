@@ -1,0 +1,80 @@
+"""Connect to a cluster of Ray, or start Ray on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from bpe.errors import TokenbinError
+
+
+class RayError(TokenbinError):
+    """Ray is not installed or cannot be reached, or its workers keep dying."""
+
+
+def import_ray() -> Any:
+    """Import Ray, without usage statistics; raise RayError if it is not installed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # An actor without GPUs still sees them, as a later version of Ray does, which else warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise RayError(
+            "--executor ray needs Ray, which is not installed; install it: pip install"
+            " 'tokenbin[ray]', or leave --executor out"
+        ) from error
+    return ray
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of signals of this process inside the `with`: Ray sets its own."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not the main thread, where Ray set none
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+@contextmanager
+def connected(workers: int, address: str | None) -> Iterator[Any]:
+    """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
+
+    A connection that the program has already is used, and stays.
+
+    Raises:
+        RayError: Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = logging.getLogger("ray")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    options |= {"address": address or "local"}
+    if address is None:
+        options |= {"num_cpus": workers, "include_dashboard": False}
+    try:
+        with _own_signals():
+            try:
+                ray.init(**options)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                where = "started on this machine" if address is None else f"reached at {address}"
+                raise RayError(
+                    f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"
+                    " start --head), and give its address (--ray-address)"
+                ) from error
+        yield ray
+    finally:
+        ray.shutdown()
+        quiet.setLevel(level)
