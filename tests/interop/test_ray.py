@@ -12,14 +12,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 from ray_cases import Squares, Unit
 
 from bpe.errors import CorpusError
 from preprocess import PipelineConfig, RayConfig, build
 from preprocess.pipeline import train
-from preprocess.report.progress import Progress
-from preprocess.run import count_pass, journal
+from preprocess.report.progress import OutOfTimeError, Progress
+from preprocess.run import count_pass, journal, ray_shards
 from preprocess.run.ray import RayExecutor, on_ray
 from preprocess.run.ray_cluster import RayError, connected
 from preprocess.run.units import WorkerLostError
@@ -263,8 +264,6 @@ def ended(number: int) -> bool:
     for _ in range(1000):
         try:
             os.kill(number, 0)
-            if "(sd-pam)" in Path(f"/proc/{number}/stat").read_text().rpartition(")")[0]:
-                return True
             if Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] == "Z":
                 return True
         except (ProcessLookupError, FileNotFoundError):
@@ -279,6 +278,66 @@ def test_resources_that_no_machine_has(ray: Any) -> None:
         on_ray(2, None, {"GPU": 7.0}, Progress()),
     ):
         pass
+
+
+def test_ids_that_are_lost_are_made_again(
+    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a machine with ids of a shard were gone before the shard is written."""
+    from ray._private.internal_api import free
+
+    write, lost = ray_shards.ShardsOnRay._write, []
+
+    def losing(self: ray_shards.ShardsOnRay, number: int) -> Any:
+        if number == 2 and not lost:
+            lost.extend(piece.ids.stored.reference for piece in self._waiting[number])
+            free(lost)
+        return write(self, number)
+
+    monkeypatch.setattr(ray_shards.ShardsOnRay, "_write", losing)
+    options = options_of(root, **KINDS["shards"], out=tmp_path / "out", executor="ray", workers=2)
+    build(**options)
+    assert lost
+    assert contents(tmp_path / "out") == peace["shards"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [("shards", "ray", "threads"), ("split", "threads", "ray"), ("split", "ray", "ray")],
+)
+def test_a_run_goes_on_with_another_executor(
+    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch, kind: str,
+    before: str, after: str,
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    options = options_of(root, **KINDS[kind], out=tmp_path / "out", workers=2)
+    options |= {"tokenizer": root / kind / "tokenizer.json"}
+    names = "train and val" if kind == "shards" else "train"
+    with pytest.raises(faults.CutOff):
+        build(**options, executor=before, progress=faults.Stopping(f"encoding {names}", 40))
+    progress = Progress()
+    build(**options, executor=after, progress=progress)
+    assert progress.stages[-1].done_before > 0
+    assert contents(tmp_path / "out") == peace[kind]
+
+
+def test_the_time_limit_of_a_run_with_shards(
+    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    options = options_of(root, **KINDS["shards"], out=tmp_path / "out", executor="ray", workers=2)
+    options |= {"tokenizer": root / "shards" / "tokenizer.json"}
+
+    class Limited(Progress):
+        def out_of_time(self) -> bool:
+            return self.stages[-1].done > 0.8 * self.stages[-1].total
+
+    with pytest.raises(OutOfTimeError, match="time limit reached"):
+        build(**options, progress=Limited())
+    progress = Progress()
+    build(**options, progress=progress)
+    assert progress.stages[-1].done_before > 0
+    assert contents(tmp_path / "out") == peace["shards"]
 
 
 # The program is killed.
@@ -302,13 +361,13 @@ build({options}, progress=Dying())
 """
 
 
-@pytest.mark.parametrize("kind", ["shards"])
 def test_a_program_that_is_killed_resumes(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, kind: str
+    ray: Any, root: Path, tmp_path: Path, peace: Any
 ) -> None:
+    kind = "shards"
     options = options_of(root, **KINDS[kind], out=tmp_path / "out", executor="ray", workers=2)
-    given = ", ".join(f"{x}={str(y) if isinstance(y, Path) else y!r}" if not isinstance(y, Path)
-                      else f"{x}={str(y)!r}" for x, y in options.items())
+    texts = {x: str(y) if isinstance(y, Path) else y for x, y in options.items()}
+    given = ", ".join(f"{x}={y!r}" for x, y in texts.items())
     done = subprocess.run(
         [sys.executable, "-c", KILLED.replace("{options}", given)], cwd=ROOT, check=False,
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
