@@ -37,8 +37,8 @@ class InputFile(Protocol):
     """Bytes that are read in ranges: a file, or what a compressed file decompresses to."""
 
     @property
-    def path(self) -> Path:
-        """Path, for messages."""
+    def path(self) -> Path | str:
+        """Path or URL, for messages."""
 
     @property
     def n_bytes(self) -> int:

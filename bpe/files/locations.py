@@ -1,16 +1,17 @@
-"""Locations of files as users give them: paths on this machine, not URLs."""
+"""Locations of files as users give them: paths on this machine, and URLs."""
 
 from __future__ import annotations
 
 import os
 import re
+from urllib.parse import unquote
 
 from bpe.errors import TokenbinError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
-    "should be a path on this machine, for URLs can be neither read nor written; copy or mount what"
-    " is there and give its path"
+    "should be a path on this machine, for only text is read from URLs; copy or mount what is there"
+    " and give its path"
 )
 
 
@@ -31,5 +32,34 @@ def local_path(location: str | os.PathLike[str]) -> str:
     """Return a location as text, unchanged; raise LocationError for a URL."""
     path = os.fspath(location)
     if is_url(path):
-        raise LocationError(f"{path}: {LOCAL}")
+        raise LocationError(f"{shown_url(path)}: {LOCAL}")
     return path
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment: for messages and manifests.
+
+    >>> shown_url("https://me:secret@host/a.txt?signature=x")
+    'https://host/a.txt'
+    """
+    scheme, _, rest = url.partition("://")
+    if is_web(url):
+        rest = re.split("[?#]", rest, maxsplit=1)[0]
+    place, slash, path = rest.partition("/")
+    # A repository of `hf://` may have a revision after an at sign.
+    return f"{scheme}://{place.rpartition('@')[2] if scheme != 'hf' else place}{slash}{path}"
+
+
+def url_name(url: str) -> str:
+    """Return the last part of the path of a URL: the name of its file.
+
+    >>> url_name("https://host/data/a%20b.txt?x=1")
+    'a b.txt'
+    """
+    name = shown_url(url).rstrip("/").rpartition("/")[2]
+    return unquote(name) if is_web(url) else name
+
+
+def is_web(url: str) -> bool:
+    """Return True for a URL of a web server, which may have a query and escapes."""
+    return url.lower().startswith(("http://", "https://"))

@@ -152,7 +152,7 @@ def format_left_out(left_out: LeftOut) -> list[str]:
     return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
 
 
-def format_skipped(binary_files: Sequence[Path]) -> str:
+def format_skipped(binary_files: Sequence[Path | str]) -> str:
     """Format the number of skipped files, of which there is one or more."""
     return f"skipped: {_count(len(binary_files), 'binary file')}, such as {binary_files[0]}"
 

@@ -81,7 +81,7 @@ class Pass(Struct, dict=True):
     task: tuple[int | None, int] | None = None
 
     @cached_property
-    def binary_files(self) -> list[Path]:
+    def binary_files(self) -> list[Path | str]:
         """The files that were skipped when `all_files` were found."""
         return []
 

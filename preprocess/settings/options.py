@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenbinError
-from bpe.files.locations import LOCAL, is_url
+from bpe.files.locations import LOCAL, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 REQUIRED = MISSING
@@ -112,11 +112,17 @@ def _read_pattern(value: Any) -> Any:
     return pattern_name(_read_text(value)) if isinstance(value, str) else value
 
 
-def _read_location(value: Any) -> str:
-    """Convert a path to a string, unchanged."""
+def _read_input(value: Any) -> str:
+    """Convert a path or URL of text to a string, unchanged."""
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
+    return location
+
+
+def _read_location(value: Any) -> str:
+    """Convert a path to a string, unchanged."""
+    location = _read_input(value)
     if is_url(location):
         raise ValueError(LOCAL)
     return location
@@ -124,7 +130,7 @@ def _read_location(value: Any) -> str:
 
 def _read_locations(value: Any) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
-    return tuple(map(_read_location, given))
+    return tuple(map(_read_input, given))
 
 
 def _read_bin_file(value: Any) -> str:
@@ -159,7 +165,9 @@ _PLAIN = {
     float: Kind(_read_number, "a number", float, "X"),
     str: Kind(_read_text, "text", str, "TEXT"),
 }
-_PATHS = Kind(_read_locations, "a path or a list of paths", StrPath | Iterable[StrPath], "PATH")
+_PATHS = Kind(
+    _read_locations, "a path or URL, or a list of them", StrPath | Iterable[StrPath], "PATH"
+)
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -299,9 +307,20 @@ class Settings:
         """Check options that depend on one another; raise SettingsError on contradictions."""
 
     def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
-        """Return all options except `leave_out` for JSON; `convert` is the inverse."""
+        """Return all options except `leave_out` for JSON; `convert` is the inverse.
+
+        URLs have no query, which may be a secret.
+        """
         given = {x: getattr(self, x) for x in options_of(type(self)) if x not in leave_out}
-        return {x: list(each) if isinstance(each, tuple) else each for x, each in given.items()}
+        return {name: _shown(value) for name, value in given.items()}
+
+
+def _shown(value: Any) -> Any:
+    """Return a given value; URLs in it without user and query, which may be secrets."""
+    if isinstance(value, list | tuple):
+        return [*map(_shown, value)]
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return shown_url(value) if isinstance(value, str) and is_url(value) else value
 
 
 AnySettings = TypeVar("AnySettings")
@@ -334,8 +353,7 @@ def read_values(
             elif value is not None or options[name].default is not None:
                 read[name] = options[name].read(value)
         except ValueError as error:
-            found = os.fspath(value) if isinstance(value, os.PathLike) else value
-            wrong.append((name, f"{error}; got {found!r}"))
+            wrong.append((name, f"{error}; got {_shown(value)!r}"))
     return read, wrong
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,7 @@ class ArrowFileSource(RowsSource):
     def _schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        with pa.OSFile(os.fsencode(self.file.path)) as opened, pa.ipc.open_file(opened) as reader:
+        with self._open_file() as opened, pa.ipc.open_file(opened) as reader:
             return reader.schema
 
     def _batches(self, row: int) -> Iterator[Rows]:
@@ -48,7 +47,7 @@ class ArrowFileSource(RowsSource):
 
         first = 0
         with (
-            pa.OSFile(os.fsencode(self.file.path)) as opened,
+            self._open_file() as opened,
             pa.ipc.open_file(opened, options=_options(self)) as reader,
         ):
             n = reader.num_record_batches
@@ -67,7 +66,7 @@ class ArrowStreamSource(RowsSource):
     def _schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        with pa.OSFile(os.fsencode(self.file.path)) as opened, pa.ipc.open_stream(opened) as reader:
+        with self._open_file() as opened, pa.ipc.open_stream(opened) as reader:
             return reader.schema
 
     def _batches(self, row: int) -> Iterator[Rows]:
@@ -75,7 +74,7 @@ class ArrowStreamSource(RowsSource):
 
         first = 0
         with (
-            pa.OSFile(os.fsencode(self.file.path)) as opened,
+            self._open_file() as opened,
             pa.ipc.open_stream(opened, options=_options(self)) as reader,
         ):
             for batch in reader:

@@ -22,6 +22,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
@@ -192,8 +193,11 @@ class FileSource(ABC):
         # Units are cut already, so they need no options for cutting.
         self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
         self.n_bytes = file.n_bytes
-        self.stamp = f"modified {file.modified}"
-        self.location = os.path.realpath(file.path)
+        if isinstance(file, RemoteFile):
+            self.stamp, self.location = file.stamp, file.path
+        else:
+            self.stamp = f"modified {file.modified}"
+            self.location = os.path.realpath(file.path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
@@ -217,6 +221,7 @@ class FileSource(ABC):
 
     def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
         stop = self.file.n_bytes if before is None else before[0]
+        file = read_ahead(self.file)
         # Small pieces, so that memory is bounded when a digest is computed.
         for start in range(self.begin, stop, _STRIDE_BYTES):
-            yield self.file.read(start, min(start + _STRIDE_BYTES, stop), new_array)
+            yield file.read(start, min(start + _STRIDE_BYTES, stop), new_array)

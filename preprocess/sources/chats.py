@@ -38,7 +38,7 @@ UNTRAINED = "no token begins in what is trained on; remove the conversation"
 
 
 def choose_fields(
-    path: Path, names: Iterable[str], reading: ReadOptions
+    path: Path | str, names: Iterable[str], reading: ReadOptions
 ) -> tuple[ReadOptions, tuple[str, ...]]:
     """Choose what is read from records with fields `names`.
 

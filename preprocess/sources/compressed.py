@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from msgspec import structs
@@ -35,6 +34,7 @@ from preprocess.sources.base import (
     import_library,
     import_zstandard,
 )
+from preprocess.sources.remote import read_ahead
 
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
 _MAX_STREAMS = 3
@@ -125,7 +125,7 @@ class _Stream:
     """
 
     def __init__(self, file: InputFile, codec: Codec, kept: int) -> None:
-        self._file, self._codec, self._kept = file, codec, kept
+        self._file, self._codec, self._kept = read_ahead(file), codec, kept
         self._make, self._error = codec.load()
         self._decompressor: Decompressor | None = None
         self._input = b""
@@ -212,7 +212,7 @@ class DecompressedFile:
 
     def __init__(self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES) -> None:
         self._file, self._codec, self._kept = file, codec, kept
-        self.path, self.modified = Path(f"{file.path}{DECOMPRESSED}"), file.modified
+        self.path, self.modified = f"{file.path}{DECOMPRESSED}", file.modified
         self._streams = [_Stream(file, codec, kept)]
         self.n_bytes = sys.maxsize
         self.n_read = 0  # compressed bytes before the end of what was read last
@@ -270,8 +270,8 @@ class DecompressedRange:
         return DecompressedFile(self.file, self.codec)
 
     @property
-    def path(self) -> Path:
-        return Path(f"{self.file.path}{DECOMPRESSED}")
+    def path(self) -> str:
+        return f"{self.file.path}{DECOMPRESSED}"
 
     @property
     def modified(self) -> int:

@@ -16,7 +16,7 @@ from preprocess.documents.batch import ReadOptions
 USUAL_FIELDS = ("text", "content", "code")
 
 
-def choose_field(path: Path, names: Iterable[str]) -> tuple[str, ...]:
+def choose_field(path: Path | str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the only usual field of records with fields `names`; raise CorpusError if unclear."""
     names = list(names)
     usual = [field for field in USUAL_FIELDS if field in names]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 from bpe.errors import CorpusError
+from bpe.text_file import InputFile, new_array
 from preprocess.sources.base import import_library, open_file
 
 _BEGIN_BYTES = 8192  # of a file, read to tell text from other content
@@ -29,10 +30,15 @@ def files_below(directory: Path) -> Iterator[Path]:
     return _files_below(directory, (directory.resolve(),), ())
 
 
-def is_binary(path: Path) -> bool:
+def is_binary(file: InputFile) -> bool:
     """Return True if a file begins with what no text has: a zero byte in the first 8 KB."""
-    file = open_file(path)
-    return b"\0" in file.read(0, file.clip(_BEGIN_BYTES)).tobytes()
+    return b"\0" in file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
+
+
+def is_beside_data(name: str, names: Set[str]) -> bool:
+    """Return True for what `datasets` writes beside its data; `names` are all in the directory."""
+    beside = _BESIDE_ARROW if names & _DESCRIPTIONS else ()
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in beside)
 
 
 def _files_below(
@@ -48,12 +54,11 @@ def _files_below(
     names = {entry.name for entry in entries}
     if ".gitignore" in names:
         ignored = (*ignored, (directory, _read_gitignore(directory / ".gitignore")))
-    beside = _BESIDE_ARROW if names & _DESCRIPTIONS else ()
     for entry in entries:
         is_directory = entry.is_dir()
         if (
             entry.name.startswith(".")
-            or any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in beside)
+            or is_beside_data(entry.name, names)
             or _is_ignored(entry, is_directory, ignored)
         ):
             continue

@@ -22,6 +22,7 @@ from preprocess.sources import json_records as records
 from preprocess.sources.base import FileSource, ResumePoint
 from preprocess.sources.fields import USUAL_FIELDS, given_fields
 from preprocess.sources.json_lines import JsonLinesSource
+from preprocess.sources.remote import read_ahead
 
 _STRIDE_BYTES = 1024 * 1024  # read at a time to find the end of an element
 
@@ -112,9 +113,10 @@ class JsonArraySource(FileSource):
 
     def units(self, after: ResumePoint | None = None) -> Iterator[JsonArrayUnit]:
         start, is_last = after[0] if after else 0, False
+        file = read_ahead(self.file)
         while not is_last:
             begin = start or _first_byte(self.file)[0]
-            stop, is_last = _end_of_element(self.file, begin, begin + self.reading.unit_size)
+            stop, is_last = _end_of_element(file, begin, begin + self.reading.unit_size)
             unit = self.file, self.reading_of_units, start, stop, self.fields, is_last
             yield JsonArrayUnit(*unit)
             start = stop

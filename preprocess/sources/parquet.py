@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from preprocess.sources.remote import ReadAhead, RemoteFile
 from preprocess.sources.rows import RowsSource
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ class ParquetSource(RowsSource):
 
     format = "Parquet"
 
-    def _open(self) -> Any:
-        import pyarrow as pa
+    def _open(self, ahead: ReadAhead | None = None) -> Any:
         from pyarrow.parquet import ParquetFile
 
         return ParquetFile(
-            pa.OSFile(os.fsencode(self.file.path)), page_checksum_verification=True,
+            self._open_file(ahead), page_checksum_verification=True,
             # Without a buffer pyarrow would read whole column chunks.
             buffer_size=_PAGES_BYTES, pre_buffer=False,
         )
@@ -40,8 +39,11 @@ class ParquetSource(RowsSource):
 
     def _batches(self, row: int) -> Iterator[Rows]:
         paths = [".".join(path) for path in self.columns]
-        with self._open() as opened:
+        ahead = ReadAhead(self.file) if isinstance(self.file, RemoteFile) else None
+        with self._open(ahead) as opened:
             n_rows, first = opened.metadata.num_rows, 0
+            if ahead is not None and opened.num_row_groups:
+                ahead.will_read(_chunks(opened.metadata.row_group(0), paths))
             # Encoded sizes say little if values are repeated.
             sample = next(opened.iter_batches(_SAMPLED_ROWS, columns=paths), None)
             n_bytes = 1 if sample is None else sample.nbytes // max(len(sample), 1)
@@ -51,12 +53,26 @@ class ParquetSource(RowsSource):
                 if first + group.num_rows <= row:
                     first += group.num_rows
                     continue
+                if ahead is not None:
+                    ahead.will_read(_chunks(group, paths))
                 n = min(most, _batch_rows(group, paths))
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:
                         yield first, batch, self.n_bytes * end // n_rows
                     first = end
+
+
+def _chunks(group: Any, paths: list[str]) -> list[tuple[int, int]]:
+    """Return the ranges of a file that the columns of a row group take."""
+    ranges = []
+    for each in map(group.column, range(group.num_columns)):
+        name = each.path_in_schema
+        if any(name == path or name.startswith(f"{path}.") for path in paths):
+            places = each.dictionary_page_offset, each.data_page_offset
+            start = min(place for place in places if place is not None)
+            ranges.append((start, start + each.total_compressed_size))
+    return ranges
 
 
 def _batch_rows(group: Any, paths: list[str]) -> int:

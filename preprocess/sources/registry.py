@@ -10,11 +10,13 @@ import glob
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from bpe.errors import CorpusError
-from bpe.files.locations import local_path
+from bpe.files.locations import is_url, shown_url, url_name
+from bpe.parallel import run_in_order
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import FileSource, Source, open_file
@@ -26,12 +28,14 @@ from preprocess.sources.compressed import (
     codec_of_content,
 )
 from preprocess.sources.folders import files_below, is_binary
+from preprocess.sources.remote import RemoteFile, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
 
 OpenSource = Callable[[InputFile, str, ReadOptions], FileSource]
 
 _BEGIN_BYTES = 16  # of a file, read to recognise its format
+_OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
 
 
 class Format(NamedTuple):
@@ -94,29 +98,32 @@ FORMATS = [  # files of no other format are text
 
 def find_sources(
     paths: Iterable[str | os.PathLike[str]], reading: ReadOptions,
-    binary_files: list[Path] | None = None,
+    binary_files: list[Path | str] | None = None,
 ) -> list[Source]:
-    """Find the sources in files, directories, patterns and lists, in order.
+    """Find the sources in files, directories, patterns, lists and URLs, in order.
 
     A file is one source. A directory is searched as `folders.files_below` says; its binary files
     are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
     does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
-    matches are sorted. `@name` is a file with a path in each line, `-` standard input.
+    matches are sorted. `@name` is a file with a path in each line, `-` standard input. URLs are as
+    `urls.files_at` says.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
             directory has no files; nothing matches a pattern.
-        LocationError: A path is a URL.
     """
     sources: list[Source] = []
     for path in _expand(paths):
         if path is None:
             sources.append(StandardInput(reading, open_source))
             continue
+        if isinstance(path, str):
+            sources += _find_remote(path, reading, binary_files)
+            continue
         if not path.is_dir():
             sources.append(open_source(path, path.name, reading))
             continue
-        found = [(x, _is_skipped(x, reading)) for x in files_below(path)]
+        found = [(x, _is_skipped(open_file(x), x.name, reading)) for x in files_below(path)]
         if binary_files is not None:
             binary_files += [file for file, skipped in found if skipped]
         files = [file for file, skipped in found if not skipped]
@@ -147,45 +154,79 @@ def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> No
         )
 
 
-def _is_skipped(path: Path, reading: ReadOptions) -> bool:
+def _find_remote(
+    url: str, reading: ReadOptions, binary_files: list[Path | str] | None
+) -> Iterator[FileSource]:
+    """Yield the sources at a URL; several files are opened at a time."""
+    from preprocess.sources.urls import FoundFile, files_at
+
+    def open_found(found: FoundFile) -> FileSource | str:
+        if found.is_below and _is_skipped(found.file, found.name, reading):
+            return found.file.path
+        return open_source(found.file, found.name, reading)
+
+    found = files_at(url)
+    opened = run_in_order(found, lambda: open_found, min(len(found), _OPENED_AT_ONCE))
+    n_skipped = 0
+    with closing(opened):
+        for each in opened:
+            if not isinstance(each, str):
+                yield each
+                continue
+            n_skipped += 1
+            if binary_files is not None:
+                binary_files.append(each)
+    if n_skipped == len(found):
+        raise CorpusError(
+            f"{found[0].file.path}: is binary, as all files that {shown_url(url)} means; give the"
+            " URL of text"
+        )
+
+
+def _is_skipped(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
     """Return True if a file in a directory is binary and of no known format."""
-    begins = _begin_of(open_file(path))
-    if codec_of(path.name, begins) or _format_of(path.name, begins, reading) is not TEXT:
+    begins = _begin_of(file)
+    if codec_of(file_name, begins) or _format_of(file_name, begins, reading) is not TEXT:
         return False
-    return is_binary(path)
+    return is_binary(file)
 
 
-def open_source(path: Path, name: str, reading: ReadOptions) -> Source:
+def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> FileSource:
     """Open a file as a source that manifests list as `name`; suffix or first bytes tell its format.
 
     Raises:
         CorpusError: The file is missing or cannot be read, or its format has no reader.
     """
+    if isinstance(place, Path):
+        path, file_name = str(place), place.name
+    else:
+        path, file_name = place.path, url_name(place.url)
     try:
         name.encode()
     except UnicodeEncodeError:
         # The manifest is UTF-8 and names its sources.
         shown = repr(os.fsencode(path))
         raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
-    file = open_file(path)
+    file: InputFile = open_file(place) if isinstance(place, Path) else place
     begins = _begin_of(file)
-    codec = codec_of(path.name, begins)
+    codec = codec_of(file_name, begins)
     if codec is None:
-        return _reader(_format_of(path.name, begins, reading), path)(file, name, reading)
-    is_known = any(path.suffix.lower() in each.suffixes for each in CODECS)
+        return _reader(_format_of(file_name, begins, reading), file, file_name)(file, name, reading)
+    stem, suffix = os.path.splitext(file_name)
+    is_known = any(suffix.lower() in each.suffixes for each in CODECS)
     begins = _begin_of(DecompressedFile(file, codec))
     if (second := codec_of_content(begins)) is not None:
         raise CorpusError(
             f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
             f" {codec.command} -d '{path}'"
         )
-    form = _format_of(path.stem if is_known else path.name, begins, reading)
+    form = _format_of(stem if is_known else file_name, begins, reading)
     if form.open is not None and not form.is_stream:
         raise CorpusError(
             f"{path}: {form.name} files are compressed inside, and are not read while they are"
             f" decompressed; decompress it: {codec.command} -d '{path}'"
         )
-    return CompressedSource(file, name, reading, codec, _reader(form, path))
+    return CompressedSource(file, name, reading, codec, _reader(form, file, file_name))
 
 
 def _begin_of(file: InputFile) -> bytes:
@@ -203,25 +244,29 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions) -> Format:
     return next((form for form in FORMATS if form.magic and begins.startswith(form.magic)), TEXT)
 
 
-def _reader(form: Format, path: Path) -> OpenSource:
+def _reader(form: Format, file: InputFile, file_name: str) -> OpenSource:
     """Return the reader of a format; raise CorpusError if there is none."""
     if form.open is not None:
         return form.open
     *names, last = (form.name for form in FORMATS if form.open)
+    is_remote = isinstance(file, RemoteFile)
+    instead = form.instead.format(path=file_name if is_remote else file.path)
     raise CorpusError(
-        f"{path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
-        f" {form.instead.format(path=path)}"
+        f"{file.path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
+        f" {'download it, and ' * is_remote}{instead}"
     )
 
 
-def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | None]:
-    """Yield the files and directories that paths, patterns and lists name; None: `-`."""
+def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | None]:
+    """Yield the files, directories and URLs that paths, patterns and lists name; None: `-`."""
     for given in paths:
-        name = local_path(given)
+        name = os.fspath(given)
         is_list = name.startswith("@") and not os.path.lexists(name)
-        for each in map(local_path, _listed_paths(Path(name[1:])) if is_list else [name]):
+        for each in _listed_paths(name[1:]) if is_list else [name]:
             if each == "-":
                 yield None
+            elif is_url(each):
+                yield each
             elif not glob.has_magic(each) or os.path.lexists(each):
                 yield Path(each)
             elif found := glob.glob(each, recursive=True):
@@ -236,16 +281,16 @@ def _outermost(paths: list[Path]) -> Iterator[Path]:
     yield from (path for path in paths if directories.isdisjoint(path.parents))
 
 
-def _listed_paths(path: Path) -> list[str]:
+def _listed_paths(location: str) -> list[str]:
     """Return the lines of a list of paths, without blank ones."""
-    data = open_file(path)
+    data: InputFile = open_url(location) if is_url(location) else open_file(Path(location))
     try:
-        text = data.read(0, data.n_bytes).tobytes().decode("utf-8-sig")
+        text = data.read(0, data.n_bytes, new_array).tobytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
+            f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
         ) from None
     found = [line.strip() for line in text.split("\n") if line.strip()]
     if not found:
-        raise CorpusError(f"{path}: the list has no path; write one in each line")
+        raise CorpusError(f"{data.path}: the list has no path; write one in each line")
     return found

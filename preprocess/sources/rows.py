@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import structs
 
-from bpe.errors import CorpusError, listed
+from bpe.errors import CorpusError, TokenbinError, listed
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
     Bytes,
@@ -29,6 +29,7 @@ from preprocess.documents.batch import (
 from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint, import_library
 from preprocess.sources.fields import PRESETS, join_documents
 from preprocess.sources.json_records import shown_path
+from preprocess.sources.remote import Handle, ReadAhead, RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,6 +168,12 @@ class RowsSource(FileSource):
     @abstractmethod
     def _batches(self, row: int) -> Iterator[Rows]:
         """Yield the batches of the file that have row `row` and later ones."""
+
+    def _open_file(self, ahead: ReadAhead | None = None) -> Any:
+        """Open the file for pyarrow, a `pyarrow.NativeFile`; a remote one is read by `ahead`."""
+        if isinstance(self.file, RemoteFile):
+            return self._pyarrow.PythonFile(Handle(ahead or ReadAhead(self.file)), "r")
+        return self._pyarrow.OSFile(os.fsencode(self.file.path))
 
     def units(self, after: ResumePoint | None = None) -> Iterator[RowsUnit | ChatRowsUnit]:
         start, row = after or [0, 0]
@@ -320,6 +327,8 @@ class RowsSource(FileSource):
         """Convert errors of pyarrow to `CorpusError`."""
         try:
             yield
+        except TokenbinError:
+            raise
         except (self._pyarrow.ArrowNotImplementedError, self._pyarrow.ArrowMemoryError) as error:
             raise CorpusError(
                 f"{self.file.path}: {self.format} data cannot be read"

@@ -16,14 +16,16 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenbinError
+from bpe.files.locations import shown_url
 
 WRITABLE = ("s3", "gs", "az")  # schemes
 LARGEST_OBJECT = 5 * 10**9  # bytes in one request, of all services
@@ -53,8 +55,16 @@ class ObjectInfo(Struct, frozen=True):
 class ObjectStore(Protocol):
     """Objects below one root, such as a bucket, by key.
 
+    Attributes:
+        is_conditional: True if `read` notices another version; else `info` has to be asked again.
+
     All methods raise `RemoteError` if the server does not answer or refuses the request.
     """
+
+    is_conditional: bool
+
+    def pinned(self, key: str) -> str:
+        """Return a key of the same object as it is now, if there is one, else the key."""
 
     def info(self, key: str) -> ObjectInfo | None:
         """Return what is known about an object, None if it does not exist."""
@@ -112,31 +122,6 @@ def split_url(url: str) -> tuple[str, str]:
     return root, key.partition("/")[2]
 
 
-def shown_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment: for messages and manifests.
-
-    >>> shown_url("https://me:secret@host/a.txt?signature=x")
-    'https://host/a.txt'
-    """
-    scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    if scheme in ("http", "https"):
-        path = re.split("[?#]", path, maxsplit=1)[0]
-        place = re.split("[?#]", place, maxsplit=1)[0]
-    # A repository of `hf://` may have a revision after an at sign.
-    return f"{scheme}://{place.rpartition('@')[2] if scheme != 'hf' else place}{slash}{path}"
-
-
-def url_name(url: str) -> str:
-    """Return the last part of the path of a URL: the name of its file.
-
-    >>> url_name("https://host/data/a%20b.txt?x=1")
-    'a b.txt'
-    """
-    name = shown_url(url).rstrip("/").rpartition("/")[2]
-    return unquote(name) if url.startswith(("http://", "https://")) else name
-
-
 @lru_cache(maxsize=64)
 def open_objects(root: str) -> ObjectStore:
     """Open the objects below a root of `split_url`; nothing is requested yet.
@@ -147,7 +132,10 @@ def open_objects(root: str) -> ObjectStore:
     scheme = root.partition("://")[0]
     if scheme in _OBSTORE:
         return _Obstore(root, _import("obstore", root, "remote"))
-    return _Fsspec(root, _import("fsspec", root, "hf" if scheme == "hf" else "remote"))
+    if scheme == "hf":
+        _import("huggingface_hub", root, "hf")
+        return _HuggingFace(root, _import("fsspec", root, "remote"))
+    return _Fsspec(root, _import("fsspec", root, "remote"))
 
 
 def _import(library: str, root: str, extra: str) -> Any:
@@ -168,6 +156,8 @@ def _reason(error: BaseException) -> str:
 
 class _Obstore:
     """An `ObjectStore` of obstore, which repeats requests that fail, and parts of answers."""
+
+    is_conditional = True
 
     def __init__(self, root: str, library: Any) -> None:
         self._root, self._library = root, library
@@ -203,19 +193,33 @@ class _Obstore:
     def _shown(self, key: str) -> str:
         return shown_url(f"{self._root}/{key}" if key else self._root)
 
+    def pinned(self, key: str) -> str:
+        return key
+
     def info(self, key: str) -> ObjectInfo | None:
         with self._translated(key), suppress(_NotThereError):
-            return _info(_found(self._library.head, self._store, key))
+            try:
+                return _info(_found(self._library.head, self._store, key))
+            except self._errors.BaseError:
+                if self._root.startswith(WRITABLE):
+                    raise
+            # A signed URL is for GET; some servers know no HEAD.
+            options = {"range": (0, 1)}
+            return _info(_found(self._library.get, self._store, key, options=options).meta)
         return None
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
         if start >= stop:
             return memoryview(b"")
 
-        options = {"range": (start, stop), **({"if_match": version} if version else {})}
+        # A weak tag is never equal under a condition, and some servers have none.
+        condition = {"if_match": version} if version.startswith('"') else {}
+        options = {"range": (start, stop), **condition}
         with self._translated(key):
             try:
                 found = _found(self._library.get, self._store, key, options=options)
+                if version and _info(found.meta).version != version:
+                    raise ChangedError(self._changed(key))
                 data = memoryview(found.bytes())
             except (_NotThereError, self._errors.PreconditionError):
                 raise ChangedError(self._changed(key)) from None
@@ -251,7 +255,7 @@ class _Obstore:
                 result = put(self._store, key, data, mode=mode, use_multipart=False)
             except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
                 return None
-        return str(result["e_tag"] or "")
+        return _version(result["e_tag"], 0)
 
     def copy(self, source: str, target: str) -> None:
         with self._translated(source):
@@ -285,7 +289,15 @@ def _found(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 def _info(meta: Any) -> ObjectInfo:
     modified = round(meta["last_modified"].timestamp() * 1e6) * 1000
-    return ObjectInfo(int(meta["size"]), modified, str(meta["e_tag"] or ""))
+    return ObjectInfo(int(meta["size"]), modified, _version(meta["e_tag"], modified))
+
+
+def _version(tag: str | None, modified: int) -> str:
+    """Return the version of an object by its entity tag or, without one, by its time in ns."""
+    if not tag:
+        return f"modified {modified}" if modified > 0 else ""
+    # Lists of Azure have no quotes around tags.
+    return tag if tag.startswith(('"', "W/")) else f'"{tag}"'
 
 
 def _of_boto3() -> Any:
@@ -306,8 +318,15 @@ def _of_boto3() -> Any:
     return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
 
 
+# What file systems of fsspec call versions and times.
+_VERSIONS = ("blob_id", "etag", "ETag", "version_id", "md5Hash")
+_TIMES = ("mtime", "modified", "last_modified", "LastModified", "created")
+
+
 class _Fsspec:
     """An `ObjectStore` of fsspec, which can only be read."""
+
+    is_conditional = False
 
     def __init__(self, root: str, library: Any) -> None:
         self._root = root
@@ -338,21 +357,30 @@ class _Fsspec:
     def _shown(self, key: str) -> str:
         return shown_url(self._path(key))
 
+    def pinned(self, key: str) -> str:
+        return key
+
     def info(self, key: str) -> ObjectInfo | None:
         try:
             with self._translated(key):
-                return self._info(self._system.info(self._path(key)))
+                if not self.is_conditional:
+                    self._system.invalidate_cache(self._path(key))  # else it may answer from there
+                found = self._system.info(self._path(key))
         except FileNotFoundError:
             return None
+        return self._info(found) if found.get("type", "file") == "file" else None
 
     def _info(self, found: Any) -> ObjectInfo:
-        version = next((str(found[x]) for x in ("blob_id", "ETag", "etag") if found.get(x)), "")
-        return ObjectInfo(int(found["size"] or 0), 0, version)
+        version = next((str(found[x]) for x in _VERSIONS if found.get(x)), "")
+        time = next((found[x] for x in _TIMES if found.get(x)), 0)
+        seconds = time.timestamp() if hasattr(time, "timestamp") else time
+        modified = round(seconds * 1e6) * 1000 if isinstance(seconds, int | float) else 0
+        return ObjectInfo(int(found["size"] or 0), modified, version)
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
         try:
             with self._translated(key):
-                data = memoryview(self._system.cat_file(self._path(key), start, stop))
+                data = memoryview(self._read(self._path(key), start, stop))
         except FileNotFoundError:
             data = memoryview(b"")
         if len(data) != max(stop - start, 0):
@@ -361,6 +389,9 @@ class _Fsspec:
                 " sent too few bytes; run the command again when nothing writes to it"
             )
         return data
+
+    def _read(self, path: str, start: int, stop: int) -> bytes:
+        return bytes(self._system.cat_file(path, start, stop))
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -393,3 +424,35 @@ class _Fsspec:
         base = self._system._strip_protocol(self._root)
         for path, info in sorted(found.items()):
             yield path.removeprefix(base).lstrip("/"), self._info(info)
+
+
+class _HuggingFace(_Fsspec):
+    """An `ObjectStore` of repositories on Hugging Face's hub: files are of one commit."""
+
+    is_conditional = True  # a commit never changes
+
+    def __init__(self, root: str, library: Any) -> None:
+        super().__init__(root, library)
+        self._commits: dict[tuple[str, str, str], str] = {}
+
+    def pinned(self, key: str) -> str:
+        try:
+            with self._translated(key):
+                place = self._system.resolve_path(self._path(key))
+                if not hasattr(place, "repo_id"):
+                    return key  # a bucket
+                of = place.repo_type, place.repo_id, place.revision
+                if of not in self._commits:
+                    kind, repository, revision = of
+                    found = self._system._api.repo_info(
+                        repository, repo_type=kind, revision=revision
+                    )
+                    self._commits[of] = found.sha
+        except FileNotFoundError:
+            return key
+        at_commit = replace(place, revision=self._commits[of], _raw_revision=None)
+        return str(at_commit.unresolve()).partition("/")[2]
+
+    def _read(self, path: str, start: int, stop: int) -> bytes:
+        # Without a cache exactly these bytes are requested.
+        return bytes(self._system.cat_file(path, start, stop, cache_type="none"))

@@ -15,8 +15,9 @@ import object_server
 import pytest
 
 from bpe.errors import ChangedError
+from bpe.files.locations import shown_url, url_name
 from preprocess.storage import remote
-from preprocess.storage.remote import RemoteError, open_objects, shown_url, split_url, url_name
+from preprocess.storage.remote import RemoteError, open_objects, split_url
 
 
 @pytest.fixture
