@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bpe.errors import TokenbinError
+from bpe.files.locations import is_url
 from bpe.parallel import available_workers
 from preprocess.report.progress import logger
 from preprocess.settings.options import SettingsError
@@ -23,6 +24,7 @@ from preprocess.settings.schema import ReadSettings, TrainSettings
 _BASE = 220_000_000  # the interpreter with compiled kernels and a tokenizer of 32,000 ids
 _CACHE = 150_000_000  # the cache of pre-tokens
 _OF_WORKER = 30_000_000
+_REMOTE = 100_000_000  # pieces of files at URLs, which are read ahead, and the library
 _SELECTING = 300_000_000  # digests of documents, and pieces that are shuffled
 # Text, bounds and ids per byte of a unit, queued results included: 5 for English, 10 for one-byte
 # pre-tokens, 70 if every other byte is a document, 10 more for uint32 ids. The rest is for other
@@ -98,9 +100,12 @@ def expected_memory(settings: ReadSettings) -> int:
 
 def _fixed(settings: ReadSettings) -> int:
     """Return the memory of a run without its workers."""
+    given = [x for name in ("train", "val", "paths") for x in getattr(settings, name, ())]
+    # A list of paths may have URLs.
+    fixed = _BASE + _CACHE + _REMOTE * any(is_url(x) or x.startswith("@") for x in given)
     if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
-        return _BASE + _CACHE + _OF_ID * settings.vocab_size
-    return _BASE + _CACHE
+        return fixed + _OF_ID * settings.vocab_size
+    return fixed
 
 
 def _least_memory(settings: ReadSettings) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -36,7 +37,7 @@ _BLOCKS_AT_ONCE = 4  # requested together, except at the start of a file
 _SHARED_BYTES = 16 * 1024 * 1024
 _SMALL_BYTES = 512 * 1024  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
-_KEPT_PIECES = 4  # of a file that is read ahead
+_KEPT_PIECES = 8  # of a file that is read ahead: its units are read again, to be digested
 _COMPARE_SECONDS = 10.0
 
 
@@ -68,6 +69,7 @@ class RemoteFile:
         self.n_bytes, self.modified, self.version = info.n_bytes, info.modified, info.version
         self._objects = open_objects(split_url(url)[0])
         self._compared = time.monotonic()
+        self.reader: weakref.ref[ReadAhead] | None = None  # that was made last
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFile, (self.url, self._key, self._info)
@@ -89,6 +91,10 @@ class RemoteFile:
             ChangedError: The object has changed since it was found.
             UnavailableError: The server does not answer, or refuses the request.
         """
+        reader = None if self.reader is None else self.reader()
+        held = None if reader is None else reader.held(start, stop)
+        if held is not None:
+            return held
         if stop - start > _SMALL_BYTES:
             return self.fetch(start, stop)
         return _shared.read(self, start, stop, array)
@@ -207,12 +213,25 @@ class ReadAhead:
         self._next = -_PIECE_BYTES
         self._ranges: Ranges | None = None
         self._lock = threading.Lock()
+        file.reader = weakref.ref(self)
+
+    def held(self, start: int, stop: int) -> Bytes | None:
+        """Return bytes [start, stop) if all of them are there."""
+        numbers = range(start // _PIECE_BYTES, -(-stop // _PIECE_BYTES))
+        with self._lock:
+            pieces = [(n, self._pieces.get(n)) for n in numbers]
+        parts = []
+        for n, piece in pieces:
+            if piece is None or not piece.done() or piece.exception() is not None:
+                return None
+            parts.append((n * _PIECE_BYTES, piece.result()))
+        return _joined(parts, start, stop, new_array)
 
     def will_read(self, ranges: Ranges) -> None:
         """Read ahead in these ranges from now on, in all of them at the same time."""
         with self._lock:
             self._ranges = ranges
-            self._kept = max(_KEPT_PIECES, 3 * len(ranges))
+            self._kept = max(_KEPT_PIECES, 2 * len(ranges) + 2)
             for start, _ in ranges:
                 self._piece(start // _PIECE_BYTES)
 
