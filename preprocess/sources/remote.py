@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 import time
 import weakref
@@ -39,6 +40,9 @@ _SMALL_BYTES = 512 * 1024  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
 _KEPT_PIECES = 8  # of a file that is read ahead: its units are read again, to be digested
 _COMPARE_SECONDS = 10.0
+
+
+_numbers = itertools.count()
 
 
 @contextmanager
@@ -70,6 +74,7 @@ class RemoteFile:
         self._objects = open_objects(split_url(url)[0])
         self._compared = time.monotonic()
         self.reader: weakref.ref[ReadAhead] | None = None  # that was made last
+        self.number = next(_numbers)  # blocks that are shared are never of another version
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFile, (self.url, self._key, self._info)
@@ -91,6 +96,7 @@ class RemoteFile:
             ChangedError: The object has changed since it was found.
             UnavailableError: The server does not answer, or refuses the request.
         """
+        self._note_end(stop)
         reader = None if self.reader is None else self.reader()
         held = None if reader is None else reader.held(start, stop)
         if held is not None:
@@ -105,9 +111,13 @@ class RemoteFile:
             data = self._objects.read(self._key, start, stop, self.version)
         except RemoteError as error:
             raise UnavailableError(str(error)) from None
-        if stop == self.n_bytes:
-            self._compared = -_COMPARE_SECONDS  # compared by the next `check_unchanged`
+        self._note_end(stop)
         return np.frombuffer(data, np.uint8)
+
+    def _note_end(self, stop: int) -> None:
+        """Let the next `check_unchanged` compare if the end of the file is read."""
+        if stop == self.n_bytes:
+            self._compared = -_COMPARE_SECONDS
 
     def check_unchanged(self) -> None:
         """Raise ChangedError if the object has changed, where reading does not notice it."""
@@ -156,14 +166,14 @@ class _SharedBlocks:
     """The blocks of all files that were used last; for several threads."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[str, str, int], Bytes] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Bytes] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, file: RemoteFile, start: int, stop: int, array: Array) -> Bytes:
         """Read bytes [start, stop) of a file; what is missing is requested at once."""
         numbers = range(start // _BLOCK_BYTES, -(-stop // _BLOCK_BYTES))
         with self._lock:
-            found = {n: self._blocks.get((file.url, file.version, n)) for n in numbers}
+            found = {n: self._blocks.get((file.number, n)) for n in numbers}
         missing = [n for n, block in found.items() if block is None]
         if missing:
             first, last = missing[0], missing[-1] + 1
@@ -177,8 +187,8 @@ class _SharedBlocks:
         with self._lock:
             for n, block in found.items():
                 assert block is not None
-                self._blocks[file.url, file.version, n] = block
-                self._blocks.move_to_end((file.url, file.version, n))
+                self._blocks[file.number, n] = block
+                self._blocks.move_to_end((file.number, n))
             while len(self._blocks) > _SHARED_BYTES // _BLOCK_BYTES:
                 self._blocks.popitem(last=False)
         return _joined(((n * _BLOCK_BYTES, found[n]) for n in numbers), start, stop, array)

@@ -81,10 +81,10 @@ def _matches(url: str) -> list[FoundFile]:
         base, _, last = base.rpartition("/")
         pattern.insert(0, last)
     lengths = ((each, _match(pattern, each.parts)) for each in _list(base))
-    matching = [(each, n) for each, n in lengths if n >= 0]
+    matching = [("/".join(each.parts[:n]), each, n) for each, n in lengths if n >= 0]
     found = []
-    for _, group in groupby(matching, lambda x: x[0].parts[: x[1]]):
-        objects, (n, *_) = zip(*group, strict=True)
+    for _, group in groupby(sorted(matching, key=_path), _path):
+        _, objects, (n, *_) = zip(*group, strict=True)
         is_file = len(objects[0].parts) == n
         found += [
             _file(base, each, n) for each in (objects if is_file else _without_left_out(objects, n))
@@ -92,6 +92,10 @@ def _matches(url: str) -> list[FoundFile]:
     if not found:
         raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
     return found
+
+
+def _path(matching: tuple[str, _Object, int]) -> bytes:
+    return matching[0].encode()
 
 
 def _match(pattern: Sequence[str], parts: Sequence[str]) -> int:

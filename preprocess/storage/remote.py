@@ -345,7 +345,7 @@ class _Fsspec:
             yield
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 (of any library: each file system has its own)
             raise RemoteError(
                 f"{self._shown(key)}: the request failed: {_reason(error)}; check the URL and the"
                 " network, and run the same command again"

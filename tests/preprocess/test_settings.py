@@ -229,8 +229,8 @@ def test_everything_wrong_is_named(values: dict[str, Any], expected: str) -> Non
 def test_locations_are_kept_as_they_are_spelled() -> None:
     settings = convert({"train": ["./a//b", Path("c")], "out": "d/"}, BuildSettings)
     assert (settings.train, settings.out) == (("./a//b", "c"), "d/")
-    with pytest.raises(SettingsError, match=r"^paths: should be a path on .*; got 's3://b/k'$"):
-        convert({"paths": "s3://b/k", "tokenizer": "t"}, CountSettings)
+    with pytest.raises(SettingsError, match=r"^tokenizer: should be a path on .*; got 's3://b/k'$"):
+        convert({"paths": "s3://b/t", "tokenizer": "s3://me:secret@b/k"}, CountSettings)
 
 
 def test_settings_in_stats_of_before_are_read() -> None:

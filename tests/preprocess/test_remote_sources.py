@@ -1,0 +1,483 @@
+"""Text at URLs: the same bytes as from files, also after kills, changes and broken answers."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import format_files
+import object_server
+import pytest
+import torture
+from chat_cases import DIALOGUES, make_model, write
+from flaky_proxy import flaky_proxy
+from run_cases import cut_off
+from web_server import Page, web_server
+
+from bpe.errors import ChangedError, CorpusError, UnavailableError
+from preprocess import TokenFileError, build
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.documents.batch import ReadOptions
+from preprocess.pipeline import encode
+from preprocess.run import count_pass, journal
+from preprocess.sources import find_sources
+from preprocess.sources import remote as sources_remote
+from preprocess.storage import OutputError, remote
+from preprocess.storage.remote import open_objects, split_url
+
+ROOT = Path(__file__).parents[2]
+OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    with object_server.s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """The URL of a directory in memory, which fsspec reads."""
+    fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
+    yield f"memory://sources-{os.getpid()}"
+    fsspec.filesystem("memory").store.clear()
+
+
+def put(url: str, content: bytes | str) -> None:
+    root, key = split_url(url)
+    data = content if isinstance(content, bytes) else content.encode()
+    if url.startswith("memory:"):
+        import fsspec
+
+        fsspec.filesystem("memory").pipe(f"/{url.partition('://')[2]}", data)
+    else:
+        open_objects(root).put(key, data)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what was read, as another process does."""
+    open_objects.cache_clear()
+    monkeypatch.setattr(sources_remote, "_shared", sources_remote._SharedBlocks())
+
+
+def upload(directory: Path, url: str) -> None:
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            put(f"{url}/{path.relative_to(directory).as_posix()}", path.read_bytes())
+
+
+def names(*urls: str, **options: Any) -> list[str]:
+    return [source.name for source in find_sources(urls, ReadOptions(**options))]
+
+
+def read_all(url: str) -> None:
+    for source in find_sources([url], ReadOptions()):
+        for unit in source.units():
+            unit.read()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of every format and compression."""
+    directory = tmp_path_factory.mktemp("formats")
+    for suffix in format_files.SUFFIXES:
+        format_files.write(directory / f"corpus.{suffix}", format_files.DOCUMENTS[:120])
+    try:
+        import pyarrow as pa
+        from pyarrow import feather, parquet
+    except ImportError:
+        return directory
+    table = pa.Table.from_pylist(format_files.records(format_files.DOCUMENTS[:120]))
+    parquet.write_table(table, directory / "x.parquet", row_group_size=40, data_page_size=2000)
+    feather.write_feather(table, str(directory / "x.feather"), compression="zstd", chunksize=30)
+    name = str(directory / "x.arrow")
+    with pa.OSFile(name, "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=30)
+    return directory
+
+
+# The same as from files.
+
+
+def test_every_format_gives_the_same_bytes(bucket: str, corpus: Path, tmp_path: Path) -> None:
+    upload(corpus, f"{bucket}/corpus")
+    build(train=corpus, out=tmp_path / "local", workers=2, **OPTIONS)
+    for workers, url in ((1, f"{bucket}/corpus/"), (2, f"{bucket}/corpus"), (2, f"{bucket}/c*")):
+        out = tmp_path / f"{workers}-{len(url)}"
+        build(train=url, out=out, workers=workers, **OPTIONS)
+        assert torture.contents(out) == torture.contents(tmp_path / "local")
+    assert all(finding.sound for finding in verify(out, deep=True))
+
+
+def test_units_of_every_format_are_resumed_and_pickled(
+    memory: str, corpus: Path, tmp_path: Path
+) -> None:
+    upload(corpus, memory)
+    reading = ReadOptions(unit_size=700)
+    local, found = find_sources([corpus], reading), find_sources([memory], reading)
+    assert [source.name for source in found] == [source.name for source in local]
+    for here, there in zip(local, found, strict=True):
+        units, expected = list(there.units()), list(here.units())
+        assert [each.after for each in units] == [each.after for each in expected]
+        content = b"".join(x.tobytes() for x in here.content())
+        assert b"".join(x.tobytes() for x in there.content()) == content
+        assert b"".join(unit.content().tobytes() for unit in units) == content
+        for number in range(0, len(units) - 1, 5):
+            rest = next(iter(there.units(units[number].after)))
+            # As another process reads it.
+            read = pickle.loads(pickle.dumps(rest)).read()
+            assert read.buffer.tobytes() == expected[number + 1].read().buffer.tobytes()
+            rest.check_unchanged()
+
+
+def test_conversations(bucket: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
+    (tmp_path / "model").mkdir()
+    model = make_model(tmp_path / "model")
+    path = write(tmp_path / "x.jsonl", DIALOGUES * 9)
+    put(f"{bucket}/x.jsonl", path.read_bytes())
+    given: dict[str, Any] = {"tokenizer": model, "chat_template": "chatml", "unit_size": 500}
+    for workers in (1, 2):
+        encode(paths=path, out=tmp_path / "a" / "x.bin", workers=workers, overwrite=True, **given)
+        out = tmp_path / "b" / "x.bin"
+        encode(paths=f"{bucket}/x.jsonl", out=out, workers=workers, overwrite=True, **given)
+        assert torture.contents(tmp_path / "b") == torture.contents(tmp_path / "a")
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl.zst", "json.gz", "parquet", "arrow"])
+def test_a_build_is_cut_off_and_resumed(
+    bucket: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+    found = [*corpus.glob(f"*.{suffix}")]
+    if not found:
+        pytest.skip("pyarrow is not installed: extra formats")
+    url = f"{bucket}/corpus.{suffix}"
+    put(url, found[0].read_bytes())
+    options: dict[str, Any] = OPTIONS | {"train": url, "workers": 2}
+    build(**options, out=tmp_path / "whole")
+    for stage in ("counting", "encoding train and val"):
+        cut_off(options | {"out": tmp_path / "resumed"}, stage)
+        forget(monkeypatch)
+    # The same object in a list, which may tell its time more exactly.
+    build(**options | {"train": f"{bucket}/c*.{suffix}"}, out=tmp_path / "resumed")
+    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert "up to date" in build(**options, out=tmp_path / "resumed").lines[0]
+
+
+# Changes.
+
+
+def test_a_run_is_not_resumed_with_another_object(bucket: str, tmp_path: Path) -> None:
+    text = format_files.text(format_files.DOCUMENTS)
+    put(f"{bucket}/x.txt", text)
+    options: dict[str, Any] = OPTIONS | {"train": f"{bucket}/x.txt", "out": tmp_path / "out"}
+    cut_off(options, "counting")
+    put(f"{bucket}/x.txt", text[:-1] + b"!")
+    with pytest.raises(OutputError, match=r"x\.txt was written to or touched \(as many bytes, but"):
+        build(**options)
+    put(f"{bucket}/x.txt", text)
+    assert build(**options).manifests["train"].sources[0]["name"] == "x.txt"
+
+
+def test_an_object_that_changes_during_a_run(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = format_files.text(format_files.DOCUMENTS)
+    put(f"{bucket}/x.txt", text)
+    options: dict[str, Any] = OPTIONS | {"train": f"{bucket}/x.txt", "out": tmp_path / "out"}
+    fetch, n = sources_remote.RemoteFile.fetch, 0
+
+    def changed(self: Any, start: int, stop: int) -> Any:
+        nonlocal n
+        if (n := n + 1) == 4:
+            put(f"{bucket}/x.txt", text[::-1])
+        return fetch(self, start, stop)
+
+    monkeypatch.setattr(sources_remote.RemoteFile, "fetch", changed)
+    monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)
+    with pytest.raises(ChangedError, match=rf"{bucket}/x\.txt: was changed or removed"):
+        build(**options, workers=1)
+    assert not (tmp_path / "out" / "train.bin").exists()
+
+
+def test_where_reads_have_no_condition_the_end_is_compared(memory: str) -> None:
+    put(f"{memory}/x.txt", b"some text " * 1000)
+    (source,) = find_sources([f"{memory}/x.txt"], ReadOptions(unit_size=3000))
+    first, *units = source.units()
+    first.read()
+    first.check_unchanged()  # nothing is asked
+    put(f"{memory}/x.txt", b"more text " * 1000)
+    first.check_unchanged()
+    units[-1].read()
+    with pytest.raises(ChangedError, match=r"was changed, replaced or removed while it was being"):
+        units[-1].check_unchanged()
+
+
+# What a URL means.
+
+
+def test_a_bucket_is_read_as_a_directory_is(memory: str, tmp_path: Path) -> None:
+    for name in (
+        "b.txt", "a.txt", "a-b/x.txt", "a/z.txt", "a/y/x.txt", "c.md", "[x].txt", ".hidden",
+        "a/.git/x", "data/state.json", "data/dataset_info.json", "data/x.txt", "é/d.txt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "logo.png").write_bytes(b"\x89PNG\0\0")
+    upload(tmp_path, memory)
+    for pattern in (
+        "", "/*.txt", "/**/*.txt", "/**", "/a*", "/?.md", "/[ab].txt", "/a/**/x.txt", "/.hid*",
+        "/**/*", "/[x].txt", "/d*",
+    ):
+        assert names(f"{memory}{pattern}") == names(f"{glob.escape(str(tmp_path))}{pattern}"), (
+            pattern
+        )
+    binary: list[Path | str] = []
+    find_sources([memory], ReadOptions(format="text"), binary)
+    assert binary == [f"{memory}/logo.png"]
+
+
+def test_lists_and_configurations(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("c/a.txt", "c/b.txt", "d.txt"):
+        put(f"{bucket}/{name}", "some words of text")
+    Path("list.txt").write_text(f"{bucket}/d.txt\n{bucket}/c/*.txt\n")
+    put(f"{bucket}/list.txt", f"{bucket}/c\n")
+    assert names("@list.txt") == ["d.txt", "a.txt", "b.txt"]
+    assert names(f"@{bucket}/list.txt") == ["a.txt", "b.txt"]
+    Path("corpus.yaml").write_text(
+        "tokenizer: {vocab_size: 260}\noutput_path: out\n"
+        f"datasets: [{{name: x, data_files: ['{bucket}/c/', '@list.txt'], val_fraction: 0}}]\n"
+    )
+    assert run(["build", "corpus.yaml", "--dry-run"]) == 0
+    assert not Path("out").exists()
+    result = build("corpus.yaml").datasets["x"]
+    assert [x["name"] for x in result.manifests["train"].sources] == [
+        "a.txt", "b.txt", "d.txt", "a.txt", "b.txt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.txt", r"{bucket}/none\.txt: there is no such object, and none below it; check"),
+        ("none/", r"{bucket}/none/: there is no such object, and none below it"),
+        ("*.md", r"{bucket}/\*\.md: no object matches this pattern; correct it"),
+        (".h", r"{bucket}/\.h: no text files below this prefix \(names that begin with"),
+        ("x.tar", r"x\.tar: tar files cannot be.*; download it, and unpack it.*tar -xf 'x.tar'"),
+        ("x.csv", r"{bucket}/x\.csv: csv files cannot be read.*; download it, and convert it: "),
+        ("bin", r"{bucket}/bin/x: is binary, as all files that {bucket}/bin means; give the URL"),
+        ("x.jsonl.gz", r"{bucket}/x\.jsonl\.gz \(decompressed\).*is not JSON|gzip data is dam"),
+    ],
+)
+def test_what_cannot_be_read(bucket: str, name: str, message: str) -> None:
+    put(f"{bucket}/.h/.x", "hidden")
+    for file in ("x.tar", "x.csv"):
+        put(f"{bucket}/{file}", "a,b")
+    put(f"{bucket}/bin/x", b"\0\1\2")
+    put(f"{bucket}/x.jsonl.gz", b"\x1f\x8b damaged")
+    with pytest.raises(CorpusError, match=message.replace("{bucket}", bucket)):
+        read_all(f"{bucket}/{name}")
+
+
+def test_a_bucket_that_does_not_exist(bucket: str) -> None:
+    with pytest.raises(CorpusError, match=r"s3://nobody-has-it/x"):
+        find_sources(["s3://nobody-has-it/x"], ReadOptions())
+    with pytest.raises(CorpusError, match="names no bucket or host"):
+        find_sources(["s3:///x"], ReadOptions())
+    with pytest.raises(CorpusError, match="Protocol not known: what"):
+        find_sources(["what://x/y"], ReadOptions())
+
+
+# Web servers, and secrets.
+
+
+@pytest.fixture
+def pages() -> dict[str, Page]:
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
+    return {}
+
+
+def test_a_signature_is_shown_nowhere(
+    pages: dict[str, Page], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    text = format_files.text(format_files.DOCUMENTS)
+    (tmp_path / "x.txt").write_bytes(text)
+    build(train=tmp_path / "x.txt", out=tmp_path / "local", **OPTIONS)
+    out = tmp_path / "out"
+    with web_server(pages) as server:
+        pages["/d/x.txt?key=secret"] = Page(text, knows_head=False)  # as a signed URL of S3
+        pages["/d/x.txt?key=secret2"] = Page(text)
+        options: dict[str, Any] = OPTIONS | {"train": f"{server}/d/x.txt?key=secret", "out": out}
+        cut_off(options, "encoding train and val")
+        log = ["--log-file", str(tmp_path / "log"), "--verbose"]
+        given = ["--vocab-size", "300", "--unit-size", "700", "--val-fraction", "0.1"]
+        train = ["--train", f"{server}/d/x.txt?key=secret2"]  # signed again
+        assert run(["build", *train, "--out", str(out), *given, *log]) == 0
+        assert run(["build", *train, "--out", str(out), *given, "--dry-run"]) == 0
+        assert torture.contents(out) == torture.contents(tmp_path / "local")
+        pages["/d/x.txt?key=secret"] = Page(text + b"!", '"2"')
+        with pytest.raises(TokenFileError, match=r"x\.txt grew from") as changed:
+            build(**options)
+        with pytest.raises(CorpusError, match=r"/none: there is no such file; check the") as gone:
+            find_sources([f"{server}/none?key=secret"], ReadOptions())
+        pages["/no?key=secret"] = Page(b"", status=403)
+        with pytest.raises(CorpusError, match=r"/no: the request failed: .*the credent") as refused:
+            find_sources([f"{server}/no?key=secret"], ReadOptions())
+    with pytest.raises(CorpusError, match="has a user or a password in it") as user:
+        find_sources(["https://me:secret@host/x"], ReadOptions())
+    for wrong in ({"tokenizer": "https://me:secret@host/x?secret"}, {"out": "s3://me:secret@b/"}):
+        with pytest.raises(ValueError, match="should be a path on this machine") as location:
+            build(**OPTIONS | {"train": "x", **wrong})
+        assert "secret" not in str(location.value)
+    said = [str(each.value) for each in (changed, gone, refused, user)]
+    said += [caplog.text, str(capsys.readouterr()), (tmp_path / "log").read_text()]
+    said += [path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file()]
+    assert "/d/x.txt" in (out / "stats.json").read_text()
+    assert not [text for text in said if "secret" in text]
+    assert not [text for text in said if object_server.SECRET in text]
+
+
+@pytest.mark.parametrize("tag", ['W/"1"', ""])
+def test_weak_tags_and_times(
+    pages: dict[str, Page], monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    with web_server(pages) as server:
+        pages["/x.txt"] = Page(b"some text", tag)
+        (source,) = find_sources([f"{server}/x.txt"], ReadOptions())
+        (unit,) = source.units()
+        assert unit.read().buffer.tobytes() == b"some text"
+        assert source.stamp == ('version W/"1"' if tag else "modified 1795701600000000000")
+        pages["/x.txt"] = Page(b"other text", '"2"')
+        forget(monkeypatch)
+        with pytest.raises(ChangedError, match=r"x\.txt: was changed or removed while"):
+            unit.read()
+
+
+def test_a_server_without_ranges_or_an_answer(
+    pages: dict[str, Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with web_server(pages) as server:
+        pages["/x.txt"] = Page(b"some text", has_ranges=False)
+        with pytest.raises(CorpusError, match="the server sends whole files only, and ranges"):
+            find_sources([f"{server}/x.txt"], ReadOptions())
+        pages["/x.txt"] = Page(b"some text")
+        (source,) = find_sources([f"{server}/x.txt"], ReadOptions())
+    monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)
+    (unit,) = source.units()
+    pages["/x.txt"] = Page(b"", status=403)
+    with web_server(pages) as server:
+        (unit.file)._objects = open_objects(f"{server}/x.txt")  # type: ignore[attr-defined]
+        with pytest.raises(UnavailableError, match=r"x\.txt: the request failed: "):
+            unit.read()
+
+
+# Servers that fail, memory, requests.
+
+
+def test_connections_that_are_reset(
+    bucket: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(corpus, f"{bucket}/corpus")
+    build(train=corpus, out=tmp_path / "local", workers=2, **OPTIONS)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    host, port = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://").split(":")
+    with flaky_proxy(host, int(port), 5_000) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        open_objects.cache_clear()
+        build(train=f"{bucket}/corpus/", out=tmp_path / "out", workers=2, **OPTIONS)
+    assert proxy.n_resets > 10
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")
+
+
+class Counted:
+    """Counts requests of the stores of fsspec, and their bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n, self.n_bytes = 0, 0
+        read, lock = remote._Fsspec.read, threading.Lock()
+
+        def counted(store: Any, key: str, start: int, stop: int, version: str = "") -> Any:
+            with lock:
+                self.n, self.n_bytes = self.n + 1, self.n_bytes + stop - start
+            return read(store, key, start, stop, version)
+
+        monkeypatch.setattr(remote._Fsspec, "read", counted)
+
+
+def parquet_of(documents: list[str]) -> bytes:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    table = pa.table({"n": list(range(len(documents))), "text": documents})
+    parquet.write_table(table, sink, row_group_size=2000, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+LARGE = {
+    "txt": format_files.text, "jsonl": format_files.json_lines, "json": format_files.json_array,
+    "txt.gz": lambda x: format_files.COMPRESSIONS["gz"](format_files.text(x)),
+    "parquet": parquet_of,
+}
+
+
+@pytest.mark.parametrize("suffix", LARGE)
+@pytest.mark.parametrize("fraction", [0.0, 0.01])
+def test_requests_are_few_and_memory_is_bounded(
+    memory: str, monkeypatch: pytest.MonkeyPatch, suffix: str, fraction: float
+) -> None:
+    documents = [f"{i} " + os.urandom(2000).hex() for i in range(16_000)]
+    put(f"{memory}/x.{suffix}", LARGE[suffix](documents))
+    n_bytes = sum(map(len, documents))
+    counted = Counted(monkeypatch)
+    tracemalloc.start()
+    reading = ReadOptions(unit_size=4 << 20, validation_fraction=fraction)
+    (source,) = find_sources([f"{memory}/x.{suffix}"], reading)
+    n_read = sum(unit.read().n_bytes for unit in source.units())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert n_read >= n_bytes
+    assert counted.n < 0.7 * source.n_bytes / 1e6 + 6
+    assert counted.n_bytes < 1.2 * source.n_bytes
+    assert most < 75_000_000
+
+
+def test_a_hub_is_read_at_one_commit() -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the extra `hf`")
+    pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
+    urls = [
+        f"hf://datasets/me/it{x}"
+        for x in ("/data/a.txt", "", "@main/*.md", "/data", "/none.txt")
+    ]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "hub_server.py"), *urls],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )
+    a, b, c = (
+        [name, "version b", f"hf://datasets/me/it{place}", text]
+        for name, place, text in (
+            ("a.txt", "/data/a.txt", "text of a"), ("b.jsonl", "/data/b.jsonl", "of b"),
+            ("c.md", "/c.md", "text of c"),
+        )
+    )
+    below = [["c.md", *c[1:]], ["data/a.txt", *a[1:]], ["data/b.jsonl", *b[1:]]]
+    c = [*c[:2], "hf://datasets/me/it@main/c.md", c[3]]
+    first, second, third, fourth, error = map(json.loads, done.stdout.splitlines())
+    assert (first, second, third, fourth) == ([a], below, [c], [a, b])
+    assert "there is no such object, and none below it" in error
