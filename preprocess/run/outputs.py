@@ -262,8 +262,8 @@ class Outputs:
                 )
         elif self.storage.names():
             when = (
-                ", once the file is restored with its modification time (cp -p); without it, or"
-                " with its new content, start over (--overwrite)"
+                ", once the file can be read and is as it was, with its modification time (cp -p);"
+                " without it, or with its new content, start over (--overwrite)"
             )
             logger.warning(
                 "progress is saved in %s; rerun the same command to resume%s",

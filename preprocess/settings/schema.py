@@ -294,7 +294,8 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
         " be combined with it.", positional=True,
     )
     train: Locations = option(
-        (), "Text files and directories, read in the order given; a directory in sorted order.",
+        (), "Text: files, directories and URLs, read in the order given; a directory in sorted"
+        " order.",
         default_text=DEFAULT_CORPUS, flags=("--train", "--train-file"),
     )
     val: Locations = option(
@@ -355,7 +356,7 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
 class TrainFileSettings(TrainSettings):
     """Options of `train`: a tokenizer.json from text."""
 
-    paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
+    paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
     out: Location = option("tokenizer.json", "Tokenizer file to write.")
 
 
@@ -363,7 +364,7 @@ class TrainFileSettings(TrainSettings):
 class CountSettings(RanksSettings, ReadSettings):
     """Options of `count`: the number of tokens of text."""
 
-    paths: Locations = option(REQUIRED, "Text files and directories.", positional=True)
+    paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
     tokenizer: Location = option(
         REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).", flags=_TOKENIZER,
@@ -391,7 +392,7 @@ class CompareSettings(RanksSettings, TextSettings):
     first: Location = option(REQUIRED, "A tokenizer, as `encode` takes it.", positional=True)
     second: Location = option(REQUIRED, "Another.", positional=True)
     paths: Locations = option(
-        (), "Text files and directories.", default_text=DEFAULT_CORPUS, positional=True
+        (), "Text: files, directories and URLs.", default_text=DEFAULT_CORPUS, positional=True
     )
     max_bytes: Size = option(64 << 20, "Stop after so much text, at the end of a unit.")
 

@@ -114,8 +114,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_format_gives_the_same_bytes(bucket: str, corpus: Path, tmp_path: Path) -> None:
     upload(corpus, f"{bucket}/corpus")
     build(train=corpus, out=tmp_path / "local", workers=2, **OPTIONS)
-    for workers, url in ((1, f"{bucket}/corpus/"), (2, f"{bucket}/corpus"), (2, f"{bucket}/c*")):
-        out = tmp_path / f"{workers}-{len(url)}"
+    for workers, url in ((1, f"{bucket}/corpus/"), (2, f"{bucket}/c*")):
+        out = tmp_path / str(workers)
         build(train=url, out=out, workers=workers, **OPTIONS)
         assert torture.contents(out) == torture.contents(tmp_path / "local")
     assert all(finding.sound for finding in verify(out, deep=True))
@@ -259,6 +259,8 @@ def test_lists_and_configurations(bucket: str, tmp_path: Path, monkeypatch: Any)
     put(f"{bucket}/list.txt", f"{bucket}/c\n")
     assert names("@list.txt") == ["d.txt", "a.txt", "b.txt"]
     assert names(f"@{bucket}/list.txt") == ["a.txt", "b.txt"]
+    with pytest.raises(CorpusError, match=rf"{bucket}/none: there is no such file; check the URL$"):
+        names(f"@{bucket}/none")
     Path("corpus.yaml").write_text(
         "tokenizer: {vocab_size: 260}\noutput_path: out\n"
         f"datasets: [{{name: x, data_files: ['{bucket}/c/', '@list.txt'], val_fraction: 0}}]\n"
@@ -334,7 +336,7 @@ def test_a_signature_is_shown_nowhere(
         pages["/d/x.txt?key=secret"] = Page(text + b"!", '"2"')
         with pytest.raises(TokenFileError, match=r"x\.txt grew from") as changed:
             build(**options)
-        with pytest.raises(CorpusError, match=r"/none: there is no such file; check the") as gone:
+        with pytest.raises(CorpusError, match=r"/none: .* which has to name a file") as gone:
             find_sources([f"{server}/none?key=secret"], ReadOptions())
         pages["/no?key=secret"] = Page(b"", status=403)
         with pytest.raises(CorpusError, match=r"/no: the request failed: .*the credent") as refused:
@@ -437,25 +439,35 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("suffix", LARGE)
-@pytest.mark.parametrize("fraction", [0.0, 0.01])
+@pytest.fixture(scope="module")
+def long_documents() -> list[str]:
+    return [f"{i} " + os.urandom(2000).hex() for i in range(8000)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fraction"), [*((x, 0.0) for x in LARGE), ("txt", 0.01), ("txt.gz", 0.01)]
+)
 def test_requests_are_few_and_memory_is_bounded(
-    memory: str, monkeypatch: pytest.MonkeyPatch, suffix: str, fraction: float
+    memory: str, monkeypatch: pytest.MonkeyPatch, long_documents: list[str], suffix: str,
+    fraction: float,
 ) -> None:
-    documents = [f"{i} " + os.urandom(2000).hex() for i in range(16_000)]
-    put(f"{memory}/x.{suffix}", LARGE[suffix](documents))
-    n_bytes = sum(map(len, documents))
+    """As with 4 MiB, a quarter of the size."""
+    monkeypatch.setattr(sources_remote, "_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(sources_remote, "_SHARED_BYTES", 4 << 20)
+    put(f"{memory}/x.{suffix}", LARGE[suffix](long_documents))
     counted = Counted(monkeypatch)
     tracemalloc.start()
-    reading = ReadOptions(unit_size=4 << 20, validation_fraction=fraction)
-    (source,) = find_sources([f"{memory}/x.{suffix}"], reading)
-    n_read = sum(unit.read().n_bytes for unit in source.units())
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert n_read >= n_bytes
-    assert counted.n < 0.7 * source.n_bytes / 1e6 + 6
-    assert counted.n_bytes < 1.2 * source.n_bytes
-    assert most < 75_000_000
+    try:
+        reading = ReadOptions(unit_size=1 << 20, validation_fraction=fraction)
+        (source,) = find_sources([f"{memory}/x.{suffix}"], reading)
+        n_read = sum(unit.read().n_bytes for unit in source.units())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert n_read >= sum(map(len, long_documents))
+    assert counted.n < 2.5 * source.n_bytes / 1e6 + 6
+    assert counted.n_bytes < 1.3 * source.n_bytes
+    assert most < 25_000_000
 
 
 def test_a_hub_is_read_at_one_commit() -> None:
