@@ -6,6 +6,7 @@ import glob
 import mmap
 import os
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,59 +14,96 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.files.locations import local_path
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, Values, shard_name
+from bpe.files.locations import is_url
+from preprocess.dataset.columns import (
+    DOCUMENT_ENDS,
+    IDS,
+    MASK,
+    TokenFileError,
+    Values,
+    manifest_name,
+    shard_name,
+)
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.dataset.remote import RemoteView
 
 _RESIDENT = 1 << 32
 _MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
+_TOKENIZER = "tokenizer.json"
 _SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
 class TokenFile:
-    """A finished `.bin` with its documents and manifest, memory-mapped.
+    """A finished `.bin` with its documents and manifest, memory-mapped, or at a URL.
 
     `len(file)` is the number of tokens. `file[i]` is an id, `file[a:b]` a copy of ids,
     `file.doc(i)` a copy of those of a document. The maps live as long as the object or any view of
     `tokens`. A pickle holds the absolute path, the digest of the manifest, and the tokenizer if one
     was given; unpickling opens the files again, and raises if they were rebuilt.
 
+    At a URL, values are read through a cache of blocks (docs/remote.md), each compared with its
+    digest: reading raises TokenFileError, CacheError or RemoteError if that is not possible.
+
     Attributes:
-        path: Path of the `.bin`; with shards, of the manifest.
+        path: Path of the `.bin`; with shards, of the manifest; or the URL, without a query.
         absolute_path: The same, also after a change of the working directory.
+        directory: Directory of the files, or of the dataset in the cache; for what is made of it.
         manifest: Content of the manifest.
-        parts: For each shard: name of a column -> read-only, mapped array of its values. Without
-            shards there is one part.
-        tokens: read-only uint16|uint32[n_tokens], mapped; with shards a `ShardView`.
+        parts: For each shard: name of a column -> read-only, mapped array of its values; at a URL a
+            `ShardView`. Without shards there is one part.
+        tokens: read-only uint16|uint32[n_tokens], mapped; with shards or at a URL a `ShardView`.
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, tokenizer: AnyTokenizer | None = None
+        self, path: Path | str, manifest: Manifest, tokenizer: AnyTokenizer | None = None
     ) -> None:
         self._tokenizer = self._given_tokenizer = tokenizer
-        self.path = path.with_suffix(".json") if manifest.shards else path
-        self.absolute_path = os.path.abspath(self.path)
         self.manifest = manifest
-        self.parts: list[dict[str, Values]] = []
+        self.parts: Sequence[Mapping[str, Values | ShardView]]
         self._maps: list[mmap.mmap] = []
         self._read = 0  # bytes that may be resident
-        for file in manifest.files(path.stem):
-            if file.column == IDS:
-                self.parts.append({})
-            found = _map(path, file)
-            self.parts[-1][file.column.name] = np.frombuffer(found, file.dtype)
-            if isinstance(found, mmap.mmap):
-                self._maps.append(found)
+        self._remote: Mapping[str, RemoteView] = {}
+        if isinstance(path, str):
+            self._open_url(path)
+        else:
+            self.path: Path | str = path.with_suffix(".json") if manifest.shards else path
+            self.absolute_path = os.path.abspath(self.path)
+            self.directory = Path(self.absolute_path).parent
+            self._open_files(path)
         self.tokens: Values | ShardView = self.column(IDS.name)
 
+    def _open_files(self, path: Path) -> None:
+        parts: list[dict[str, Values | ShardView]] = []
+        for file in self.manifest.files(path.stem):
+            if file.column == IDS:
+                parts.append({})
+            found = _map(path, file)
+            parts[-1][file.column.name] = np.frombuffer(found, file.dtype)
+            if isinstance(found, mmap.mmap):
+                self._maps.append(found)
+        self.parts = parts
+
+    def _open_url(self, url: str) -> None:
+        from preprocess.dataset.remote import open_columns, url_beside
+
+        stem = _stem_of(url)
+        name = manifest_name(stem) if self.manifest.shards else f"{stem}{IDS.suffix}"
+        self.path = self.absolute_path = url_beside(url, name)
+        self.parts, self._remote, cache = open_columns(url, self.manifest, stem)
+        self.directory = cache.directory
+        if isinstance(cache.data, mmap.mmap):
+            self._maps.append(cache.data)
+
     @property
-    def shards(self) -> list[tuple[Values, npt.NDArray[np.uint64]]]:
+    def shards(self) -> list[tuple[Values | ShardView, npt.NDArray[np.uint64]]]:
         """(ids uint16|uint32[n], document ends uint64[k] relative to the shard) of each part."""
-        return [(part[IDS.name], part[DOCUMENT_ENDS.name]) for part in self.parts]
+        return [
+            (part[IDS.name], np.asarray(part[DOCUMENT_ENDS.name])) for part in self.parts
+        ]
 
     def column(self, name: str) -> Values | ShardView:
         """Return all values of a column, positions in shards computed, or raise TokenFileError."""
@@ -74,13 +112,17 @@ class TokenFile:
             raise TokenFileError(
                 f"{self.path}: there is no column {name!r}; its columns are {', '.join(found)}"
             )
+        if name in self._remote and not found[name].is_position:
+            return self._remote[name]
         arrays = [part[name] for part in self.parts]
         if len(arrays) == 1:
-            return arrays[0]
+            return np.asarray(arrays[0])
         if not found[name].is_position:
-            return ShardView(arrays)
+            return ShardView([np.asarray(each) for each in arrays])
         starts = np.cumsum([0, *(len(part[IDS.name]) for part in self.parts)], dtype=np.uint64)
-        joined = np.concatenate([each + at for each, at in zip(arrays, starts, strict=False)])
+        joined = np.concatenate(
+            [np.asarray(each) + at for each, at in zip(arrays, starts, strict=False)]
+        )
         joined.flags.writeable = False
         return joined
 
@@ -132,10 +174,10 @@ class TokenFile:
         if self._tokenizer is None:
             from bpe import load_tokenizer
 
-            path = Path(self.absolute_path).with_name("tokenizer.json")
-            if not path.exists():
+            path, shown = self._tokenizer_file()
+            if path is None:
                 raise TokenFileError(
-                    f"{path}: missing, and no tokenizer was given; pass the one that the dataset"
+                    f"{shown}: missing, and no tokenizer was given; pass the one that the dataset"
                     " was built with: open_tokens(path, tokenizer=...)"
                 )
             tokenizer = load_tokenizer(path)
@@ -143,6 +185,16 @@ class TokenFile:
             self._tokenizer = tokenizer
         found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
         return found.decode("utf-8", "replace")
+
+    def _tokenizer_file(self) -> tuple[Path | None, str]:
+        """Return the tokenizer.json of the dataset, None if there is none, and its location."""
+        if isinstance(self.path, Path):
+            path = self.directory / _TOKENIZER
+            return (path if path.exists() else None), str(path)
+        from preprocess.dataset.remote import tokenizer_file, url_beside
+
+        found = tokenizer_file(self.path, self.directory, self.manifest.tokenizer_fingerprint)
+        return found, url_beside(self.path, _TOKENIZER)
 
     def count_reads(self, n_places: int, n_tokens: int) -> None:
         """Count tokens that are read at so many places; now and then, give mapped pages back.
@@ -237,20 +289,23 @@ def open_tokens(
     """Open a `.bin` that tokenbin built, and check everything except its content.
 
     Args:
-        path: NAME.bin or NAME.json; for shards, NAME.json opens all of them.
+        path: NAME.bin or NAME.json, or its URL; for shards, NAME.json opens all of them.
         tokenizer: The tokenizer that the ids must be of, or its fingerprint; None: unchecked.
 
     Raises:
         TokenFileError: A file is missing, unfinished, of another size than in its manifest, or
             was built with another tokenizer.
-        LocationError: The path is a URL.
+        CacheError: The cache for datasets at URLs cannot be used.
+        RemoteError: The server of a URL does not answer or refuses the request.
     """
-    if Path(local_path(path)).suffix not in (".bin", ".json"):
+    url = os.fspath(path) if is_url(os.fspath(path)) else ""
+    shown = _shown(url) if url else path
+    if os.path.splitext(shown)[1] not in (".bin", ".json"):
         raise TokenFileError(
-            f"{path}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
+            f"{shown}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
             "that another tool made, pass np.memmap(path, dtype=...) instead"
         )
-    bin_path = Path(path).with_suffix(".bin")
+    bin_path = url or Path(path).with_suffix(".bin")
     manifest = _read_manifest(bin_path)
     if tokenizer is None or isinstance(tokenizer, str):
         if tokenizer is not None:
@@ -260,7 +315,7 @@ def open_tokens(
     return TokenFile(bin_path, manifest, tokenizer)
 
 
-def check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
+def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> None:
     """Raise TokenFileError if a dataset was built with another tokenizer."""
     if not manifest.tokenizer_fingerprint:
         raise TokenFileError(
@@ -275,7 +330,23 @@ def check_tokenizer(path: Path, manifest: Manifest, fingerprint: str) -> None:
         )
 
 
-def _read_manifest(bin_path: Path) -> Manifest:
+def _shown(url: str) -> str:
+    from preprocess.storage.remote import shown_url
+
+    return shown_url(url)
+
+
+def _stem_of(url: str) -> str:
+    from preprocess.storage.remote import url_name
+
+    return os.path.splitext(url_name(url))[0]
+
+
+def _read_manifest(bin_path: Path | str) -> Manifest:
+    if isinstance(bin_path, str):
+        from preprocess.dataset.remote import read_manifest
+
+        return read_manifest(bin_path, _stem_of(bin_path))
     manifest_path = bin_path.with_suffix(".json")
     try:
         text = manifest_path.read_text("utf-8")

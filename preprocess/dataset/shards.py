@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
+Positions = npt.NDArray[np.int64]
+Chosen = slice | Positions  # index of some of the spans of `ShardView.read`
+
+ALL = slice(None)
 
 
 class ShardView:
@@ -51,15 +55,34 @@ class ShardView:
             key = np.arange(start, stop, step)
         elif not isinstance(key, np.ndarray):
             return int(self[np.array([operator.index(key)])][0])
-        if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
-            raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
-        places = np.where(key < 0, key + len(self), key).astype(np.int64)
+        places = self._places(key)
         found = np.empty(len(places), self.dtype)
         of = np.searchsorted(self.starts, places, "right") - 1
         for number in np.unique(of).tolist():
             here = of == number
             found[here] = self.arrays[number][places[here] - self.starts[number]]
         return found
+
+    def _places(self, key: npt.NDArray[np.integer[Any]]) -> Positions:
+        """Return positions from the start, or raise IndexError."""
+        if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
+            raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
+        return np.where(key < 0, key + len(self), key).astype(np.int64)
+
+    def read(
+        self, starts: Positions, stops: Positions, copy: Callable[[Chosen, ShardView], object]
+    ) -> None:
+        """Call a function that copies spans out of the arrays.
+
+        Values of a remote dataset may come and go, so it may be called several times, for some of
+        the spans, and again for the same ones; what it copies last is right.
+
+        Args:
+            starts: int64[n], where spans begin, inside the view.
+            stops: int64[n], where they end, each at least one value later.
+            copy: Called with an index of the spans, and a view that has them.
+        """
+        copy(ALL, self)
 
     def _between(self, start: int, stop: int) -> Ids:
         first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)
@@ -82,6 +105,8 @@ class ShardView:
         Returns:
             uint16|uint32[n, length].
         """
+        if len(self.arrays) == 1:
+            return windows_of(self.arrays[0], length)[starts]
         found = np.empty((len(starts), length), self.dtype)
         of = np.searchsorted(self.starts, starts, "right") - 1
         inside = starts + length <= self.starts[of + 1]

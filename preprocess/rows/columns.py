@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.dataset.shards import ShardView
+from preprocess.dataset.shards import Chosen, ShardView
 from preprocess.rows.plan import RowPieces, RowPlan
 from preprocess.sampling.data import IGNORED
 
@@ -211,6 +211,19 @@ def gather(
         return
     if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(values)):
         raise _outside()
+
+    def copy(chosen: Chosen, values: ShardView) -> None:
+        _gather_of_shards(values, starts[chosen], lengths[chosen], places[chosen], out)
+
+    values.read(starts, starts + lengths, copy)
+
+
+def _gather_of_shards(
+    values: ShardView, starts: Numbers, lengths: Numbers, places: Numbers, out: npt.NDArray[Any]
+) -> None:
+    """Copy spans, all inside the view."""
+    from bpe.kernels.pieces import copy_spans
+
     of = np.searchsorted(values.starts, starts, "right") - 1
     inside = starts + lengths <= values.starts[of + 1]
     for number in np.unique(of[inside]).tolist():

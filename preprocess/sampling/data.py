@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import TokenbinError
-from bpe.files.locations import local_path
+from bpe.files.locations import is_url
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.dataset.shards import ShardView, windows_of
+from preprocess.dataset.shards import Chosen, ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
 
 if TYPE_CHECKING:
@@ -112,18 +112,34 @@ def read_pieces(
     dataset.count_reads(table.shape[1], inputs.size)
     if not isinstance(tokens, ShardView):
         _copy_by_kernel(tokens, table, padding, inputs, targets)
-    else:
-        starts, n_inputs, n_targets, *_ = table
-        last = starts + np.maximum(n_inputs - 1, n_targets)
-        if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
-            raise _outside()
-        limits = np.searchsorted(tokens.starts, (starts, last), "right") - 1
-        inside = limits[0] == limits[1]
-        for number in np.unique(limits[0, inside]).tolist():
-            here = table[:, inside & (limits[0] == number)]
-            here[0] -= tokens.starts[number]
-            _copy_by_kernel(tokens.arrays[number], here, padding, inputs, targets)
-        copy_pieces(tokens, table[:, ~inside], padding, inputs, targets)
+        return
+    starts, n_inputs, n_targets, *_ = table
+    last = starts + np.maximum(n_inputs - 1, n_targets)
+    if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
+        raise _outside()
+
+    def copy(chosen: Chosen, tokens: ShardView) -> None:
+        _copy_of_shards(tokens, table[:, chosen], padding, inputs, targets)
+
+    tokens.read(starts, last + 1, copy)
+
+
+def _copy_of_shards(
+    tokens: ShardView, table: Batch, padding: int, inputs: Batch, targets: Batch
+) -> None:
+    """Copy pieces, all inside the view."""
+    if len(tokens.arrays) == 1:
+        _copy_by_kernel(tokens.arrays[0], table, padding, inputs, targets)
+        return
+    starts, n_inputs, n_targets, *_ = table
+    last = starts + np.maximum(n_inputs - 1, n_targets)
+    limits = np.searchsorted(tokens.starts, (starts, last), "right") - 1
+    inside = limits[0] == limits[1]
+    for number in np.unique(limits[0, inside]).tolist():
+        here = table[:, inside & (limits[0] == number)]
+        here[0] -= tokens.starts[number]
+        _copy_by_kernel(tokens.arrays[number], here, padding, inputs, targets)
+    copy_pieces(tokens, table[:, ~inside], padding, inputs, targets)
 
 
 def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targets: Batch) -> None:
@@ -171,6 +187,8 @@ def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
 def open_dataset(dataset: Dataset) -> OpenDataset:
     """Return an open file, or an array; a path is opened once, and again if it was replaced.
 
+    A URL is opened once: asking the server would take longer than a batch.
+
     Raises:
         SamplingError: It is no dataset.
         TokenFileError: The path is not a finished `.bin`.
@@ -178,7 +196,8 @@ def open_dataset(dataset: Dataset) -> OpenDataset:
     if isinstance(dataset, TokenFile):
         return dataset
     if isinstance(dataset, str | os.PathLike):
-        return _open_cached(os.path.abspath(local_path(dataset)))
+        path = os.fspath(dataset)
+        return _open_cached(path if is_url(path) else os.path.abspath(path))
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
@@ -211,6 +230,8 @@ def _open_cached(path: str) -> TokenFile:
 
 def _identity(path: str) -> Identity:
     """Identify the manifest and the `.bin` (shards have none); () without a manifest."""
+    if is_url(path):
+        return ((0,),)
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]

@@ -171,7 +171,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
         "format": _FORMAT, "dataset": digest, "strategy": strategy, "row_length": context_length,
     }
     name = f"{Path(file.path).stem}.{strategy}-{context_length}-{digest[:16]}.plan"
-    path = Path(file.absolute_path).with_name(name)
+    path = file.directory / name
     if not path.exists():
         _make_plan(path, file, about)
     try:
@@ -264,7 +264,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 
 def _remove_old_plans(path: Path, file: TokenFile) -> None:
     """Remove the plans, and parts of plans, of manifests that this dataset had before."""
-    manifest, digest = Path(file.absolute_path).with_suffix(".json"), file.manifest.digest
+    manifest, digest = path.with_name(f"{Path(file.path).stem}.json"), file.manifest.digest
     try:
         if xxhash.xxh3_128_hexdigest(manifest.read_bytes()) != digest:
             return  # it was built again since the file was opened, so other plans may be newer

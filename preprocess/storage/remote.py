@@ -35,6 +35,8 @@ _OBSTORE = (*WRITABLE, "http", "https")
 # A server that is away is waited for; a maintenance or a fail-over takes a minute.
 _PATIENCE = timedelta(minutes=5)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
+# Processes that loaded one of the libraries; those forked from them cannot use it.
+loaded_in: set[int] = set()
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h"}
 _PART_OF_QUERY = re.compile(r"\?\S*")
 _USER = re.compile(r"//[^/@\s]*@")
@@ -139,6 +141,7 @@ def open_objects(root: str) -> ObjectStore:
 
 
 def _import(library: str, root: str, extra: str) -> Any:
+    loaded_in.add(os.getpid())
     try:
         return importlib.import_module(library)
     except ModuleNotFoundError as error:
