@@ -159,7 +159,7 @@ def _describe_directory(directory: Path) -> dict[str, Any]:
 def _describe_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[str, Any]:
     tokenizer, more = None, {}
     try:
-        tokenizer = load_tokenizer_of(file.path, None)
+        tokenizer = load_tokenizer_of(Path(file.path), None)
         open_tokens(file.path, tokenizer=tokenizer)
     except TokenbinError as error:
         tokenizer, more = None, {"no_tokenizer": str(error)}

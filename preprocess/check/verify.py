@@ -199,7 +199,7 @@ def _check_data(bin_path: Path, manifest: Manifest, progress: Progress) -> list[
         findings = [finding for finding in findings if not finding.sound] or [sound]
     if not any(scan.wrong_size for scan in scans):
         file = TokenFile(bin_path, manifest)
-        path = file.path if manifest.shards else bin_path.with_suffix(".docs")
+        path = bin_path.with_suffix(".json" if manifest.shards else ".docs")
         wrong = _find_wrong_end(file)
         text = wrong or f"all {file.n_documents:,} documents end on end-of-text ids"
         findings.append(Finding(path, not wrong, text))
@@ -340,13 +340,13 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
 
     The ids are not compared if the tokenizer changes text before encoding it.
     """
-    manifest = file.manifest
+    path, manifest = Path(file.path), file.manifest
     # Ids of others may be of text that is not UTF-8, or was split in other ways.
     exact, end_id = gives_text_back(tokenizer) and not manifest.is_imported, manifest.end_of_text_id
     special, has_mask = [*tokenizer.special_tokens.values()], MASK in manifest.columns
     if end_id not in tokenizer.special_tokens.values():
         text = f"the end-of-text id {end_id} is no special token of the tokenizer"
-        return Finding(file.path, False, text)
+        return Finding(path, False, text)
     ends, has_begin = file.document_ends, manifest.begin_of_text_id is not None
     chosen = np.unique(np.linspace(0, len(ends) - 1, _SAMPLE_DOCUMENTS).astype(np.int64))
     n_tokens = n_documents = 0
@@ -368,42 +368,43 @@ def _check_sample(file: TokenFile, tokenizer: AnyTokenizer) -> Finding:
         except EncodingError as error:
             wrong = f"does not decode: {error}"
         if wrong:
-            return Finding(file.path, False, f"document {document:,} {wrong}")
+            return Finding(path, False, f"document {document:,} {wrong}")
         n_documents += 1
     again = "but not always to the same text, so they were not encoded again"
     if manifest.is_imported:
         again = "which another program made, so they were not encoded again"
     text = f"{n_documents:,} documents decode, "
-    return Finding(file.path, True, text + ("and encode to the same ids again" if exact else again))
+    return Finding(path, True, text + ("and encode to the same ids again" if exact else again))
 
 
 def _check_sources(
     file: TokenFile, tokenizer: AnyTokenizer, deep: bool, progress: Progress
 ) -> Finding:
     """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
+    path = Path(file.path)
     if file.manifest.is_imported:
         names = ", ".join(str(source.get("name")) for source in file.manifest.sources)
-        return Finding(file.path, True, f"its ids were imported from {names}, not made of text")
+        return Finding(path, True, f"its ids were imported from {names}, not made of text")
     try:
-        origin = rebuild.find_origin(file.manifest, file.path, tokenizer)
+        origin = rebuild.find_origin(file.manifest, path, tokenizer)
         n = len(origin.sources)
         if not deep:
-            return Finding(file.path, True, f"its {n:,} sources exist and have the same sizes")
+            return Finding(path, True, f"its {n:,} sources exist and have the same sizes")
         if not origin.selects:
             different = rebuild.find_difference(origin, file)
         else:
-            with rebuild.open_repair(file.path) as storage:
+            with rebuild.open_repair(path) as storage:
                 origin = rebuild.find_origin(
-                    file.manifest, file.path, tokenizer, storage, progress
+                    file.manifest, path, tokenizer, storage, progress
                 )
                 different = rebuild.find_difference(origin, file)
     except (rebuild.RebuildError, OutputError) as error:
         # Not damage: sources are often deleted after a build.
-        return Finding(file.path, not deep, f"not compared with its sources: {error}")
+        return Finding(path, not deep, f"not compared with its sources: {error}")
     if different is None:
-        return Finding(file.path, True, f"its {n:,} sources, encoded again, give the same ids")
+        return Finding(path, True, f"its {n:,} sources, encoded again, give the same ids")
     name, text = different
-    return Finding(file.path, False, f"{name}, encoded again: {text}", (), (name,))
+    return Finding(path, False, f"{name}, encoded again: {text}", (), (name,))
 
 
 def _rebuild_small_files(

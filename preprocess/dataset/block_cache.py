@@ -8,10 +8,11 @@ A dataset has a directory, named by the digest of its manifest:
               each block
 
 A block is downloaded, compared with its digest, written, and only then gets a stamp, a number that
-it did not have before. Who reads blocks takes no lock: the data is right if all of them have stamps,
-and the same ones after the reading. Whoever changes stamps holds the lock of the whole cache, so a
-process may be killed at any time. Stamps from before the machine was started say nothing about what
-is on the disk; those blocks are compared with their digests again.
+it did not have before. Who reads blocks takes no lock: the data is right if all of them have
+stamps, and the same ones after the reading. Whoever changes stamps holds the lock of the whole
+cache, and a block counts before it is written, so a process may be killed at any time. Stamps from
+before the machine was started say nothing about what is on the disk; those blocks are compared with
+their digests again.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class _State:
         self.stamps[blocks] = _ABSENT
 
     def forget_other_starts(self) -> None:
-        """Let all blocks be checked again if the machine was started since; called with the lock."""
+        """Let blocks be checked again if the machine was started since; called with the lock."""
         start = np.frombuffer(_start_of_machine(), np.uint64)
         if not np.array_equal(self.header[1:3], start):
             self.stamps[self.stamps != _ABSENT] = _UNCHECKED
@@ -399,4 +400,4 @@ def _punch(descriptor: int, start: int) -> None:
         raise OSError(errno.ENOTSUP, "this system cannot free parts of a file")
     if fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, start, table.BLOCK_BYTES):
         number = ctypes.get_errno()
-        raise OSError(number, f"the space of parts of a file cannot be freed: {os.strerror(number)}")
+        raise OSError(number, f"parts of a file cannot be freed ({os.strerror(number)})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 from urllib.parse import quote
@@ -13,11 +13,9 @@ import numpy.typing as npt
 from preprocess.dataset import columns as table
 from preprocess.dataset.block_cache import BlockCache, BlockFile, Blocks
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
-from preprocess.dataset.shards import ALL, Chosen, Ids, Positions, ShardView
+from preprocess.dataset.shards import ALL, Chosen, Copy, Ids, Positions, ShardView
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import RemoteError, shown_url, split_url
-
-Copy = Callable[[Chosen, ShardView], object]
 
 
 class RemoteView(ShardView):
@@ -38,28 +36,39 @@ class RemoteView(ShardView):
         self, arrays: Sequence[Ids], first_blocks: Sequence[int], cache: BlockCache
     ) -> None:
         super().__init__(arrays)
+        self._raw = ShardView(arrays)
+        # Nobody else sees the mapped arrays.
+        self.arrays = (self,)
         if len(arrays) > 1:
-            # Nobody else sees the mapped arrays.
             self.arrays = tuple(
                 RemoteView([each], [first], cache)
                 for each, first in zip(arrays, first_blocks, strict=True)
             )
-        else:
-            self.arrays = (self,)
-        self._raw = ShardView(arrays)
         self._first_blocks, self._cache = np.array(first_blocks, np.int64), cache
         self._per_block = table.BLOCK_BYTES // self.dtype.itemsize
 
-    def read(
-        self, starts: Positions, stops: Positions, copy: Copy
-    ) -> None:
+    def read_if_present(self, starts: Positions, stops: Positions, copy: Copy) -> bool:
+        """Call a function as `read`, once for all spans, if all blocks are in the cache.
+
+        Returns:
+            Whether what it copied is right: not if blocks were removed meanwhile.
+        """
         if not len(starts):
-            copy(ALL, self._raw)
-            return
-        firsts, lasts = self._blocks_of(starts), self._blocks_of(stops - 1)
-        blocks = _between(firsts, lasts)
-        if not self._cache.read_if_present(blocks, lambda: copy(ALL, self._raw)):
-            self._read_in_groups(firsts, lasts, copy)
+            return super().read_if_present(starts, stops, copy)
+        blocks = _between(self._blocks_of(starts), self._blocks_of(stops - 1))
+        return self._cache.read_if_present(blocks, lambda: copy(ALL, self._raw))
+
+    def read(self, starts: Positions, stops: Positions, copy: Copy) -> None:
+        """Call a function that copies spans, as `ShardView.read`; blocks are fetched.
+
+        Raises:
+            CacheError: A span needs more blocks than half of the cache has, or the cache cannot be
+                written.
+            TokenFileError: A block does not have its digest, or its file does not exist.
+            RemoteError: The server does not answer or refuses the request.
+        """
+        if not self.read_if_present(starts, stops, copy):
+            self._read_in_groups(self._blocks_of(starts), self._blocks_of(stops - 1), copy)
 
     def _read_in_groups(self, firsts: Blocks, lasts: Blocks, copy: Copy) -> None:
         """Read spans, those with blocks in common together."""
@@ -80,9 +89,10 @@ class RemoteView(ShardView):
     def _blocks_of(self, positions: Positions) -> Blocks:
         """Return the numbers of the blocks of positions."""
         if len(self._first_blocks) == 1:
-            return positions // self._per_block + self._first_blocks[0]
+            found: Blocks = positions // self._per_block + self._first_blocks[0]
+            return found
         of = np.searchsorted(self.starts, positions, "right") - 1
-        found: Blocks = (positions - self.starts[of]) // self._per_block + self._first_blocks[of]
+        found = (positions - self.starts[of]) // self._per_block + self._first_blocks[of]
         return found
 
     @overload
@@ -114,6 +124,7 @@ class RemoteView(ShardView):
         return found
 
     def windows(self, starts: Positions, length: int) -> Ids:
+        """Copy windows of `length` ids, as `ShardView.windows`."""
         found: Ids | None = None
 
         def copy(chosen: Chosen, raw: ShardView) -> None:
@@ -159,8 +170,8 @@ def url_beside(url: str, name: str) -> str:
     is_web = url.startswith(("http://", "https://"))
     if is_web and ("?" in url or "#" in url):
         raise RemoteError(
-            f"{shown_url(url)}: has a query, such as a signature, which is valid for one file, and a"
-            " dataset has several; give a URL without one, or that of the bucket"
+            f"{shown_url(url)}: has a query, such as a signature, which is valid for one file, and"
+            " a dataset has several; give a URL without one, or that of the bucket"
         )
     return f"{url.rpartition('/')[0]}/{quote(name) if is_web else name}"
 

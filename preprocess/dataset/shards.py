@@ -12,6 +12,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 Positions = npt.NDArray[np.int64]
 Chosen = slice | Positions  # index of some of the spans of `ShardView.read`
+Copy = Callable[[Chosen, "ShardView"], object]
 
 ALL = slice(None)
 
@@ -30,13 +31,13 @@ class ShardView:
         arrays: uint16[n] or uint32[n], all of one dtype.
 
     Attributes:
-        arrays: As given.
+        arrays: As given; of a remote dataset, a view of each shard.
         starts: int64[n_arrays + 1], the position of the first id of each array, and the length.
         dtype: dtype of all arrays.
     """
 
     def __init__(self, arrays: Sequence[Ids]) -> None:
-        self.arrays = tuple(arrays)
+        self.arrays: tuple[Any, ...] = tuple(arrays)
         self.starts = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
         self.dtype = self.arrays[0].dtype
 
@@ -69,9 +70,16 @@ class ShardView:
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
         return np.where(key < 0, key + len(self), key).astype(np.int64)
 
-    def read(
-        self, starts: Positions, stops: Positions, copy: Callable[[Chosen, ShardView], object]
-    ) -> None:
+    def read_if_present(self, starts: Positions, stops: Positions, copy: Copy) -> bool:
+        """Call a function as `read`, once for all spans, if nothing has to be fetched.
+
+        Returns:
+            Whether what it copied is right.
+        """
+        copy(ALL, self)
+        return True
+
+    def read(self, starts: Positions, stops: Positions, copy: Copy) -> None:
         """Call a function that copies spans out of the arrays.
 
         Values of a remote dataset may come and go, so it may be called several times, for some of

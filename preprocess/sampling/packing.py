@@ -34,7 +34,7 @@ import xxhash
 
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.dataset.shards import ShardView
+from preprocess.dataset.shards import ALL, Chosen, Copy, ShardView
 from preprocess.sampling.data import IGNORED, Batch, new_batch
 from preprocess.sampling.fields import Fields
 from preprocess.sampling.windows import Numbers, Pieces
@@ -109,12 +109,12 @@ class PackedWindows:
         from bpe.kernels.pieces import read_packed
         from bpe.kernels.runtime.jit import pack
 
-        self._read_packed = read_packed
+        self._read_packed, self._pack = read_packed, pack
         self._file, self._context_length = file, context_length
         self._path, self._plan = open_plan(file, context_length, strategy)
-        self.has_shards = isinstance(file.tokens, ShardView)
-        tokens = () if self.has_shards else (file.tokens,)
-        self._packed_plan = pack((*self._plan, *tokens))
+        self._view = file.tokens if isinstance(file.tokens, ShardView) else None
+        tokens = (file.tokens,) if self._view is None else ()
+        self._packed_plan = self._with_tokens = pack((*self._plan, *tokens))
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
@@ -122,8 +122,8 @@ class PackedWindows:
     def read(
         self, numbers: Numbers, end_of_text: int, inputs: Batch, targets: Batch,
         with_segment_ids: bool,
-    ) -> Fields:
-        """Read windows, by their numbers from 0 on; not of shards.
+    ) -> Fields | None:
+        """Read windows, by their numbers from 0 on.
 
         Args:
             numbers: Of the windows.
@@ -131,13 +131,29 @@ class PackedWindows:
             inputs: int64[n_windows, context_length], filled.
             targets: int64, of the same shape, filled.
             with_segment_ids: Whether to number the segments now, which takes less time than later.
+
+        Returns:
+            None if this is not possible: of several shards, or of tokens that have to be fetched
+            first.
         """
         n, length = len(numbers), self._context_length
         n_inputs = np.empty(n, np.int64)
         segment_ids = new_batch(n if with_segment_ids else 0, length, np.int32)
-        n_pieces = self._read_packed(
-            self._packed_plan, numbers, end_of_text, IGNORED, n_inputs, inputs, targets, segment_ids
-        )
+        n_pieces = 0
+
+        def copy(_: Chosen, tokens: ShardView | None = None) -> None:
+            nonlocal n_pieces
+            if tokens is not None and self._with_tokens is self._packed_plan:
+                self._with_tokens = self._pack((*self._plan, *tokens.arrays))
+            n_pieces = self._read_packed(
+                self._with_tokens, numbers, end_of_text, IGNORED, n_inputs, inputs, targets,
+                segment_ids,
+            )
+
+        if self._view is None:
+            copy(ALL)
+        elif not self._read_view(self._view, numbers, copy):
+            return None
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         self._file.count_reads(n_pieces, inputs.size)
@@ -146,6 +162,16 @@ class PackedWindows:
         if with_segment_ids:
             fields.segment_ids = segment_ids
         return fields
+
+    def _read_view(self, view: ShardView, numbers: Numbers, copy: Copy) -> bool:
+        """Call `copy` if all tokens of windows are in one array, and there."""
+        if len(view.arrays) > 1:
+            return False
+        starts, n_inputs, n_targets, *_ = self.pieces(numbers).table
+        stops = starts + np.maximum(n_inputs, n_targets + 1)
+        if len(starts) and (starts.min() < 0 or stops.max() > len(view)):
+            raise _damaged(self._path, "positions inside the dataset")
+        return view.read_if_present(starts, stops, copy)
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""

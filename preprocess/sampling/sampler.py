@@ -325,12 +325,13 @@ class Sampler:
                 found = read_windows(self.dataset, starts, length + 1)
                 inputs[:], targets[:] = found[:, :-1], found[:, 1:]
                 return self._with_mask(Fields(inputs, targets, None, end_of_text), numbers)
-        if isinstance(self._windows, PackedWindows) and not self._windows.has_shards:
+        if isinstance(self._windows, PackedWindows):
             with_segment_ids = "segment_ids" in self._fields
-            fields = self._windows.read(
+            packed = self._windows.read(
                 numbers, end_of_text or 0, inputs, targets, with_segment_ids
             )
-            return self._with_mask(fields, numbers)
+            if packed is not None:
+                return self._with_mask(packed, numbers)
         pieces = self._windows.pieces(numbers)
         read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
         n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
