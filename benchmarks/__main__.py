@@ -16,6 +16,7 @@ from benchmarks.corpora import MB, default_corpus, sized
 from benchmarks.formats import formats, json_lines
 from benchmarks.job import END_OF_TEXT, OURS, SIDES, Job, installed
 from benchmarks.packing import packing
+from benchmarks.remote import remote
 from benchmarks.rounds import (
     MODULES,
     WORK,
@@ -33,6 +34,7 @@ STUDIES["formats"] = formats
 STUDIES["prefetch"] = prefetch
 STUDIES["packing"] = packing
 STUDIES["rows"] = rows
+STUDIES["remote"] = remote
 # What depends on a factor, and the values that it takes beside the usual one.
 SIZES = (10 * MB, 100 * MB, 1000 * MB)
 VOCABULARIES = (10_000, 32_000, 100_000)

@@ -116,7 +116,9 @@ class TokenFile:
             return self._remote[name]
         arrays = [part[name] for part in self.parts]
         if len(arrays) == 1:
-            return np.asarray(arrays[0])
+            only = np.asarray(arrays[0])
+            only.flags.writeable = False
+            return only
         if not found[name].is_position:
             return ShardView([np.asarray(each) for each in arrays])
         starts = np.cumsum([0, *(len(part[IDS.name]) for part in self.parts)], dtype=np.uint64)

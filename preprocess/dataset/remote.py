@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 from urllib.parse import quote
@@ -113,15 +113,25 @@ class RemoteView(ShardView):
 
     def _between(self, start: int, stop: int) -> Ids:
         found = np.empty(stop - start, self.dtype)
-        step = self._per_block * max(self._cache.most_at_once - 1, 1)
-        for first in range(start, stop, step):
-            end = min(first + step, stop)
+        for first, end in self._runs(start, stop):
 
             def copy(_: Chosen, raw: ShardView, first: int = first, end: int = end) -> None:
                 found[first - start : end - start] = raw[first:end]
 
             self.read(np.array([first]), np.array([end]), copy)
         return found
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Divide a range of positions where blocks end, so that not too many are read at once."""
+        number = int(np.searchsorted(self.starts, start, "right")) - 1
+        while start < stop:
+            base, end = self.starts[number : number + 2].tolist()
+            block = (start - base) // self._per_block
+            following = base + (block + self._cache.most_at_once) * self._per_block
+            following = min(following, end, stop)
+            if following > start:
+                yield start, following
+            start, number = following, number + (following == end)
 
     def windows(self, starts: Positions, length: int) -> Ids:
         """Copy windows of `length` ids, as `ShardView.windows`."""

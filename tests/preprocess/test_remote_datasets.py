@@ -1,0 +1,526 @@
+"""Datasets at URLs: the same batches as of local ones, and a cache that is checked and bounded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import object_server
+import pytest
+import written
+from remote_cases import disk_usage, flip, make_dataset, upload
+
+from preprocess import Mixture, Sampler, TokenFile, TokenFileError, get_batch, open_tokens
+from preprocess.dataset import block_cache
+from preprocess.dataset import columns as table
+from preprocess.dataset.block_cache import CacheError
+from preprocess.rows.columns import gather
+from preprocess.rows.plan import RowPieces
+from preprocess.storage import forked
+from preprocess.storage.remote import RemoteError, open_objects
+
+BLOCK = 4096
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with object_server.s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(
+    server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> str:
+    """A bucket with nothing in it, blocks of 4 KiB, and an empty cache of 64 of them."""
+    monkeypatch.setattr(table, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(64 * BLOCK))
+    for key, _ in list(open_objects(server).keys("")):
+        open_objects(server).remove(key)
+    return server
+
+
+def pair(bucket: str, tmp_path: Path, n_tokens: int = 20_000, **options: Any) -> list[TokenFile]:
+    """A dataset, local and remote."""
+    local = make_dataset(tmp_path / "local", n_tokens, **options)
+    return [local, open_tokens(f"{upload(tmp_path / 'local', bucket)}/train.json")]
+
+
+def assert_same_batches(local: Sampler | Mixture, other: Sampler | Mixture, steps: int = 4) -> None:
+    for step in range(steps):
+        expected, found = local.batch(step), other.batch(step)
+        assert list(expected) == list(found)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(values, found[name], name)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "uint16": {},
+    "uint32": {"vocab_size": 70_000},
+    "shards": {"shard_tokens": 3_000},
+    "shards of uint32": {"shard_tokens": 3_000, "vocab_size": 70_000},
+    "mask": {"has_mask": True},
+    "shards and mask": {"has_mask": True, "shard_tokens": 3_000},
+}
+
+
+@pytest.fixture(params=KINDS)
+def files(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> list[TokenFile]:
+    return pair(bucket, tmp_path, **KINDS[request.param])
+
+
+def test_what_is_read_is_what_a_local_dataset_has(files: list[TokenFile]) -> None:
+    local, remote = files
+    assert (len(remote), remote.dtype, remote.manifest) == (len(local), local.dtype, local.manifest)
+    assert (remote[7], remote[-1], remote.tokens[7]) == (local[7], local[-1], local[7])
+    for part in (slice(2_990, 9_500), slice(None), slice(5, 2), slice(0, 20_000, 7)):
+        np.testing.assert_array_equal(remote[part], local[part])
+    places = np.array([0, -1, 2_999, 3_000, 17_000])
+    np.testing.assert_array_equal(remote.tokens[places], local[:][places])
+    np.testing.assert_array_equal(np.asarray(remote.tokens), local[:])
+    for mine, other in zip(local.shards, remote.shards, strict=True):
+        np.testing.assert_array_equal(mine[0], other[0])
+        np.testing.assert_array_equal(mine[1], other[1])
+    for mine, part in zip(local.parts, remote.parts, strict=True):
+        for name, values in mine.items():
+            np.testing.assert_array_equal(part[name], values)
+    for number in (0, 100, -1):
+        np.testing.assert_array_equal(remote.doc(number), local.doc(number))
+    np.testing.assert_array_equal(remote.document_ends, local.document_ends)
+    assert not remote.document_ends.flags.writeable
+    np.testing.assert_array_equal(remote.loss_mask[:], local.loss_mask[:])
+    with pytest.raises(IndexError, match="positions of 20,000 ids"):
+        remote.tokens[20_000]
+
+
+def test_batches_are_those_of_a_local_dataset(files: list[TokenFile]) -> None:
+    rngs = [np.random.default_rng(3), np.random.default_rng(3)]
+    for length in (1, 30, 5_000):
+        arrays = [
+            get_batch(file, 8, length, rng=rng, with_mask=True)
+            for file, rng in zip(files, rngs, strict=True)
+        ]
+        for expected, found in zip(*arrays, strict=True):
+            np.testing.assert_array_equal(expected, found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "epoch", "stride": 7, "drop_last": False},
+        {"order": "sequential", "drop_last": False},
+        {"windows": "documents", "order": "epoch"},
+        {"windows": "packed", "order": "epoch"},
+        {"windows": "packed", "strategy": "greedy", "world_size": 3, "rank": 2},
+    ],
+    ids=str,
+)
+def test_samplers_draw_the_same_windows(files: list[TokenFile], options: dict[str, Any]) -> None:
+    fields = (
+        "inputs", "targets", "segment_ids", "position_ids", "cu_seqlens", "document_targets",
+        "loss_mask", "labels",
+    )
+    local, remote = (Sampler(file, 8, 100, fields=fields, **options) for file in files)
+    assert_same_batches(local, remote)
+    assert_same_batches(local, pickle.loads(pickle.dumps(remote)))
+
+
+def test_a_mixture_of_local_and_remote_datasets(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    other = make_dataset(tmp_path / "other", 5_000, seed=1)
+    mixtures = [
+        Mixture({"a": Sampler(file, 8, 50), "b": Sampler(other, 8, 50)}, {"a": 2, "b": 1})
+        for file in (local, remote)
+    ]
+    assert_same_batches(*mixtures)
+
+
+def test_a_state_continues_on_the_remote_dataset(bucket: str, tmp_path: Path) -> None:
+    local, remote = (Sampler(file, 8, 50, order="epoch") for file in pair(bucket, tmp_path))
+    iterator = iter(local)
+    for _ in range(3):
+        next(iterator)
+    remote.load_state_dict(local.state_dict())
+    for expected, found in zip(iterator, remote, strict=True):
+        np.testing.assert_array_equal(expected["inputs"], found["inputs"])
+
+
+def test_rows_are_gathered(files: list[TokenFile]) -> None:
+    starts, lengths = np.array([2_950, 10, 19_000]), np.array([100, 3, 1_000])
+    pieces = RowPieces(starts, lengths, np.array([0, 1, 3]))
+    places = np.append(0, np.cumsum(lengths)[:-1])
+    found = [np.zeros(1_103, np.int32) for _ in files]
+    for file, out in zip(files, found, strict=True):
+        gather(file.tokens, pieces, places, out)
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_url_is_opened_once(bucket: str, tmp_path: Path) -> None:
+    local, _ = pair(bucket, tmp_path)
+    batches = [
+        get_batch(place, 4, 50, rng=np.random.default_rng(0))
+        for place in (local, f"{bucket}/data/train.bin", f"{bucket}/data/train.bin")
+    ]
+    np.testing.assert_array_equal(batches[0][0], batches[1][0])
+    np.testing.assert_array_equal(batches[0][0], batches[2][0])
+
+
+def test_an_empty_dataset(bucket: str, tmp_path: Path) -> None:
+    written.write(tmp_path / "local", [], [])
+    remote = open_tokens(f"{upload(tmp_path / 'local', bucket)}/train.bin")
+    assert (len(remote), remote[:].tolist(), remote.document_ends.tolist()) == (0, [], [])
+
+
+def test_a_view_has_no_array_with_blocks_that_are_not_there(files: list[TokenFile]) -> None:
+    local, remote = files
+    arrays = getattr(remote.tokens, "arrays")  # noqa: B009
+    found = np.concatenate([np.asarray(each) for each in arrays])
+    np.testing.assert_array_equal(found, local[:])
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("train.bin", lambda file: get_batch(file, 4, 19_000)),
+        ("train.bin", lambda file: file[:]),
+        ("train.docs", lambda file: file.doc(3)),
+        ("train.mask", lambda file: file.loss_mask[:]),
+    ],
+)
+def test_a_flipped_byte_is_refused(
+    bucket: str, tmp_path: Path, name: str, read: Callable[[TokenFile], Any]
+) -> None:
+    _, remote = pair(bucket, tmp_path, has_mask=True)
+    read(remote)
+    shutil.rmtree(tmp_path / "cache")
+    flip(bucket, f"data/{name}", 2_000)
+    expected = (
+        rf"^{bucket}/data/{name}: damaged or replaced in block 0, bytes 0 to [\d,]+: expected the"
+        r" digest \w{32} of its manifest, found \w{32}; restore the file"
+    )
+    for _ in range(2):
+        with pytest.raises(TokenFileError, match=expected):
+            read(open_tokens(f"{bucket}/data/train.bin"))
+    flip(bucket, f"data/{name}", 2_000)
+    read(open_tokens(f"{bucket}/data/train.bin"))
+
+
+def test_a_flipped_byte_of_the_manifest_is_refused(bucket: str, tmp_path: Path) -> None:
+    pair(bucket, tmp_path)
+    text = (tmp_path / "local" / "train.json").read_text()
+    flip(bucket, "data/train.json", text.index('"n_bytes": 12') + len('"n_bytes": 1'))
+    with pytest.raises(TokenFileError, match="does not have the digest at its end, so it was chan"):
+        open_tokens(f"{bucket}/data/train.bin")
+    open_objects(bucket).put("data/train.json", b"\xff")
+    with pytest.raises(TokenFileError, match="not a manifest, for it is not UTF-8"):
+        open_tokens(f"{bucket}/data/train.bin")
+
+
+def test_missing_and_shorter_objects(bucket: str, tmp_path: Path) -> None:
+    _, remote = pair(bucket, tmp_path)
+    objects = open_objects(bucket)
+    objects.put("data/train.bin", (objects.get("data/train.bin") or b"")[:-1])
+    with pytest.raises(TokenFileError, match="expected 40,000 bytes, found 39,999, though its"):
+        remote[-1]
+    objects.remove("data/train.bin")
+    with pytest.raises(TokenFileError, match="bin: missing, though its manifest s3://"):
+        remote[0]
+    objects.remove("data/train.json")
+    with pytest.raises(TokenFileError, match="a dataset at a URL is read by its manifest; chec"):
+        open_tokens(f"{bucket}/data/train.bin")
+
+
+def test_urls_that_cannot_be_datasets(bucket: str) -> None:
+    with pytest.raises(TokenFileError, match=r"s3://b/x\.txt: the .bin of a built corpus"):
+        open_tokens("s3://b/x.txt")
+    with pytest.raises(RemoteError, match=r"https://h/x\.bin: has a query, such as a signature"):
+        open_tokens("https://h/x.bin?signature=very-secret")
+
+
+def test_a_pickle_of_a_dataset_that_was_built_again(bucket: str, tmp_path: Path) -> None:
+    _, remote = pair(bucket, tmp_path)
+    text = pickle.dumps(remote)
+    assert object_server.SECRET.encode() not in text
+    np.testing.assert_array_equal(pickle.loads(text)[:], remote[:])
+    shutil.rmtree(tmp_path / "local")
+    pair(bucket, tmp_path, seed=5)
+    with pytest.raises(TokenFileError, match="was rebuilt since it was pickled"):
+        pickle.loads(text)
+
+
+def test_the_tokenizer_is_fetched(bucket: str, tmp_path: Path) -> None:
+    from preprocess import build
+
+    (tmp_path / "text.txt").write_text("low lower lowest " * 200)
+    build(train=[tmp_path / "text.txt"], out=tmp_path / "local", vocab_size=270)
+    directory = upload(tmp_path / "local", bucket)
+    for _ in range(2):
+        remote = open_tokens(f"{directory}/train.bin")
+        assert remote.decode(remote[:5]).startswith("low lower")
+        open_objects(bucket).remove("data/tokenizer.json")
+    next((tmp_path / "cache").glob("*/tokenizer.json")).unlink()
+    with pytest.raises(TokenFileError, match=r"data/tokenizer\.json: missing, and no tokeniz"):
+        open_tokens(f"{directory}/train.bin").decode([1])
+
+
+# --- the limit ---
+
+
+def test_a_batch_may_need_more_blocks_than_the_cache_has(
+    files: list[TokenFile], bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(4 * BLOCK))
+    local, remote = files[0], open_tokens(f"{bucket}/data/train.json")
+    rngs = [np.random.default_rng(3), np.random.default_rng(3)]
+    for _ in range(5):
+        expected, found = (
+            get_batch(file, 60, 400, rng=rng)
+            for file, rng in zip((local, remote), rngs, strict=True)
+        )
+        np.testing.assert_array_equal(expected[0], found[0])
+        np.testing.assert_array_equal(expected[1], found[1])
+        assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
+    samplers = [Sampler(x, 30, 200, windows="packed", order="epoch") for x in (local, remote)]
+    assert_same_batches(*samplers)
+    np.testing.assert_array_equal(remote[:], local[:])
+    assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
+    with pytest.raises(CacheError, match="needed at the same time, and half of the cache has"):
+        get_batch(remote, 2, 15_000)
+
+
+def test_the_limit_is_of_all_datasets(bucket: str, tmp_path: Path) -> None:
+    first, other = (tmp_path / name for name in ("local", "other"))
+    files = [make_dataset(first, 90_000), make_dataset(other, 90_000, seed=1)]
+    urls = [upload(directory, bucket, directory.name) for directory in (first, other)]
+    remote = [open_tokens(f"{url}/train.bin") for url in urls]
+    for _ in range(2):
+        for local, opened in zip(files, remote, strict=True):
+            np.testing.assert_array_equal(local[:], opened[:])
+            assert 40 * BLOCK < disk_usage(tmp_path / "cache") <= 64 * BLOCK
+
+
+def test_what_was_used_last_stays(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, remote = pair(bucket, tmp_path, 140_000)  # 69 blocks
+    per_block = BLOCK // 2
+    for block in range(67):
+        remote[block * per_block]
+        remote[5]
+    flip(bucket, "data/train.bin", 0)
+    assert remote[5] == local[5]
+    flip(bucket, "data/train.bin", BLOCK)
+    with pytest.raises(TokenFileError, match="in block 1, bytes 4,096 to 8,192: expe"):
+        remote[per_block]
+
+
+_READER = """
+import sys
+import numpy as np
+from preprocess.dataset import columns
+columns.BLOCK_BYTES = 65536
+from preprocess import Sampler, get_batch, open_tokens
+local, remote = (open_tokens(place) for place in sys.argv[1:3])
+seed = int(sys.argv[3])
+rngs = [np.random.default_rng(seed), np.random.default_rng(seed)]
+samplers = [Sampler(x, 8, 500, windows="packed", order="epoch", seed=seed) for x in (local, remote)]
+for step in range(12):
+    batches = [get_batch(x, 8, 1000, rng=rng) for x, rng in zip((local, remote), rngs)]
+    batches += [tuple(each.batch(step).values()) for each in samplers]
+    for expected, found in (batches[:2], batches[2:]):
+        for a, b in zip(expected, found):
+            assert np.array_equal(a, b), step
+    print(step, flush=True)
+"""
+
+
+def run_reader(tmp_path: Path, bucket: str, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
+    command = [
+        sys.executable, "-c", more.get("code", _READER), str(tmp_path / "local" / "train.json"),
+        f"{bucket}/data/train.json", *arguments,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_several_processes_keep_the_limit(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "BLOCK_BYTES", 65536)
+    limit = 6 * 65536
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(limit))
+    pair(bucket, tmp_path, 1_000_000, shard_tokens=400_000)  # 31 blocks of ids
+    readers = [run_reader(tmp_path, bucket, str(seed)) for seed in range(3)]
+    usage = []
+    for reader in readers:
+        assert reader.stdout is not None
+        for _ in reader.stdout:
+            usage.append(disk_usage(tmp_path / "cache"))
+        reader.stdout.close()
+    assert [reader.wait() for reader in readers] == [0, 0, 0]
+    assert len(usage) == 36
+    assert 0 < max(usage) <= limit
+
+
+_KILLED = """
+import os, signal, sys
+from preprocess.dataset import columns
+columns.BLOCK_BYTES = 4096
+from preprocess import open_tokens
+remote = open_tokens(sys.argv[2])
+remote[0]
+write, step = os.pwrite, sys.argv[3]
+def killed(descriptor, data, offset):
+    if step != "before writing":
+        write(descriptor, data if step == "after writing" else data[:1000], offset)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.pwrite = killed
+remote[10_000]
+"""
+
+
+@pytest.mark.parametrize("step", ["before writing", "while writing", "after writing"])
+def test_a_reader_that_is_killed_leaves_a_usable_cache(
+    bucket: str, tmp_path: Path, step: str
+) -> None:
+    local, remote = pair(bucket, tmp_path)
+    reader = run_reader(tmp_path, bucket, step, code=_KILLED)
+    reader.communicate()
+    assert reader.returncode == -signal.SIGKILL
+    np.testing.assert_array_equal(remote[:], local[:])
+    np.testing.assert_array_equal(open_tokens(f"{bucket}/data/train.bin")[:], local[:])
+    assert disk_usage(tmp_path / "cache") <= 64 * BLOCK
+
+
+# --- what happens to the cache ---
+
+
+def cache_of(remote: TokenFile) -> Any:
+    return getattr(remote.tokens, "_cache")  # noqa: B009
+
+
+def test_blocks_that_go_while_they_are_read_are_read_again(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    cache, found = cache_of(remote), []
+
+    def read() -> None:
+        if len(found) < 3:  # then the cache is locked
+            cache._state.remove(np.array([0, 1]))
+        found.append(bytes(cache.data[: 2 * BLOCK]))
+
+    cache.read(np.array([0, 1]), read)
+    assert found[-1] == local[:BLOCK].tobytes()
+    assert found[0] == bytes(2 * BLOCK)
+
+
+def test_blocks_of_before_a_start_of_the_machine_are_checked(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[:]
+    (directory,) = (path.parent for path in (tmp_path / "cache").glob("*/data"))
+    with open(directory / "blocks", "r+b") as blocks, open(directory / "data", "r+b") as data:
+        blocks.seek(8)
+        blocks.write(bytes(16))
+        data.write(bytes(BLOCK))  # lost at a power cut
+    flip(bucket, "data/train.bin", BLOCK)  # is not asked for again
+    again = open_tokens(f"{bucket}/data/train.bin")
+    np.testing.assert_array_equal(again[:], local[:])
+    np.testing.assert_array_equal(remote[:], local[:])
+
+
+def test_a_cache_that_is_removed_while_it_is_used(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[0]
+    shutil.rmtree(remote.directory)
+    again = open_tokens(f"{bucket}/data/train.bin")
+    for file in (remote, again, remote):
+        np.testing.assert_array_equal(file[:], local[:])
+
+
+def test_a_forked_process_reads(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[0]
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            assert np.array_equal(remote[:], local[:])
+            assert np.array_equal(open_tokens(f"{bucket}/data/train.bin")[:], local[:])
+            objects = forked.open_anywhere(bucket)
+            found = objects.info("data/train.bin")
+            assert found is not None
+            assert found.n_bytes == 40_000
+            assert objects.info("nothing") is None
+            assert objects.get("nothing") is None
+            with pytest.raises(RemoteError, match="cannot be listed or written by a process that"):
+                objects.put("a", b"")
+            open_objects(bucket)
+            with pytest.raises(forked.ChangedError, match="was changed or removed"):
+                objects.read("nothing", 0, 1)
+            (helper,) = forked._helpers.values()
+            helper._process.kill()
+            with pytest.raises(RemoteError, match="the program that makes the requests of a for"):
+                objects.read("data/train.bin", 0, 1)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(process, 0)[1] == 0
+
+
+def test_a_full_disk_and_a_cache_that_cannot_be_made(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, remote = pair(bucket, tmp_path)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(CacheError, match="cannot be kept there: No space left on device; set"):
+            remote[:]
+    assert disk_usage(tmp_path / "cache") == 0
+    assert len(remote[:]) == 20_000
+    with monkeypatch.context() as patch:
+        patch.setattr(block_cache, "_fallocate", lambda: None)
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "another"))
+        with pytest.raises(CacheError, match="this system cannot free parts of a file"):
+            open_tokens(f"{bucket}/data/train.bin")
+        patch.setattr(block_cache, "_fallocate", lambda: lambda *_: -1)
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "a third"))
+        with pytest.raises(CacheError, match="parts of a file cannot be freed"):
+            open_tokens(f"{bucket}/data/train.bin")
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "local" / "train.bin"))
+        with pytest.raises(CacheError, match="cannot be kept there: Not a directory; set TOKE"):
+            open_tokens(f"{bucket}/data/train.bin")
+    with open(remote.directory / "blocks", "ab") as opened:
+        opened.write(b"more")
+    with pytest.raises(CacheError, match="bytes is expected in the cache, found"):
+        open_tokens(f"{bucket}/data/train.bin")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [("a lot", "TOKENBIN_CACHE_SIZE should be"), ("16383", "and the cache needs at least 16,384")],
+)
+def test_sizes_that_a_cache_cannot_have(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, message: str
+) -> None:
+    pair(bucket, tmp_path)
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, size)
+    with pytest.raises(CacheError, match=message):
+        open_tokens(f"{bucket}/data/train.bin")

@@ -1,0 +1,55 @@
+"""Datasets in a bucket of the tests, and the cache that they are read through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import written
+
+from preprocess import TokenFile, open_tokens
+from preprocess.storage.remote import open_objects
+
+END = 299
+
+
+def make_dataset(
+    directory: Path, n_tokens: int, *, vocab_size: int = 301, name: str = "train",
+    shard_tokens: int | None = None, has_mask: bool = False, seed: int = 0,
+) -> TokenFile:
+    """Documents of random ids, 40 tokens long on average; a shard may end inside of one."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(END, size=n_tokens).astype(np.uint32)
+    ends = np.unique(np.append(rng.integers(1, n_tokens, size=n_tokens // 40), n_tokens))
+    ids[ends - 1] = END
+    more: dict[str, Any] = {}
+    if has_mask:
+        more["mask"] = rng.integers(2, size=n_tokens).astype(np.uint8)
+    with written.token_file(
+        directory, name, vocab_size=vocab_size, shard_tokens=shard_tokens, split_documents=True,
+        has_mask=has_mask,
+    ) as writer:
+        writer.append(ids, ends, **more)
+        writer.finish(end_of_text_id=END, **written.FIELDS)
+    return open_tokens(directory / f"{name}.json")
+
+
+def upload(directory: Path, bucket: str, prefix: str = "data") -> str:
+    """Put all files of a directory in a bucket; return the URL of their directory."""
+    for path in directory.iterdir():
+        open_objects(bucket).put(f"{prefix}/{path.name}", path.read_bytes())
+    return f"{bucket}/{prefix}"
+
+
+def flip(bucket: str, key: str, position: int) -> None:
+    """Flip a bit of an object."""
+    objects = open_objects(bucket)
+    content = bytearray(objects.get(key) or b"")
+    content[position] ^= 1
+    objects.put(key, bytes(content))
+
+
+def disk_usage(cache: Path) -> int:
+    """Bytes that the blocks in a cache take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in cache.glob("*/data"))
