@@ -267,7 +267,7 @@ def test_the_tokenizer_is_fetched(bucket: str, tmp_path: Path) -> None:
     from preprocess import build
 
     (tmp_path / "text.txt").write_text("low lower lowest " * 200)
-    build(train=[tmp_path / "text.txt"], out=tmp_path / "local", vocab_size=270)
+    build(train=[tmp_path / "text.txt"], out=tmp_path / "local", vocab_size=270, val_fraction=0)
     directory = upload(tmp_path / "local", bucket)
     for _ in range(2):
         remote = open_tokens(f"{directory}/train.bin")
