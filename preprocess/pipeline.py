@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec import structs
 
 from bpe.errors import TokenbinError
+from bpe.files.locations import split_location
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import open_tokens
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
+from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import open_executor
@@ -32,6 +33,7 @@ from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Outputs,
     needs_tokenizer_file,
+    open_published,
     read_object,
 )
 from preprocess.run.passes import encode_passes, train_on_plan
@@ -70,7 +72,7 @@ class BuildResult:
     """Result of `build`.
 
     Attributes:
-        directory: Output directory.
+        directory: Output directory; if it is in a bucket, its URL as text.
         tokenizer: The tokenizer that was trained or given.
         manifests: Name of an output ("train", "val") -> its manifest.
         stats: Content of stats.json.
@@ -80,7 +82,7 @@ class BuildResult:
         rows: Name of a dataset of a configuration -> the rows of its outputs.
     """
 
-    directory: Path
+    directory: Path | str
     tokenizer: AnyTokenizer
     manifests: dict[str, Manifest]
     stats: dict[str, Any]
@@ -149,7 +151,7 @@ def _build(
             given = _load_for_build(settings, options)
             compiler.compile_encoding(given)
         run, stats_file = settings.named("build"), settings.named("stats.json")
-        plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
+        plan = Plan("build", settings, given, settings.out, run, stats_file)
         return _run_plan(plan, compiler)
 
 
@@ -233,7 +235,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
     is_part = getattr(settings, "task_index", None) is not None
     with Outputs(
-        str(plan.directory), plan.run, plan.record, settings.overwrite, own_lock=is_part
+        plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
     ) as outputs:
         finished, tokenizer = outputs.storage.final, plan.tokenizer
         if what := plan.describe_finished(outputs):
@@ -241,13 +243,13 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
         saves = isinstance(settings, BuildSettings) and needs_tokenizer_file(
             finished, tokenizer, settings
         )
-        plan.check_disk_space(outputs.storage, tokenizer)
+        check_disk_space(plan, outputs.storage, tokenizer)
         outputs.begin()
         left_out, rejected = plan.prepare(outputs.journal, progress)
         with open_executor(settings, progress) as executor:
             if tokenizer is None:
                 tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), executor)
-                plan.check_disk_space(outputs.storage, tokenizer)
+                check_disk_space(plan, outputs.storage, tokenizer)
             elif saves:
                 outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
             report = summary.Report(left_out=left_out, rejected=rejected)
@@ -267,7 +269,7 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     if binary_files:
         lines.append(summary.format_skipped(binary_files))
     lines += report.lines(progress, stats)
-    return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
+    return BuildResult(plan.place, tokenizer, manifests, stats, lines)
 
 
 def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
@@ -303,17 +305,16 @@ def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
     from bpe import load_tokenizer
 
     tokenizer = plan.tokenizer or load_tokenizer(finished.path(TOKENIZER_FILE))
-    files = {
-        name: open_tokens(finished.path(f"{file_name}.bin"), tokenizer=tokenizer)
+    manifests = {
+        name: open_published(finished, file_name, tokenizer.fingerprint)
         for name, file_name in plan.names.items()
     }
     stats = json.loads(finished.get(plan.stats_file) or b"{}")
     lines = [
-        f"{name}: {what} ({file.n_documents:,} documents, {file.n_tokens:,} tokens)"
-        for name, file in files.items()
+        f"{name}: {what} ({each.n_documents:,} documents, {each.n_tokens:,} tokens)"
+        for name, each in manifests.items()
     ]
-    manifests = {name: file.manifest for name, file in files.items()}
-    return BuildResult(plan.directory, tokenizer, manifests, stats, lines)
+    return BuildResult(plan.place, tokenizer, manifests, stats, lines)
 
 
 # --- the other commands ---
@@ -363,15 +364,14 @@ def _train_file(
     """Train a tokenizer and save it, as `train`; on `datasets`, if there are any."""
     from bpe import Tokenizer
 
-    path, left_out = Path(settings.out), summary.LeftOut()
-    stats_file = f"{path.stem}_stats.json"
-    plan = Plan(
-        "train", settings, None, path.parent, path.stem, stats_file, path.name, datasets or {}
-    )
-    with Outputs(str(path.parent), path.stem, plan.record, settings.overwrite) as outputs:
+    (directory, name), left_out = split_location(settings.out), summary.LeftOut()
+    stem, stats_file = Path(name).stem, f"{Path(name).stem}_stats.json"
+    plan = Plan("train", settings, None, directory, stem, stats_file, name, datasets or {})
+    with Outputs(directory, stem, plan.record, settings.overwrite) as outputs:
+        finished, where = outputs.storage.final, outputs.storage.final.where(name)
         if what := plan.describe_finished(outputs):
-            tokenizer = Tokenizer.from_file(outputs.storage.final.path(path.name))
-            return tokenizer, [f"{path}: {what}, {summary.format_tokenizer(tokenizer)}"]
+            tokenizer = Tokenizer.from_file(finished.path(name))
+            return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         selected, _ = plan.prepare(outputs.journal, progress)
         with open_executor(settings, progress) as executor:
@@ -382,7 +382,7 @@ def _train_file(
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
         outputs.add_stats(stats_file, made | stats)
         outputs.commit()
-    lines = [f"{path}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
+    lines = [f"{where}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
     return tokenizer, [*lines, summary.format_times(progress, stats["seconds"])]
 
 
@@ -420,7 +420,7 @@ def encode(
     given = load_given_tokenizer(settings, settings.pattern)
     compiler = KernelCompiler(progress)
     compiler.compile_encoding(given)
-    name, directory = settings.name, Path(settings.out).parent
+    name, directory = settings.name, split_location(settings.out)[0]
     plan = Plan("encode", settings, given, directory, name, f"{name}_stats.json")
     return _run_plan(plan, compiler)
 

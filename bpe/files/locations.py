@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 from bpe.errors import TokenbinError
+
+BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
@@ -63,3 +66,30 @@ def url_name(url: str) -> str:
 def is_web(url: str) -> bool:
     """Return True for a URL of a web server, which may have a query and escapes."""
     return url.lower().startswith(("http://", "https://"))
+
+
+def is_bucket(location: str) -> bool:
+    """Return True for the URL of a place in a bucket."""
+    return location.startswith(tuple(f"{scheme}://" for scheme in BUCKETS))
+
+
+def join_location(directory: str, name: str) -> str:
+    """Return the location of a file in a directory, or below a URL.
+
+    >>> join_location("s3://bucket/data/", "train.bin"), join_location("data", "train.bin")
+    ('s3://bucket/data/train.bin', 'data/train.bin')
+    """
+    return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """Split the location of a file into (directory, name).
+
+    >>> split_location("s3://bucket/train.bin"), split_location("train.bin")
+    (('s3://bucket', 'train.bin'), ('.', 'train.bin'))
+    """
+    if is_url(location):
+        directory, _, name = location.rpartition("/")
+        return directory, name
+    path = Path(location)
+    return str(path.parent), path.name

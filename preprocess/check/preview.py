@@ -9,12 +9,14 @@ from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bpe.separated import iter_ranges
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
+from preprocess.run.disk_space import estimate_text, estimate_tokens
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Pass, Plan
@@ -58,7 +60,7 @@ def _preview(settings: BuildSettings) -> list[str]:
     if settings.tokenizer is not None:
         given = load_tokenizer_of_build(settings)
     run, stats_file = settings.named("build"), settings.named("stats.json")
-    plan = Plan("build", settings, given, Path(settings.out), run, stats_file)
+    plan = Plan("build", settings, given, settings.out, run, stats_file)
     lines = []
     for part in plan.passes:
         names = listed([source.name for source in part.files])
@@ -80,9 +82,9 @@ def _preview(settings: BuildSettings) -> list[str]:
 
 def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[str]:
     """Describe the outputs, their place, and what is there already."""
-    directory = plan.directory
-    n_bytes, n_work = plan.estimate_text()
-    n_tokens, per_token = plan.estimate_tokens(n_bytes, tokenizer)
+    directory = plan.place
+    n_bytes, n_work = estimate_text(plan)
+    n_tokens, per_token = estimate_tokens(plan, n_bytes, tokenizer)
     names = listed([f"{name}.bin" for name in plan.names.values()])
     most = "at most " if plan.settings.limits else ""
     yield (
@@ -91,11 +93,11 @@ def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[st
     )
     if n_work:
         yield f"work files: {most}{n_work / 1e6:,.1f} MB in {directory}, until the end of the run"
-    place = directory.absolute()
+    place = Path(gettempdir() if isinstance(directory, str) else directory).absolute()
     while not place.is_dir():
         place = place.parent
-    yield f"disk: {open_storage(str(place)).space()[0] / 1e9:,.1f} GB are free in {place}"
-    files: Files = open_storage(str(directory)).final
+    yield f"disk: {open_storage(place).space()[0] / 1e9:,.1f} GB are free in {place}"
+    files: Files = open_storage(plan.directory).final
     there = [name for name in plan.names.values() if files.size(f"{name}.json") is not None]
     if there:
         yield f"exists: {listed([f'{name}.bin' for name in there])} (--overwrite replaces it)"

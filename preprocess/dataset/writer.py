@@ -95,10 +95,9 @@ class _ColumnFile:
         return StreamState(self.stream.n_bytes, blocks, self._block.hexdigest())
 
     def finish(self, count: int) -> tuple[str, ...]:
-        """Sync and close the file; return the digests of the blocks of its first `count` values."""
-        self.stream.sync()
-        self.stream.close()
+        """End the file after `count` values, and return the digests of its blocks."""
         n_bytes = count * self.dtype.itemsize
+        self.stream.finish(n_bytes)
         blocks = self._finished[: n_bytes // table.BLOCK_BYTES]
         start = len(blocks) * table.BLOCK_BYTES
         if start < n_bytes == self.stream.n_bytes:

@@ -13,7 +13,8 @@ About once a second a journal thread syncs the streams (fdatasync) and then writ
 their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and
 at ends of stages. So a killed process or a power cut loses about one second of encoding; counting
 saves less often, see `CountPass`. While the disk is idle, checkpoints are more frequent: every 1/16
-s in the first second, less often until the 16th, and every few megabytes near the end.
+s in the first second, less often until the 16th, and every few megabytes near the end. In a bucket,
+where each sync is a request, they are never closer than `Storage.seconds_between_syncs`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Journal:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self.storage, self.seconds = storage, SECONDS_BETWEEN_COMMITS
+        self.storage = storage
+        self.seconds = max(SECONDS_BETWEEN_COMMITS, storage.seconds_between_syncs)
         self.entries: list[Entry] = []
         self._stream: Stream | None = None
         self._check, self._n_bytes = "", 0
@@ -141,6 +143,7 @@ class Journal:
         pause = self.seconds
         if self._under_way is None or self._under_way.done():
             pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
+            pause = max(pause, self.storage.seconds_between_syncs)
         return now - self._committed >= pause
 
     def submit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:

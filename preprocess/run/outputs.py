@@ -25,6 +25,7 @@ from bpe.errors import CorpusError, TokenizerFileError, TrainingError, Unavailab
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest
+from preprocess.dataset.reader import check_tokenizer
 from preprocess.documents.batch import Rejected
 from preprocess.report.progress import logger
 from preprocess.report.summary import LeftOut
@@ -87,7 +88,7 @@ class Outputs:
     """Output files of one run in one directory; a context manager that locks the directory.
 
     Args:
-        location: The directory; created if it does not exist.
+        location: The directory, or a URL; created if it does not exist.
         name: Name of the work directory inside it.
         made_from: Inputs of the run.
         overwrite: True to replace existing files and discard an unfinished run.
@@ -282,7 +283,7 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     """
     import tempfile  # a millisecond that most runs save
 
-    where = Path(storage.final.where(file_name))
+    where = storage.final.where(file_name)
     with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
         tokenizer.save(Path(directory, file_name))
         for path in sorted(Path(directory).iterdir()):
@@ -428,6 +429,33 @@ def _sha256(content: bytes | None) -> str:
 def digest_of(content: bytes | None) -> str | None:
     """Return the digest of a small file that a stats.json lists: hexadecimal xxh3_128."""
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
+
+
+def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
+    """Read the manifest of finished token files, and check their sizes.
+
+    Args:
+        files: Finished files.
+        name: NAME of the token files.
+        tokenizer: Fingerprint of the tokenizer that they should be of; "": of any.
+
+    Raises:
+        TokenFileError: A file is missing or has another size, or is of another tokenizer.
+    """
+    where, sizes = files.where(manifest_name(name)), files.sizes()
+    text = (files.get(manifest_name(name)) or b"").decode("utf-8", "replace")
+    manifest = Manifest.from_json(text, where)
+    if tokenizer:
+        check_tokenizer(where, manifest, tokenizer)
+    for file in manifest.files(name):
+        found = sizes.get(file.name)
+        if found != file.n_bytes:
+            raise TokenFileError(
+                f"{files.where(file.name)}: expected {file.n_bytes:,} bytes, as in its manifest"
+                f" {where}, found {'no file' if found is None else f'{found:,}'}; it was damaged or"
+                " replaced: restore it, or build the files again (--overwrite)"
+            )
+    return manifest
 
 
 def read_finished_record(

@@ -6,21 +6,19 @@ A repair reads the same passes (`find_pass`, `reload_tokenizer`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from preprocess.dataset.columns import token_dtype
+from bpe.files.locations import is_url, shown_url
 from preprocess.dataset.manifest import Manifest
-from preprocess.dataset.reader import open_tokens
 from preprocess.documents.batch import ReadOptions, Rejected
 from preprocess.report.progress import Progress
 from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass
-from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import with_shards
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
@@ -30,6 +28,7 @@ from preprocess.run.outputs import (
     check_configuration_absent,
     check_outputs_absent,
     check_rejects_absent,
+    open_published,
     read_finished_record,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
@@ -51,11 +50,6 @@ from preprocess.storage import Files, OutputError, Storage
 if TYPE_CHECKING:
     from bpe.text_file import SafeCut
     from bpe.text_tokenizer import AnyTokenizer
-
-# Upper bound on mean bytes per token, for any text and vocabulary.
-_MOST_BYTES_PER_TOKEN = 6.0
-_MAX_SAMPLED_SOURCES = 4
-_SAMPLED_BYTES = 1024 * 1024  # of a compressed source; its first unit counts what is read ahead
 
 
 class Pass(Struct, dict=True):
@@ -136,7 +130,7 @@ class Plan(Struct, frozen=True, dict=True):
         command: "build", "train" or "encode".
         settings: Settings of the run.
         tokenizer: The given tokenizer; None: one is trained.
-        directory: Output directory.
+        directory: Output directory, or its URL.
         run: Name of the work directory inside it.
         stats_file: Name of the stats.json.
         tokenizer_file: Name of a trained tokenizer.
@@ -151,7 +145,7 @@ class Plan(Struct, frozen=True, dict=True):
     command: str
     settings: schema.BuildSettings | schema.EncodeSettings | schema.TrainFileSettings
     tokenizer: AnyTokenizer | None
-    directory: Path
+    directory: str
     run: str
     stats_file: str
     tokenizer_file: str = TOKENIZER_FILE
@@ -216,6 +210,11 @@ class Plan(Struct, frozen=True, dict=True):
         )
 
     @property
+    def place(self) -> Path | str:
+        """The output directory, or its URL without a password."""
+        return shown_url(self.directory) if is_url(self.directory) else Path(self.directory)
+
+    @property
     def names(self) -> dict[str, str]:
         """Output, "train" or "val" -> stem of its files."""
         return {name: files for each in self.passes for name, files in each.names.items()}
@@ -271,8 +270,8 @@ class Plan(Struct, frozen=True, dict=True):
         if differences(without_locations(before), without_locations(self.record)):
             return False
         for part in self.passes:
-            file = open_tokens(files.path(f"{next(iter(part.names.values()))}.bin"))
-            for source, known in zip(part.sources, file.manifest.sources, strict=True):
+            manifest = open_published(files, next(iter(part.names.values())))
+            for source, known in zip(part.sources, manifest.sources, strict=True):
                 if digest_of(source).hexdigest() != known.get("digest"):
                     return False
         return True
@@ -291,81 +290,6 @@ class Plan(Struct, frozen=True, dict=True):
             left_out.merge(found[0])
             rejected += found[1]
         return left_out, rejected
-
-    def check_disk_space(self, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
-        """Check before hours of work that the token files fit on the disk.
-
-        Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
-        to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
-        that no feasible run is refused. The bytes of text in compressed sources are estimated from
-        their first units.
-
-        Raises:
-            OutputError: The token files do not fit.
-        """
-        itemsize = token_dtype(self._vocab_size(tokenizer)).itemsize
-        n_bytes, n_work = self.estimate_text()
-        room = sum(storage.space()) - n_work
-        if self.settings.limits and self.passes[0].selected is None:
-            return  # most of the text may be left out
-        if n_bytes * itemsize <= room:
-            return
-        needed, per_token = self.estimate_tokens(n_bytes, tokenizer)
-        if needed > room:
-            raise OutputError(
-                f"{self.directory}: the token files need about {needed / 1e9:,.1f} GB"
-                f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
-                " free the space or choose another directory (--out)"
-            )
-
-
-    def estimate_text(self) -> tuple[int, int]:
-        """Estimate the bytes of text, and of work files with selected documents.
-
-        Both are upper bounds unless sources are compressed.
-        """
-        n_bytes = sum(_estimate_text(part.sources) for part in self.passes)
-        if not any(part.selects for part in self.passes):
-            return n_bytes, 0
-        if all(part.selected is not None for part in self.passes):
-            return n_bytes, n_bytes
-        # The documents, sorted pieces of them, and the documents in their order.
-        return n_bytes, n_bytes * (1 if self.settings.shuffle_documents is None else 3)
-
-    def estimate_tokens(
-        self, n_bytes: int, tokenizer: AnyTokenizer | None
-    ) -> tuple[int, float]:
-        """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
-        per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
-        if tokenizer is not None:
-            ids, first = SpecialIds.of(tokenizer, self.settings), self.passes[0]
-            for source in first.sources[:_MAX_SAMPLED_SOURCES]:
-                with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
-                    for part in next(units, []):
-                        seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
-            per_token = seen / tokens if tokens else per_token
-        itemsize = token_dtype(self._vocab_size(tokenizer)).itemsize
-        return round(n_bytes / per_token * itemsize), per_token
-
-    def _vocab_size(self, tokenizer: AnyTokenizer | None) -> int:
-        size_of = self.settings if tokenizer is None else tokenizer
-        assert not isinstance(size_of, schema.EncodeSettings)
-        return size_of.vocab_size
-
-
-def _estimate_text(sources: Sequence[Source]) -> int:
-    """Estimate the bytes of text in sources; an upper bound unless some are compressed."""
-    compressed = [source for source in sources if source.is_compressed]
-    n_compressed = sum(source.n_bytes for source in compressed)
-    read = text = 0
-    for source in compressed[:_MAX_SAMPLED_SOURCES]:
-        limit = read + _SAMPLED_BYTES
-        for unit in source.units():
-            read, text = read + unit.n_bytes, text + unit.read().n_bytes
-            if read >= limit:
-                break
-    n_text = round(n_compressed * text / read) if read else n_compressed
-    return sum(source.n_bytes for source in sources) - n_compressed + n_text
 
 
 def make_passes(

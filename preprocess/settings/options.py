@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenbinError
-from bpe.files.locations import LOCAL, is_url, shown_url
+from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 REQUIRED = MISSING
@@ -128,13 +128,24 @@ def _read_location(value: Any) -> str:
     return location
 
 
+def _read_output(value: Any) -> str:
+    """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
+    location = os.fspath(value)
+    if isinstance(location, str) and is_url(location):
+        if is_bucket(location):
+            return location
+        schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        raise ValueError(f"should be a path, or a URL of a bucket that begins with {schemes}")
+    return _read_location(value)
+
+
 def _read_locations(value: Any) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
     return tuple(map(_read_input, given))
 
 
 def _read_bin_file(value: Any) -> str:
-    location = _read_location(value)
+    location = _read_output(value)
     stem, suffix = os.path.splitext(os.path.basename(location))
     if suffix != ".bin" or stem.startswith("."):
         raise ValueError("should be the name of a .bin file")
@@ -180,9 +191,12 @@ Fields = Annotated[
 Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
+Output = Annotated[str, Kind(_read_output, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
 Locations = Annotated[tuple[str, ...], _PATHS]
 Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", Any, "CONFIG")]
+
+_READ_LOCATIONS = (_read_location, _read_output, _read_locations, _read_bin_file)
 
 
 # --- options ---
@@ -208,7 +222,7 @@ class Option:
         self.is_required, self.is_list = self.default is REQUIRED, get_origin(base) is tuple
         self.is_switch = self.kind.accepts is bool
         # Locations are not part of the inputs of a run; the content there is.
-        self.is_location = self.kind.read in (_read_location, _read_locations, _read_bin_file)
+        self.is_location = self.kind.read in _READ_LOCATIONS
         is_one = self.positional and not self.is_list
         self.metavar = self.name.upper() if is_one else self.kind.metavar
         own = self.name if self.positional else f"--{self.name.replace('_', '-')}"

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bpe.files.locations import is_url, shown_url
 from bpe.parallel import available_workers
 from preprocess.settings.cluster import ExecutorSettings, TaskSettings
 from preprocess.settings.exchange import ExportSettings as ExportSettings
@@ -24,6 +25,7 @@ from preprocess.settings.options import (
     Index,
     Location,
     Locations,
+    Output,
     Pattern,
     Prefix,
     Settings,
@@ -307,8 +309,9 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
         " where no files are given for it; 0: no validation file.",
         default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
-    out: Location = option(
-        "data", "Directory of the outputs; made if it does not exist.",
+    out: Output = option(
+        "data", "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
+        " (s3://BUCKET/data), with --shard-tokens.",
         flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
@@ -357,7 +360,7 @@ class TrainFileSettings(TrainSettings):
     """Options of `train`: a tokenizer.json from text."""
 
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
-    out: Location = option("tokenizer.json", "Tokenizer file to write.")
+    out: Output = option("tokenizer.json", "Tokenizer file to write, or its URL in a bucket.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -376,7 +379,8 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     """Options of `encode`: a token file from text, with a given tokenizer."""
 
     out: BinFile = option(
-        "train.bin", "The .bin file to write, with its .docs and .json beside it."
+        "train.bin", "The .bin file to write, with its .docs and .json beside it; or its URL in a"
+        " bucket, with --shard-tokens.",
     )
 
     @property

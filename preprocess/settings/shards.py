@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bpe.files.locations import is_url, shown_url
 from preprocess.settings.options import Count, Settings, SettingsError, option
 
 
@@ -23,4 +24,9 @@ class ShardSettings(Settings):
         if self.split_documents and self.shard_tokens is None:
             raise SettingsError(
                 "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
+            )
+        if is_url(out := getattr(self, "out", "")) and self.shard_tokens is None:
+            raise SettingsError(
+                f"{shown_url(out)}: outputs in a bucket are shards, for objects cannot be appended"
+                " to; say how many tokens a shard has (--shard-tokens 500000000)"
             )

@@ -2,17 +2,17 @@
 
 A file is durable once `Stream.sync` or `Storage.put` has returned. A run writes to its own work
 area until `publish` gives files their final names; `publish` may be interrupted and repeated.
-docs/durability.md describes this commit protocol, also for an object store;
-tests/faults/test_storage.py has such a store in memory.
+docs/durability.md describes this commit protocol, for directories and for buckets.
 """
 
 from __future__ import annotations
 
 import os
 
-from bpe.files.locations import local_path
+from bpe.files.locations import is_bucket, local_path
 from preprocess.storage.base import (
     JOURNAL_FILE,
+    LARGEST_OBJECT,
     REPAIR,
     DamagedStateError,
     Files,
@@ -23,16 +23,25 @@ from preprocess.storage.base import (
 from preprocess.storage.local import LOCK_FILE, LocalFiles, LocalStorage, LocalStream, writing
 
 __all__ = [
-    "JOURNAL_FILE", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files", "LocalFiles",
-    "LocalStorage", "LocalStream", "OutputError", "Storage", "Stream", "open_storage", "writing",
+    "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files",
+    "LocalFiles", "LocalStorage", "LocalStream", "OutputError", "Storage", "Stream", "open_storage",
+    "writing",
 ]
 
 
 def open_storage(
     location: str | os.PathLike[str], run: str = "", own_lock: bool = False
 ) -> Storage:
-    """Open the storage of a run, "" to read finished files; raise LocationError for a URL.
+    """Open the storage of a run, "" to read finished files, in a directory or a bucket.
 
     With `own_lock` the run locks its own files only, for others write beside it.
+
+    Raises:
+        LocationError: The location is a URL, and not one of a bucket.
+        RemoteError: The URL has a password in it, or the library for buckets is not installed.
     """
+    if is_bucket(os.fspath(location)):
+        from preprocess.storage.objects import ObjectStorage
+
+        return ObjectStorage(os.fspath(location), run, own_lock)
     return LocalStorage(local_path(location), run, own_lock)

@@ -12,6 +12,14 @@ JOURNAL_FILE = "journal.jsonl"
 # Run name of a repair; names of other runs do not begin with a dot.
 REPAIR = ".repair"
 
+LARGEST_OBJECT = 5 * 10**9  # bytes that a bucket takes in one request, of all services
+
+# What a failed write leaves, for messages.
+WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
+PUBLISHED_KEPT = "files with final names are complete, and all others are kept"
+MENDED_KEPT = "blocks rebuilt so far are kept"
+OUTPUTS_KEPT = "outputs are not affected"
+
 
 class OutputError(TokenbinError):
     """Outputs exist already, cannot be written, or are being written by another process."""
@@ -39,6 +47,13 @@ class Stream(Protocol):
         Does nothing on a closed stream, so sync before closing.
         """
 
+    def finish(self, n_bytes: int) -> None:
+        """Sync and close a file that is complete, and of which the first `n_bytes` remain.
+
+        The others are kept until the file is opened with that length. The storage may return before
+        the bytes are durable, if they are so before an entry of the journal that is written later.
+        """
+
     def close(self) -> None:
         """Close the file, also while another thread syncs; may be called more than once."""
 
@@ -51,6 +66,9 @@ class Files(Protocol):
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, None if it does not exist."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files in bytes, by name."""
 
     def get(self, name: str) -> bytes | None:
         """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
@@ -73,9 +91,13 @@ class Storage(Files, Protocol):
 
     Attributes:
         final: Files under their final names.
+        seconds_between_syncs: Streams are synced no more often, unless a stage of the run ends.
+        keeps_finished: True if finished files of streams take local space until they are published.
     """
 
     final: Files
+    seconds_between_syncs: float
+    keeps_finished: bool
 
     def __enter__(self) -> Self:
         """Take the lock."""
@@ -117,4 +139,4 @@ class Storage(Files, Protocol):
         """Remove all work files, the journal last, so an interrupted removal can be repeated."""
 
     def space(self) -> tuple[int, int]:
-        """Return (free bytes, bytes of the work files)."""
+        """Return (free bytes of the local disk, bytes of the work files there)."""

@@ -20,22 +20,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from bpe.files.atomic_write import sync_directory, write_all, write_atomically
-from preprocess.storage.base import JOURNAL_FILE, DamagedStateError, Files, OutputError
+from preprocess.storage.base import (
+    JOURNAL_FILE,
+    MENDED_KEPT,
+    OUTPUTS_KEPT,
+    PUBLISHED_KEPT,
+    WORK_KEPT,
+    DamagedStateError,
+    Files,
+    OutputError,
+)
 
 LOCK_FILE = ".tokenbin.lock"
 _PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# State after a failure, for messages.
-_WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
-_PUBLISHED_KEPT = "files with final names are complete, and all others are kept"
-_MENDED_KEPT = "blocks rebuilt so far are kept"
-_OUTPUTS_KEPT = "outputs are not affected"
-
 
 @contextmanager
-def writing(path: Path, kept: str = _WORK_KEPT, position: int | None = None) -> Iterator[None]:
+def writing(path: Path | str, kept: str = WORK_KEPT, position: int | None = None) -> Iterator[None]:
     """Convert an OSError inside the `with` to an OutputError that names the file."""
     try:
         yield
@@ -43,7 +46,7 @@ def writing(path: Path, kept: str = _WORK_KEPT, position: int | None = None) -> 
         place = "" if position is None else f" at byte {position:,}"
         is_full = error.errno in _NO_SPACE
         advice = "free the space" if is_full else "check the disk and its permissions"
-        another = ", or choose another directory" if kept is _WORK_KEPT else ""
+        another = ", or choose another directory" if kept is WORK_KEPT else ""
         raise OutputError(
             f"{path}: could not be written{place}: {error.strerror or error}; {kept}: {advice} and"
             f" run the same command again{another}"
@@ -91,6 +94,10 @@ class LocalStream:
             if self._descriptor is not None:
                 getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has no fdatasync
 
+    def finish(self, n_bytes: int) -> None:
+        self.sync()
+        self.close()
+
     def close(self) -> None:
         with self._lock:
             if self._descriptor is not None:
@@ -111,6 +118,9 @@ class LocalFiles:
         with suppress(FileNotFoundError, NotADirectoryError):
             return os.stat(self.directory / name).st_size
         return None
+
+    def sizes(self) -> dict[str, int]:
+        return {name: os.stat(self.directory / name).st_size for name in self.names()}
 
     def get(self, name: str) -> bytes | None:
         path = self.directory / name
@@ -144,6 +154,9 @@ class LocalFiles:
 class LocalStorage(LocalFiles):
     """A `Storage` in the directory `location`, for the run `run`; as `open_storage`."""
 
+    seconds_between_syncs = 0.0  # as often as the journal wants
+    keeps_finished = True
+
     def __init__(
         self, location: str | os.PathLike[str], run: str, own_lock: bool = False
     ) -> None:
@@ -167,7 +180,7 @@ class LocalStorage(LocalFiles):
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             try:
-                with writing(self._location / self._lock_file, _OUTPUTS_KEPT):
+                with writing(self._location / self._lock_file, OUTPUTS_KEPT):
                     _remove(self._location / self._lock_file)
             finally:
                 os.close(self._lock)
@@ -211,7 +224,7 @@ class LocalStorage(LocalFiles):
     def publish(
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
-        with writing(self._location, _PUBLISHED_KEPT):
+        with writing(self._location, PUBLISHED_KEPT):
             for name in last:
                 # Without a work file, an interrupted attempt has published the new one.
                 if (self.directory / name).exists():
@@ -233,7 +246,7 @@ class LocalStorage(LocalFiles):
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
         path = self._location / name
-        with writing(path, _MENDED_KEPT):
+        with writing(path, MENDED_KEPT):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 os.lseek(descriptor, start, os.SEEK_SET)
@@ -247,7 +260,7 @@ class LocalStorage(LocalFiles):
     def clear(self) -> None:
         if not self.directory.is_dir():
             return
-        with writing(self.directory, _OUTPUTS_KEPT):
+        with writing(self.directory, OUTPUTS_KEPT):
             for name in sorted(self.names(), key=lambda name: name == JOURNAL_FILE):
                 os.unlink(self.directory / name)
             os.rmdir(self.directory)

@@ -25,10 +25,9 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenbinError
-from bpe.files.locations import shown_url
+from bpe.files.locations import BUCKETS, shown_url
 
-WRITABLE = ("s3", "gs", "az")  # schemes
-LARGEST_OBJECT = 5 * 10**9  # bytes in one request, of all services
+WRITABLE = BUCKETS  # schemes
 ANY = None  # version of `ObjectStore.put`: whatever there is
 
 _OBSTORE = (*WRITABLE, "http", "https")
@@ -258,6 +257,10 @@ class _Obstore:
                 result = put(self._store, key, data, mode=mode, use_multipart=False)
             except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
                 return None
+            except FileNotFoundError:
+                if not version:
+                    raise
+                return None  # the object of that version was removed
         return _version(result["e_tag"], 0)
 
     def copy(self, source: str, target: str) -> None:

@@ -33,6 +33,8 @@ class Part:
 
     def sync(self) -> None: ...
 
+    def finish(self, n_bytes: int) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -53,6 +55,9 @@ class Objects:
     def size(self, name: str) -> int | None:
         return None if (content := self.get(name)) is None else len(content)
 
+    def sizes(self) -> dict[str, int]:
+        return {name: len(self.get(name) or b"") for name in self.names()}
+
     def read(self, name: str, start: int, stop: int) -> bytes:
         return (self.get(name) or b"")[start:stop]
 
@@ -67,6 +72,8 @@ class Objects:
 
 
 class ObjectStorage(Objects):
+    seconds_between_syncs, keeps_finished = 0.0, True
+
     def __enter__(self) -> Self:
         assert "lock" not in self.objects  # a conditional put
         self.objects["lock"] = b""

@@ -1,0 +1,120 @@
+"""Check that the outputs of a run fit where they go, before hours of work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from preprocess.dataset.columns import token_dtype
+from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.plan import Plan
+from preprocess.settings import schema
+from preprocess.settings.options import SettingsError
+from preprocess.sources import Source
+from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+# Upper bound on mean bytes per token, for any text and vocabulary.
+_MOST_BYTES_PER_TOKEN = 6.0
+_MAX_SAMPLED_SOURCES = 4
+_SHARDS_ON_DISK = 2  # that are being uploaded to a bucket, beside those that are written
+_SAMPLED_BYTES = 1024 * 1024  # of a compressed source; its first unit counts what is read ahead
+
+
+def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
+    """Check before hours of work that the token files fit on the disk.
+
+    Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
+    to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
+    that no feasible run is refused. The bytes of text in compressed sources are estimated from
+    their first units. Of outputs in a bucket only a few shards are on the disk at a time.
+
+    Raises:
+        OutputError: The token files do not fit.
+        SettingsError: Shards are larger than an object in a bucket may be.
+    """
+    itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
+    n_bytes, n_work = estimate_text(plan)
+    most = math.inf
+    if not storage.keeps_finished:
+        shard = itemsize * (getattr(plan.settings, "shard_tokens", None) or 0)
+        _check_shard(plan, shard, itemsize)
+        most = shard * (_SHARDS_ON_DISK + len(plan.names))
+    room = sum(storage.space()) - n_work
+    if plan.settings.limits and plan.passes[0].selected is None:
+        return  # most of the text may be left out
+    if min(n_bytes * itemsize, most) <= room:
+        return
+    needed, per_token = estimate_tokens(plan, n_bytes, tokenizer)
+    needed = round(min(needed, most))
+    if needed > room:
+        raise OutputError(
+            f"{plan.place}: the token files need about {needed / 1e9:,.1f} GB"
+            f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
+            " free the space or choose another directory (--out; for a bucket TMPDIR)"
+        )
+
+
+def _check_shard(plan: Plan, n_bytes: int, itemsize: int) -> None:
+    """Raise SettingsError if a shard has more bytes than an object."""
+    if n_bytes > LARGEST_OBJECT:
+        raise SettingsError(
+            f"shard_tokens: shards of {n_bytes / 1e9:,.1f} GB are larger than an object may be;"
+            f" {plan.place} takes at most {LARGEST_OBJECT // itemsize:,} tokens of"
+            f" {itemsize} bytes (--shard-tokens)"
+        )
+
+
+def estimate_text(plan: Plan) -> tuple[int, int]:
+    """Estimate the bytes of text, and of work files with selected documents.
+
+    Both are upper bounds unless sources are compressed.
+    """
+    n_bytes = sum(_estimate_text(part.sources) for part in plan.passes)
+    if not any(part.selects for part in plan.passes):
+        return n_bytes, 0
+    if all(part.selected is not None for part in plan.passes):
+        return n_bytes, n_bytes
+    # The documents, sorted pieces of them, and the documents in their order.
+    return n_bytes, n_bytes * (1 if plan.settings.shuffle_documents is None else 3)
+
+
+def estimate_tokens(
+    plan: Plan, n_bytes: int, tokenizer: AnyTokenizer | None
+) -> tuple[int, float]:
+    """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
+    per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
+    if tokenizer is not None:
+        ids, first = SpecialIds.of(tokenizer, plan.settings), plan.passes[0]
+        for source in first.sources[:_MAX_SAMPLED_SOURCES]:
+            with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
+                for part in next(units, []):
+                    seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
+        per_token = seen / tokens if tokens else per_token
+    itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
+    return round(n_bytes / per_token * itemsize), per_token
+
+
+def _vocab_size(plan: Plan, tokenizer: AnyTokenizer | None) -> int:
+    size_of = plan.settings if tokenizer is None else tokenizer
+    assert not isinstance(size_of, schema.EncodeSettings)
+    return size_of.vocab_size
+
+
+def _estimate_text(sources: Sequence[Source]) -> int:
+    """Estimate the bytes of text in sources; an upper bound unless some are compressed."""
+    compressed = [source for source in sources if source.is_compressed]
+    n_compressed = sum(source.n_bytes for source in compressed)
+    read = text = 0
+    for source in compressed[:_MAX_SAMPLED_SOURCES]:
+        limit = read + _SAMPLED_BYTES
+        for unit in source.units():
+            read, text = read + unit.n_bytes, text + unit.read().n_bytes
+            if read >= limit:
+                break
+    n_text = round(n_compressed * text / read) if read else n_compressed
+    return sum(source.n_bytes for source in sources) - n_compressed + n_text
