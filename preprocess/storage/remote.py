@@ -14,11 +14,12 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -87,7 +88,8 @@ class ObjectStore(Protocol):
             key: Key of the object.
             data: C-contiguous bytes, which are not copied.
             version: Version that the object must have until then, "" if it must not exist. None is
-                returned, and nothing is written, if it is another.
+                returned, and nothing is written, if it is another. A request whose answer was lost
+                is repeated, so the other version may be that of `data`.
         """
 
     def copy(self, source: str, target: str) -> None:
@@ -251,10 +253,10 @@ class _Obstore:
 
     def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
         mode: Any = "overwrite" if version is ANY else {"e_tag": version} if version else "create"
-        put = self._library.put
+        write = partial(self._library.put, self._store, key, data, mode=mode, use_multipart=False)
         with self._translated(key):
             try:
-                result = put(self._store, key, data, mode=mode, use_multipart=False)
+                result = write() if version is ANY else self._repeat(write)
             except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
                 return None
             except FileNotFoundError:
@@ -263,13 +265,25 @@ class _Obstore:
                 return None  # the object of that version was removed
         return _version(result["e_tag"], 0)
 
+    def _repeat(self, request: Callable[[], Any]) -> Any:
+        """Return the result of a request that obstore does not repeat if it gets no answer."""
+        waited, pause = 0.0, _FIRST_PAUSE
+        while True:
+            try:
+                return request()
+            except self._errors.GenericError as error:
+                if waited >= _PATIENCE.total_seconds() or "HTTP error" not in str(error):
+                    raise
+            time.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
+
     def copy(self, source: str, target: str) -> None:
         with self._translated(source):
             self._library.copy(self._store, source, target)
 
     def remove(self, key: str) -> None:
         with self._translated(key), suppress(FileNotFoundError):
-            self._library.delete(self._store, key)
+            self._repeat(partial(self._library.delete, self._store, key))
 
     def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
         with self._translated(prefix):

@@ -1,4 +1,4 @@
-"""Datasets in buckets: processes that end, servers that fail, answers that are lost, two writers."""
+"""Datasets in buckets: processes that end, servers that fail, lost answers, two writers."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_lock_of_another_machine_is_watched(
     becomes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, waited = Bucket(), list[float]()
-    other = b'{"id": "other", "number": %d, "pid": 7, "host": "far", "space": "there", "began": "1"}'
+    other = b'{"id": "other", "number": %d, "pid": 7, "host": "far", "space": "x", "began": "1"}'
     bucket.change("lock", other % 1)
 
     def pause(seconds: float) -> None:

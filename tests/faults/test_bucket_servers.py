@@ -1,0 +1,137 @@
+"""Datasets in the buckets of a real protocol: an S3 server that fails, and processes killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import object_server
+import pytest
+import torture
+from run_cases import DOCUMENTS, END
+from tcp_proxy import proxy
+
+from preprocess import build, pipeline
+from preprocess.cli import run
+from preprocess.run import journal
+from preprocess.storage import object_lock, objects, remote
+from preprocess.storage.remote import open_objects
+
+ROOT = Path(__file__).parents[2]
+LITTLE = {"shard_tokens": 1000, "workers": 1, "unit_size": 700, "val_fraction": 0.3}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(objects, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "_LONGEST_PAUSE", 0.01)
+    with object_server.s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "text").write_text(END.join(DOCUMENTS))
+    pipeline.train(paths=tmp_path / "text", out=tmp_path / "given.json", vocab_size=290)
+    return {"train": tmp_path / "text", "tokenizer": tmp_path / "given.json", **LITTLE}
+
+
+def contents(url: str) -> dict[str, bytes]:
+    """The outputs in a bucket, without the statistics."""
+    found = open_objects(url)
+    keys = [key for key, _ in found.keys("data/")]
+    told = {key.removeprefix("data/"): found.get(key) or b"" for key in keys}
+    return {name: content for name, content in told.items() if not name.endswith("stats.json")}
+
+
+def every(n: int, *kinds: str) -> Callable[[int], str]:
+    """A plan that does something to each n-th request, by turns."""
+    return lambda number: "" if number % n else kinds[number // n % len(kinds)]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        every(5, "busy"), every(5, "reset", "half"), every(4, "lost"), every(9, "slow"),
+        lambda number: "reset" if 20 < number <= 60 else "",  # away, and back again
+    ],
+    ids=["fails", "resets", "loses answers", "slow", "goes away"],
+)
+def test_a_server_with_faults_gets_the_same_bytes(
+    plan: Callable[[int], str], bucket: str, options: dict[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build(**options, out=tmp_path / "local")
+    with proxy(os.environ["AWS_ENDPOINT_URL"], plan) as between:
+        direct = os.environ["AWS_ENDPOINT_URL"]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        open_objects.cache_clear()
+        build(**options, out=f"{bucket}/data")
+        assert "up to date" in build(**options, out=f"{bucket}/data").lines[0]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", direct)
+        open_objects.cache_clear()
+    assert len(between.did) > 3
+    assert contents(bucket) == torture.contents(tmp_path / "local")
+
+
+def test_a_killed_process_is_resumed_on_another_machine(
+    bucket: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(**options, out=tmp_path / "local")
+    command = [
+        sys.executable, "-m", "preprocess", "build", "--out", f"{bucket}/data",
+        *(f"--{name.replace('_', '-')}={value}" for name, value in options.items()),
+    ]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def kill_at(n: int) -> Callable[[int], str]:
+        def plan(number: int) -> str:
+            if number == n:
+                running[-1].kill()
+            return ""
+
+        return plan
+
+    for n in (8, 14, 20):
+        with proxy(os.environ["AWS_ENDPOINT_URL"], kill_at(n)) as between:
+            environment = os.environ | {
+                "AWS_ENDPOINT_URL": between.url, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path),
+            }
+            running.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+            assert running[-1].wait() == -signal.SIGKILL
+    assert not any("partial" not in key for key in contents(bucket) if key != ".tokenbin.lock")
+    waited = list[float]()
+    monkeypatch.setattr(object_lock, "pause", waited.append)
+    monkeypatch.setattr(object_lock, "_machine", lambda: {"host": "far", "space": "there"})
+    build(**options, out=f"{bucket}/data")
+    assert sum(waited) == object_lock.EXPIRES_AFTER
+    assert contents(bucket) == torture.contents(tmp_path / "local")
+
+
+def test_credentials_are_nowhere(
+    bucket: str, options: dict[str, Any], capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="preprocess")
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    assert run(["build", *given, "--out", f"{bucket}/data"]) == 0
+    assert run(["build", *given, "--out", f"{bucket}/data"]) == 0
+    assert run(["build", *given, "--out", f"{bucket}/data", "--shard-tokens", "500"]) == 1
+    assert run(["build", *given, "--out", "s3://me:not-to-be-seen@b/data"]) == 1
+    assert run(["build", *given, "--out", f"{bucket}/data", "--dry-run"]) == 0
+    shown = "".join(capsys.readouterr()) + caplog.text
+    assert f"output: train.bin, val.bin in {bucket}/data" in shown
+    kept = b"".join(content for content in contents(bucket).values())
+    stats = open_objects(bucket).get("data/stats.json") or b""
+    assert f'"out": "{bucket}/data"' in stats.decode()
+    for secret in (object_server.SECRET, "not-to-be-seen"):
+        assert secret not in shown
+        assert secret.encode() not in kept + stats
