@@ -78,7 +78,7 @@ def _readers(file: Any) -> dict[str, Callable[[], Any]]:
 
 
 def remote(job: Job, rounds: int) -> Table:
-    """CPU time of a batch of a dataset on the disk, and of the same one at a URL, from the cache."""
+    """CPU time of a batch of a dataset on the disk, and of the same at a URL, from the cache."""
     from preprocess import open_tokens
     from preprocess.dataset.block_cache import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
@@ -110,6 +110,6 @@ def remote(job: Job, rounds: int) -> Table:
         f"Batches ({BATCH_SIZE}, {CONTEXT_LENGTH}) of a dataset at a URL, from the cache",
         ["batches of", "on the disk, us", "at a URL, us", "speed of the URL to the disk"],
         rows,
-        "CPU time. Medians, of turns and of the ratios of turns beside one another. Filling the cache with"
-        f" {n_bytes / 1e6:,.0f} MB from a server on this machine took {seconds:.1f} s.",
+        "CPU time. Medians, of turns and of the ratios of turns beside one another. Filling the"
+        f" cache with {n_bytes / 1e6:,.0f} MB from a server on this machine took {seconds:.1f} s.",
     )

@@ -38,10 +38,11 @@ import xxhash
 from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenbinError
+from bpe.files.locations import shown_url
 from preprocess.dataset import columns as table
 from preprocess.settings.options import size_in_bytes
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import shown_url, split_url
+from preprocess.storage.remote import split_url
 
 DIRECTORY_VARIABLE, SIZE_VARIABLE = "TOKENBIN_CACHE_DIR", "TOKENBIN_CACHE_SIZE"
 _DEFAULT_SIZE = "10GB"

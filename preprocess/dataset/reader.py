@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.files.locations import is_url
+from bpe.files.locations import is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -301,7 +301,7 @@ def open_tokens(
         RemoteError: The server of a URL does not answer or refuses the request.
     """
     url = os.fspath(path) if is_url(os.fspath(path)) else ""
-    shown = _shown(url) if url else path
+    shown = shown_url(url) if url else path
     if os.path.splitext(shown)[1] not in (".bin", ".json"):
         raise TokenFileError(
             f"{shown}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
@@ -332,15 +332,7 @@ def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> N
         )
 
 
-def _shown(url: str) -> str:
-    from preprocess.storage.remote import shown_url
-
-    return shown_url(url)
-
-
 def _stem_of(url: str) -> str:
-    from preprocess.storage.remote import url_name
-
     return os.path.splitext(url_name(url))[0]
 
 

@@ -10,12 +10,13 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
+from bpe.files.locations import shown_url
 from preprocess.dataset import columns as table
 from preprocess.dataset.block_cache import BlockCache, BlockFile, Blocks
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.shards import ALL, Chosen, Copy, Ids, Positions, ShardView
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import RemoteError, shown_url, split_url
+from preprocess.storage.remote import RemoteError, split_url
 
 
 class RemoteView(ShardView):

@@ -171,7 +171,7 @@ class _Run:
             f"{file.path}: {state} ({file.n_tokens:,} tokens, {file.n_documents:,} documents,"
             f" {file.dtype.name})"
         )
-        return ImportResult(file.path, file.manifest, is_new, line)
+        return ImportResult(Path(file.path), file.manifest, is_new, line)
 
     def _fill(self, outputs: Outputs, progress: Progress) -> Manifest:
         """Write all ids, from the last checkpoint on, and finish the files."""

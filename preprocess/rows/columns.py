@@ -222,8 +222,6 @@ def _gather_of_shards(
     values: ShardView, starts: Numbers, lengths: Numbers, places: Numbers, out: npt.NDArray[Any]
 ) -> None:
     """Copy spans, all inside the view."""
-    from bpe.kernels.pieces import copy_spans
-
     of = np.searchsorted(values.starts, starts, "right") - 1
     inside = starts + lengths <= values.starts[of + 1]
     for number in np.unique(of[inside]).tolist():

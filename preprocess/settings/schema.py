@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bpe.files.locations import is_url, shown_url
 from bpe.parallel import available_workers
 from preprocess.settings.cluster import ExecutorSettings, TaskSettings
 from preprocess.settings.exchange import ExportSettings as ExportSettings

@@ -21,8 +21,9 @@ from typing import IO, Any
 import msgspec
 
 from bpe.errors import ChangedError
+from bpe.files.locations import shown_url
 from preprocess.storage import remote
-from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, shown_url
+from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError
 
 _PROGRAM = "from preprocess.storage.forked import answer; answer()"
 _THREADS = 16
@@ -45,6 +46,8 @@ def open_anywhere(root: str) -> ObjectStore:
 class _ForkedObjects:
     """An `ObjectStore` whose requests another program makes."""
 
+    is_conditional = False
+
     def __init__(self, root: str) -> None:
         self._root = root
 
@@ -54,6 +57,9 @@ class _ForkedObjects:
             if helper is None or helper.has_ended:
                 helper = _helpers[os.getpid()] = _Helper()
         return helper.ask({"root": self._root, "method": method, "arguments": arguments})
+
+    def pinned(self, key: str) -> str:
+        return key
 
     def info(self, key: str) -> ObjectInfo | None:
         found, _ = self._ask("info", key)
