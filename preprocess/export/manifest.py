@@ -81,8 +81,8 @@ def read_manifest(files: Files, name: str) -> ExportManifest:
         data = json.loads(content)
         if data["format"] != FORMAT or data["format_version"] != FORMAT_VERSION:
             raise ExportError(
-                f"{where}: is of format {data['format']!r}, version {data['format_version']!r},"
-                f" expected {FORMAT!r}, {FORMAT_VERSION}; move it away or choose another directory"
+                f"{where}: has the format {data['format']!r} {data['format_version']!r}, and only"
+                f" {FORMAT!r} {FORMAT_VERSION} can be read; move it away, or choose another place"
             )
         if not manifest_is_as_written(content):
             raise ExportError(

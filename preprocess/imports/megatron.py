@@ -45,7 +45,7 @@ class Index:
         if version != VERSION:
             raise self._error(
                 f"is of version {version} of the format, expected {VERSION}; convert it with the"
-                " Megatron that wrote it"
+                " Megatron that made it"
             )
         name = DTYPES.get(code, f"number {code}")
         if np.dtype(DTYPES.get(code, "float64")).kind not in "iu":

@@ -26,12 +26,12 @@ class ExportSettings(Settings):
     """Options of `export`: a dataset as files of another program."""
 
     path: Location = option(
-        REQUIRED, "A directory with a dataset, or one .bin file.", positional=True
+        REQUIRED, "A directory with datasets, or one .bin file.", positional=True
     )
     to: Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"] = option(
         REQUIRED, "Format, which docs/exports.md describes."
     )
-    out: Location = option("export", "Directory of the outputs; made if it does not exist.")
+    out: Location = option("export", "Directory of the export; made if it does not exist.")
     name: Prefix = option(
         "", "NAME of the outputs, if one dataset is exported.", default_text="that of the dataset"
     )
@@ -70,7 +70,7 @@ class ImportSettings(ShardSettings):
         None, "One more than the greatest id, where there is no tokenizer to give."
     )
     out: BinFile = option(
-        "data/train.bin", "The .bin file to write, with its .docs and .json beside it."
+        "data/train.bin", "The .bin file of the dataset, with its .docs and .json beside it."
     )
     overwrite: bool = run_option(
         False, "Replace a dataset that exists, and give up an unfinished run of something else."
