@@ -26,6 +26,7 @@ dev := $(VENV)/.dev
 torch := $(VENV)/.torch
 all := $(VENV)/.all
 bench_peers := $(VENV)/.bench
+client_envs := $(patsubst tests/clients/%.txt,$(VENV)/clients/%/.ready,$(sort $(wildcard tests/clients/*.txt)))
 endif
 
 prefix := $(if $(NAME),$(NAME)_)
@@ -34,7 +35,7 @@ each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreac
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: help preprocess train test test-all torture fuzz coverage lint bench clean
+.PHONY: help preprocess train test test-all test-clients torture fuzz coverage lint bench clean
 
 help:
 	@echo 'make preprocess   text -> $$OUT/tokenizer.json, train.bin, val.bin (without TRAIN: text that Python ships with)'
@@ -43,6 +44,7 @@ help:
 	@echo 'make train        a small GPT on $$OUT/train.bin (built first if missing); ARGS="any option of examples/train_gpt.py"'
 	@echo 'make test         the tests, without PyTorch and Hugging Face'
 	@echo 'make test-all     the tests, with PyTorch and Hugging Face'
+	@echo 'make test-clients exports read by the programs they are for, in an environment each; ARGS="-k olmo"'
 	@echo 'make torture      builds that are killed 200 times and more, and end in the same bytes; ARGS="--builds 1000"'
 	@echo 'make fuzz         damaged and hostile files, for an hour; ARGS="--minutes 5"'
 	@echo 'make coverage     the lines of the kernels that their tests reach, uncompiled'
@@ -73,6 +75,9 @@ test: $(dev)
 
 test-all: $(all)
 	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-clients: $(dev) $(client_envs)
+	TOKENBIN_CLIENTS='$(VENV)/clients' $(run) -m pytest -n 2 -ra tests/interop/test_clients.py $(ARGS)
 
 torture: $(dev)
 	$(run) tests/support/torture.py $(ARGS)
@@ -131,3 +136,13 @@ $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
 $(VENV)/.bench: $(VENV)/.core
 	@$(install) --editable '.[bench,formats]'
 	@touch '$@'
+
+# The programs of docs/clients.md exclude one another's libraries. One that cannot be installed has its tests skipped.
+$(VENV)/clients/%/.ready: tests/clients/%.txt | $(VENV)/bin/python
+	@echo 'setting up $(VENV)/clients/$* (once)' >&2
+	@mkdir -p '$(VENV)/clients'
+	@$(PYTHON) -m venv --clear '$(VENV)/clients/$*'
+	@if '$(VENV)/clients/$*/bin/python' -m pip install --quiet --disable-pip-version-check \
+	  --requirement '$<' 2>'$(VENV)/clients/$*/pip.log'; then touch '$@'; \
+	else echo '$< could not be installed; its tests are skipped. pip said:' >&2; \
+	  tail -n 1 '$(VENV)/clients/$*/pip.log' >&2; fi
