@@ -23,11 +23,13 @@ def get_batch(
 
 def read(out: Path, length: int) -> dict[str, Any]:
     ids = jnp.asarray(np.load(out / "train.npy", mmap_mode="r"))
+    mask = out / "train_loss_mask.npy"
     ends = np.load(out / "train_document_ends.npy")
     inputs, targets, starts = get_batch(jax.random.key(0), ids, 16, length)
     return {
         "ids": ids.tolist(),
         "dtype": str(ids.dtype),
+        "mask": jnp.asarray(np.load(mask)).tolist() if mask.exists() else [],
         "documents": [part.tolist() for part in jnp.split(ids, ends[:-1])],
         "inputs": inputs.tolist(),
         "targets": targets.tolist(),
