@@ -107,8 +107,8 @@ def python_of(environment: str) -> Path:
     found = ROOT / directory / environment
     if not (found / ".ready").exists():
         log = found / "pip.log"
-        said = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-        pytest.skip(f"tests/clients/{environment}.txt is not installed: {' '.join(said)}")
+        said = log.read_text().splitlines()[-1] if log.exists() else "run make test-clients"
+        pytest.skip(f"tests/clients/{environment}.txt is not installed: {said}")
     return found / "bin" / "python"
 
 
