@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,13 @@ class Corpus:
     """A dataset on disk, and what is in it."""
 
     def __init__(
-        self, directory: Path, vocab_size: int, shard_tokens: int | None = None, mask: bool = False
+        self, directory: Path, vocab_size: int, shard_tokens: int | None = None, mask: bool = False,
+        sizes: Sequence[int] = SIZES,
     ) -> None:
         self.directory, self.vocab_size, self.end_id = directory, vocab_size, vocab_size - 1
         chosen = np.random.default_rng(0)
         # All ids but the end of text, so the first and the last of the vocabulary, too.
-        drawn = [chosen.integers(0, self.end_id, size - 1).tolist() for size in SIZES]
+        drawn = [chosen.integers(0, self.end_id, size - 1).tolist() for size in sizes]
         drawn[2][:2] = [0, self.end_id - 1]
         self.documents: Documents = [[*ids, self.end_id] for ids in drawn]
         self.masks = [[i % 3 > 0 for i in ids] for ids in self.documents] if mask else []
@@ -162,6 +164,14 @@ def test_streaming(corpus: Corpus) -> None:
     assert [each["mask"] for each in read["in_order"] if corpus.masks] == corpus.masks
     assert read["shuffled"] != read["in_order"]
     assert sorted(map(repr, read["shuffled"])) == sorted(map(repr, read["in_order"]))
+
+
+def test_streaming_of_long_documents(tmp_path: Path) -> None:
+    """Lengths of 1, 2 and 4 bytes; a document longer than a shard has one of its own."""
+    python_of("streaming")
+    corpus = Corpus(tmp_path, 65_536, sizes=[255, 256, 65_535, 65_536, 3])
+    read = read_by("streaming", "read_streaming", corpus.export("mds"))
+    assert read["at"] == corpus.documents
 
 
 def test_litdata(corpus: Corpus) -> None:
