@@ -452,8 +452,8 @@ def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
         if found != file.n_bytes:
             raise TokenFileError(
                 f"{files.where(file.name)}: expected {file.n_bytes:,} bytes, as in its manifest"
-                f" {where}, found {'no file' if found is None else f'{found:,}'}; it was damaged or"
-                " replaced: restore it, or build the files again (--overwrite)"
+                f" {where}, found {'no file' if found is None else f'{found:,}'}; restore it, or"
+                " build all of them again (--overwrite)"
             )
     return manifest
 

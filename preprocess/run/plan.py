@@ -212,7 +212,9 @@ class Plan(Struct, frozen=True, dict=True):
     @property
     def place(self) -> Path | str:
         """The output directory, or its URL without a password."""
-        return shown_url(self.directory) if is_url(self.directory) else Path(self.directory)
+        if is_url(self.directory):
+            return shown_url(self.directory).rstrip("/")
+        return Path(self.directory)
 
     @property
     def names(self) -> dict[str, str]:

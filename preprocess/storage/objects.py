@@ -334,8 +334,8 @@ class ObjectStorage(ObjectFiles):
         if end > n_bytes:
             self.put_piece(name, n_bytes, end)
         self._put_object(name, whole, map_bytes(self.spool.path(name), 0, n_bytes))
-        pieces = self._pieces(name)
-        self._forget(name, [each for each in pieces if each.start < n_bytes and each != whole])
+        kept = whole.key, self._piece_key(name, n_bytes) if end > n_bytes else ""
+        self._forget(name, [each for each in self._pieces(name) if each.key not in kept])
         self._drop(name)
 
     # --- the end of a run ---
@@ -370,8 +370,9 @@ class ObjectStorage(ObjectFiles):
         expected = self.size(name) if self._is_whole(name) else size
         if size is None or size != expected:
             raise DamagedStateError(
-                f"{self.final.where(name)}: was complete, and is missing now or has another size,"
-                f" also in {self.where()}; start over (--overwrite)"
+                f"{self.final.where(name)}: expected the file that the run had in {self.where()},"
+                f" found {'none' if size is None else f'one of {size:,} bytes'}; start over"
+                " (--overwrite)"
             )
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:

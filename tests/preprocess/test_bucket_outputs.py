@@ -1,0 +1,213 @@
+"""Storage in a bucket: pieces of files, local copies, refusals, and what others left there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import memory_objects
+import pytest
+import torture
+from memory_objects import Bucket, MemoryObjects
+from run_cases import DOCUMENTS, END, cut_off
+
+from bpe.errors import TokenbinError
+from preprocess import build, pipeline
+from preprocess.cli import run
+from preprocess.dataset.columns import TokenFileError
+from preprocess.settings.options import SettingsError
+from preprocess.storage import DamagedStateError, OutputError, open_storage, spool
+from preprocess.storage.objects import ObjectStorage
+from preprocess.storage.remote import RemoteError
+
+WORK = "data/.build.partial/"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    made = Bucket()
+    memory_objects.install(monkeypatch, MemoryObjects(made))
+    return made
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "text").write_text(END.join(DOCUMENTS))
+    pipeline.train(paths=tmp_path / "text", out=tmp_path / "given.json", vocab_size=290)
+    given = {"train": tmp_path / "text", "tokenizer": tmp_path / "given.json"}
+    return {**given, "val_fraction": 0.3, "shard_tokens": 500, "unit_size": 700}
+
+
+def append(storage: ObjectStorage, name: str, data: bytes, n_bytes: int = 0) -> None:
+    with closing(storage.stream(name, n_bytes)) as stream:
+        stream.append(memoryview(data))
+        stream.sync()
+
+
+def test_appended_bytes_are_pieces_until_the_file_is_finished(bucket: Bucket) -> None:
+    with ObjectStorage("s3://b/data", "build") as storage:
+        stream = storage.stream("x")
+        for piece in (b"abc", b"defg", b"hi"):
+            stream.append(memoryview(piece))
+            stream.sync()
+            stream.sync()
+        found = bucket.contents(f"{WORK}x/")
+        assert found == {f"{start:016d}": x for start, x in ((0, b"abc"), (3, b"defg"), (7, b"hi"))}
+        assert storage.read("x", 2, 8) == b"cdefgh"
+        assert storage.size("x") == 9
+        stream.finish(5)
+        storage.publish([])  # waits for it
+        assert bucket.contents(WORK) == {"x": b"abcde", "x/0000000000000005": b"fghi"}
+        assert not list(storage.path().glob("x"))
+        assert storage.read("x", 0, 100) == b"abcdefghi"
+        assert storage.path("x").read_bytes() == b"abcdefghi"
+        with closing(storage.stream("x", 5)) as stream:
+            stream.sync()
+        assert bucket.contents(WORK) == {"x": b"abcde"}
+        storage.publish(["x"])
+        assert storage.names() == ["x"]
+        storage.clear()
+        assert storage.names() == []
+    assert bucket.contents() == {"data/x": b"abcde"}
+
+
+@pytest.mark.parametrize("n_bytes", range(10))
+def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes: int) -> None:
+    content = b"abcdefghi"
+    with ObjectStorage("s3://b/data", "build") as storage:
+        append(storage, "x", content[:4])
+        append(storage, "x", content[4:], 4)
+    with ObjectStorage("s3://b/data", "build") as storage:
+        assert storage.size("x") == 9
+        append(storage, "x", b"", n_bytes)
+        assert (storage.get("x") or b"") == content[:n_bytes]
+        append(storage, "x", b"XYZ", n_bytes)
+    with ObjectStorage("s3://b/data", "build") as storage:
+        assert storage.get("x") == content[:n_bytes] + b"XYZ"
+        with pytest.raises(DamagedStateError, match="/x: expected at least 13 bytes, as in the"):
+            storage.stream("x", 13)
+        storage.remove("x")
+        assert storage.names() == []
+
+
+def test_only_the_first_entry_makes_a_journal(bucket: Bucket) -> None:
+    with ObjectStorage("s3://b/data", "build") as storage:
+        append(storage, "journal.jsonl", b"one")
+        append(storage, "journal.jsonl", b"two", 3)
+        assert storage.get("journal.jsonl") == b"onetwo"
+    bucket.change(f"{WORK}journal.jsonl/0000000000000000", None)  # its removal was interrupted
+    assert open_storage("s3://b/data", "build").get("journal.jsonl") is None
+    assert open_storage("s3://b/data").runs() == ["build"]
+
+
+def test_a_finished_file_is_mended(bucket: Bucket) -> None:
+    bucket.change("data/x", b"0123456789")
+    with ObjectStorage("s3://b/data", ".repair") as storage:
+        storage.mend("x", 4, b"--")
+        assert bucket.contents("data/x") == {"": b"0123--6789"}
+        storage.mend("x", 2, b"++", cut=True)
+        storage.mend("y", 0, b"new")
+        assert storage.final.sizes() == {".tokenbin.lock": storage.final.size(".tokenbin.lock"),
+                                         "x": 4, "y": 3}
+        assert storage.final.read("x", 1, 100) == b"1++"
+        assert storage.final.read("none", 0, 100) == b""
+
+
+def test_an_object_has_a_largest_size(
+    bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match=r"at most 2,500,000,000 tokens of 2 bytes"):
+        build(**options | {"shard_tokens": 3_000_000_000}, out="s3://b/data")
+    monkeypatch.setattr("preprocess.storage.objects.LARGEST_OBJECT", 300)
+    with pytest.raises(OutputError, match=r"bytes, and an object has at most 300; write smaller"):
+        build(**options, out="s3://b/data")
+
+
+def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
+    whole = options | {"shard_tokens": None}
+    with pytest.raises(SettingsError, match="s3://b/data: outputs in a bucket are shards, for obj"):
+        build(**whole, out="s3://b/data")
+    with pytest.raises(SettingsError, match=r"out: should be a path, or a URL of a bucket that"):
+        build(**options, out="https://b/data")
+    with pytest.raises(RemoteError, match="has a user or a password in it"):
+        build(**options, out="s3://me:secret@b/data")
+
+
+def test_outputs_in_a_bucket_are_found_again(
+    bucket: Bucket, options: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = build(**options, out="s3://b/data/")
+    assert result.directory == "s3://b/data"
+    assert result.manifests == build(**options, out="s3://b/data").manifests
+    os.utime(tmp_path / "text")  # compared by its digest
+    assert "up to date" in build(**options, out="s3://b/data").lines[0]
+    with pytest.raises(TokenFileError, match=r"s3://b/data/train.json: exists; its inputs were "):
+        build(**options | {"shard_tokens": 400}, out="s3://b/data")
+    whole = bucket.objects["data/train_00001.bin"]
+    bucket.objects["data/train_00001.bin"] = b"short", "v"
+    with pytest.raises(TokenFileError, match="found 5; restore it, or build all of them again"):
+        build(**options, out="s3://b/data")
+    bucket.objects["data/train_00001.bin"] = whole
+    build(**options | {"shard_tokens": 400}, out="s3://b/data", overwrite=True)
+    build(**options | {"shard_tokens": 400}, out=tmp_path / "local")
+    found = bucket.contents("data/")
+    assert {x: found[x] for x in found if x != "stats.json"} == torture.contents(tmp_path / "local")
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    assert run(["build", *arguments, "--out", "s3://b/data", "--dry-run"]) == 0
+    assert "output: train.bin, val.bin in s3://b/data, about" in capsys.readouterr().out
+
+
+def test_what_another_run_left_is_named_and_replaced(
+    bucket: Bucket, options: dict[str, Any]
+) -> None:
+    cut_off(options | {"workers": 1, "out": "s3://b/data"})
+    left = bucket.contents()
+    other = options | {"shard_tokens": 300}
+    with pytest.raises(OutputError, match=r"/data/.build.partial: an unfinished run with other"):
+        build(**other, out="s3://b/data")
+    assert bucket.contents() == left
+    build(**other, out="s3://b/data", overwrite=True)
+    assert not bucket.contents(WORK)
+
+
+def test_a_file_that_vanished_while_it_was_published(
+    bucket: Bucket, options: dict[str, Any]
+) -> None:
+    with ObjectStorage("s3://b/data", "build") as storage:
+        storage.put("x", b"x")
+        with pytest.raises(DamagedStateError, match="/data/y: expected the file that the run had in s3://b"):
+            storage.publish(["x", "y"])
+
+
+def test_a_server_that_is_away_is_asked_once(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests wait for minutes, so a run that ends because of that makes no more."""
+    away = memory_objects.install(monkeypatch, MemoryObjects(Bucket(), 12, "fail"))
+    with pytest.raises(TokenbinError, match="the server is away"):
+        build(**options | {"workers": 1}, out="s3://b/data")
+    assert away.n_requests < 12 + 4
+
+
+def test_local_copies_of_processes_that_were_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned, used, strange = (tmp_path / f"tokenbin-spool-{x}" for x in "abc")
+    for directory in (abandoned, used):
+        directory.mkdir()
+        (directory / ".lock").touch()
+    strange.symlink_to(tmp_path)
+    with open(used / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        mine = spool.Spool()
+        assert mine.path("x").parent.is_dir()
+        assert sorted(tmp_path.iterdir()) == sorted([used, strange, mine.directory])
+        assert mine.space()[0] > 0
+        there = mine.directory
+        for _ in range(2):
+            mine.close()
+        assert not there.exists()
