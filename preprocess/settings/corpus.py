@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from bpe.files.locations import join_location, local_path
 from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
     REQUIRED,
@@ -249,7 +250,7 @@ class PipelineConfig:
         parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
         if wrong:
             raise SettingsError("; ".join(wrong))
-        self.output_path = str(values.get("output_path") or "data")
+        self.output_path = local_path(str(values.get("output_path") or "data"))
         self.max_minutes: float | None = stage.get("max_minutes")
         given_tokenizer = vocabulary.pop("name_or_path", None)
         self.builds: dict[str, BuildSettings] = {}
@@ -379,7 +380,7 @@ class PipelineConfig:
             options |= packed
         place = save.get("output_dir")
         if place is None:
-            place = str(Path(built.out, "rows"))
+            place = join_location(built.out, "rows")
         elif n_datasets > 1:
             place = str(Path(place, name))
         try:

@@ -324,7 +324,6 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
     ("use", "name"),
     [
         (lambda url, text, out: build(train=[text, url], out=out), "train: "),
-        (lambda url, text, out: build(train=text, out=url), "out: "),
         (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
         (lambda url, text, out: find_sources([url], ReadOptions()), ""),
         (lambda url, text, out: open_tokens(url), ""),

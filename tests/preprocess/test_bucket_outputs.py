@@ -15,7 +15,8 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenbinError
-from preprocess import build, pipeline
+from bpe.files.locations import LocationError
+from preprocess import PipelineConfig, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings.options import SettingsError
@@ -211,3 +212,14 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
         for _ in range(2):
             mine.close()
         assert not there.exists()
+
+
+def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) -> None:
+    dataset = {"name": "x", "data_files": options["train"], "shard_tokens": 500}
+    with pytest.raises(LocationError, match="s3://b/data: should be a path on this machine"):
+        PipelineConfig(datasets=[dataset], output_path="s3://b/data")
+    with pytest.raises(SettingsError, match="out: should be a path on this machine"):
+        PipelineConfig(
+            datasets=[dataset | {"save_path": "s3://b/data"}], save={"format": "jsonl"},
+            tokenizer=str(options["tokenizer"]),
+        )
