@@ -13,8 +13,8 @@ BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
-    "should be a path on this machine, for only text is read from URLs; copy or mount what is there"
-    " and give its path"
+    "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
+    " give its path"
 )
 
 

@@ -183,7 +183,8 @@ class _SharedBlocks:
             data = file.fetch(first_byte, file.clip(last * _BLOCK_BYTES))
             for n in range(first, first + -(-len(data) // _BLOCK_BYTES)):
                 begin = n * _BLOCK_BYTES - first_byte
-                found[n] = data[begin : begin + _BLOCK_BYTES]
+                # A copy: a view of one block would keep all of them.
+                found[n] = data[begin : begin + _BLOCK_BYTES].copy()
         with self._lock:
             for n, block in found.items():
                 assert block is not None

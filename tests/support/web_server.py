@@ -17,10 +17,12 @@ class Page(NamedTuple):
     has_ranges: bool = True
     knows_head: bool = True
     status: int = 200  # another: an error
+    fails_every: int = 0  # so many-th request, with an error of the server
 
 
 class _Handler(BaseHTTPRequestHandler):
     pages: dict[str, Page]
+    n_requests = 0
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -35,6 +37,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self.pages.get(self.path), True)
 
     def _answer(self, page: Page | None, has_body: bool) -> None:
+        type(self).n_requests += 1
+        if page is not None and page.fails_every and self.n_requests % page.fails_every == 0:
+            self.send_error(503)
+            return
         if page is None or page.status != 200:
             self.send_error(404 if page is None else page.status)
             return

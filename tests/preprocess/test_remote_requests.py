@@ -1,0 +1,132 @@
+"""Requests for text at URLs: how many, what they hold in memory, and some that fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import format_files
+import pytest
+import torture
+from web_server import Page, web_server
+
+from preprocess import build
+from preprocess.documents.batch import ReadOptions
+from preprocess.sources import find_sources
+from preprocess.sources import remote as sources_remote
+from preprocess.storage import remote
+
+ROOT = Path(__file__).parents[2]
+OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
+
+
+def test_requests_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)  # a request for every read
+    text = format_files.text(format_files.DOCUMENTS)
+    (tmp_path / "x.txt").write_bytes(text)
+    build(train=tmp_path / "x.txt", out=tmp_path / "local", **OPTIONS)
+    with web_server({"/x.txt": Page(text, fails_every=3)}) as server:
+        build(train=f"{server}/x.txt", out=tmp_path / "out", workers=2, **OPTIONS)
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")
+
+
+class Counted:
+    """Counts requests of the stores of fsspec, and their bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n, self.n_bytes = 0, 0
+        read, lock = remote._Fsspec.read, threading.Lock()
+
+        def counted(store: Any, key: str, start: int, stop: int, version: str = "") -> Any:
+            with lock:
+                self.n, self.n_bytes = self.n + 1, self.n_bytes + stop - start
+            return read(store, key, start, stop, version)
+
+        monkeypatch.setattr(remote._Fsspec, "read", counted)
+
+
+def parquet_of(documents: list[str]) -> bytes:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
+    from pyarrow import parquet
+
+    sink = io.BytesIO()
+    table = pa.table({"n": list(range(len(documents))), "text": documents})
+    parquet.write_table(table, sink, row_group_size=2000, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+LARGE = {
+    "txt": format_files.text, "jsonl": format_files.json_lines, "json": format_files.json_array,
+    "txt.gz": lambda x: format_files.COMPRESSIONS["gz"](format_files.text(x)),
+    "parquet": parquet_of,
+}
+
+
+@pytest.fixture(scope="module")
+def long_documents() -> list[str]:
+    return [f"{i} " + os.urandom(2000).hex() for i in range(8000)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fraction"), [*((x, 0.0) for x in LARGE), ("txt", 0.01), ("txt.gz", 0.01)]
+)
+def test_requests_are_few_and_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, long_documents: list[str], suffix: str, fraction: float
+) -> None:
+    """As with 4 MiB, a quarter of the size."""
+    fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
+    monkeypatch.setattr(sources_remote, "_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(sources_remote, "_SHARED_BYTES", 4 << 20)
+    system = fsspec.filesystem("memory")
+    system.pipe(f"/requests-{os.getpid()}/x.{suffix}", LARGE[suffix](long_documents))
+    url = f"memory://requests-{os.getpid()}/x.{suffix}"
+    counted = Counted(monkeypatch)
+    tracemalloc.start()
+    try:
+        reading = ReadOptions(unit_size=1 << 20, validation_fraction=fraction)
+        (source,) = find_sources([url], reading)
+        n_read = sum(unit.read().n_bytes for unit in source.units())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        system.store.clear()
+    assert n_read >= sum(map(len, long_documents))
+    assert counted.n < 2.5 * source.n_bytes / 1e6 + 6
+    assert counted.n_bytes < 1.3 * source.n_bytes
+    assert most < 25_000_000
+
+
+def test_a_hub_is_read_at_one_commit() -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the extra `hf`")
+    pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
+    urls = [
+        f"hf://datasets/me/it{x}"
+        for x in ("/data/a.txt", "", "@main/*.md", "/data", "/none.txt")
+    ]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "hub_server.py"), *urls],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )
+    a, b, c = (
+        [name, "version b", f"hf://datasets/me/it{place}", text]
+        for name, place, text in (
+            ("a.txt", "/data/a.txt", "text of a"), ("b.jsonl", "/data/b.jsonl", "of b"),
+            ("c.md", "/c.md", "text of c"),
+        )
+    )
+    below = [["c.md", *c[1:]], ["data/a.txt", *a[1:]], ["data/b.jsonl", *b[1:]]]
+    c = [*c[:2], "hf://datasets/me/it@main/c.md", c[3]]
+    first, second, third, fourth, error = map(json.loads, done.stdout.splitlines())
+    assert (first, second, third, fourth) == ([a], below, [c], [a, b])
+    assert "there is no such object, and none below it" in error
