@@ -27,15 +27,10 @@ from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import open_executor
+from preprocess.run.finished import open_published, read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.outputs import (
-    TOKENIZER_FILE,
-    Outputs,
-    needs_tokenizer_file,
-    open_published,
-    read_object,
-)
+from preprocess.run.outputs import TOKENIZER_FILE, Outputs, needs_tokenizer_file
 from preprocess.run.passes import encode_passes, train_on_plan
 from preprocess.run.plan import (
     Plan,

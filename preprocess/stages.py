@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
-from preprocess.run.outputs import find_manifests
+from preprocess.run.finished import find_manifests
 from preprocess.settings.corpus import PipelineConfig
 from preprocess.settings.options import SettingsError, StrPath
 

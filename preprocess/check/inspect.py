@@ -19,8 +19,9 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Stage, line_of
+from preprocess.run.finished import STATS_FORMAT, find_manifests, read_object
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
-from preprocess.run.outputs import STATS_FORMAT, TOKENIZER_FILE, find_manifests, read_object
+from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DecodeSettings, InspectSettings
 from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage

@@ -27,15 +27,10 @@ from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encoding import Part, SpecialIds, reencode
+from preprocess.run.finished import Stats, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import join_again
-from preprocess.run.outputs import (
-    TOKENIZER_FILE,
-    Stats,
-    list_tokenizer_files,
-    put_tokenizer,
-    read_stats,
-)
+from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
 from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings

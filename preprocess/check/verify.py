@@ -29,7 +29,8 @@ from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
 from preprocess.report.progress import Progress, Stage
 from preprocess.report.summary import listed
-from preprocess.run.outputs import TOKENIZER_FILE, find_joined, find_manifests, read_stats
+from preprocess.run.finished import find_joined, find_manifests, read_stats
+from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import VerifySettings
 from preprocess.storage import OutputError, open_storage

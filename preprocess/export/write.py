@@ -21,8 +21,9 @@ from preprocess.export.formats import FORMATS
 from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
 from preprocess.export.source import ExportError, OutputFile, Source
 from preprocess.report.progress import Progress, Stage
+from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import Journal, JournalError, open_journal
-from preprocess.run.outputs import Committing, find_token_files, read_object
+from preprocess.run.outputs import Committing
 from preprocess.settings.exchange import ExportSettings
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.storage import OutputError, open_storage

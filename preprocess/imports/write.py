@@ -25,8 +25,9 @@ from preprocess.documents.token_offsets import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
 from preprocess.report.progress import Progress, Stage
+from preprocess.run.finished import check_outputs_absent, read_finished_record
 from preprocess.run.journal import JournalError
-from preprocess.run.outputs import Outputs, check_outputs_absent, read_finished_record
+from preprocess.run.outputs import Outputs
 from preprocess.run.record import Record, SourceRecord, differences
 from preprocess.settings.exchange import ImportSettings
 from preprocess.settings.options import SettingsError, StrPath, convert, options_of

@@ -44,8 +44,9 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.plan import RowPlan
+from preprocess.run.finished import find_manifests, find_token_files
 from preprocess.run.journal import Journal, open_journal
-from preprocess.run.outputs import Committing, find_manifests, find_token_files
+from preprocess.run.outputs import Committing
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import OutputError, Stream, open_storage

@@ -18,7 +18,8 @@ from msgspec import Struct, structs
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.report.summary import Counts, LeftOut, listed
-from preprocess.run.outputs import Outputs, check_outputs_absent, digest_of
+from preprocess.run.finished import check_outputs_absent, digest_of
+from preprocess.run.outputs import Outputs
 from preprocess.run.record import Record, differences
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.settings.schema import BuildSettings, MergeSettings

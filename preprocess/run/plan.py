@@ -20,16 +20,14 @@ from preprocess.report.summary import LeftOut, Report, check_has_text
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import with_shards
+from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     Outputs,
     check_configuration_absent,
-    check_outputs_absent,
     check_rejects_absent,
-    open_published,
-    read_finished_record,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.sinks import TokenFiles

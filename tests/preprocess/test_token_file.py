@@ -22,7 +22,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.run.outputs import check_token_file_absent
+from preprocess.run.finished import check_token_file_absent
 from preprocess.storage import LocalFiles, LocalStorage
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.

@@ -1,0 +1,221 @@
+"""Finished outputs of earlier runs: find them, read their records, refuse to replace them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+from msgspec import Struct
+
+from preprocess.dataset import columns
+from preprocess.dataset.columns import TokenFileError, manifest_name
+from preprocess.dataset.manifest import FORMAT, Manifest
+from preprocess.dataset.reader import check_tokenizer
+from preprocess.run.record import Record
+from preprocess.storage import Files, OutputError, open_storage
+
+STATS_FORMAT = "tokenbin-stats"
+
+
+class Stats(Struct, kw_only=True):
+    """The keys of a stats.json that later runs read; files of earlier versions may lack some."""
+
+    made_from: Record | None = None
+    manifests: dict[str, str | None] = {}  # name of a manifest -> its xxh3_128
+    rejects: dict[str, str | None] = {}  # name of a list of bad records -> its xxh3_128
+    settings: dict[str, Any] | None = None
+    fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
+
+
+def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
+    """Read a JSON object with the given "format"; None if the file is missing or another one."""
+    try:
+        content = json.loads(files.get(name) or b"null")
+    except (ValueError, OutputError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == format_name else None
+
+
+def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
+    """List the manifests in a directory, sorted by name; only their "format" is checked.
+
+    Those of parts are left out, if the manifest that joins them is there.
+    """
+    files = open_storage(directory).final
+    found = _read_objects(files, format_name)
+    joined = {part for each in found.values() for part in _joined_by(each)}
+    return [directory / name for name in found if name not in joined]
+
+
+def find_joined(files: Files) -> set[str]:
+    """Return the names of the manifests of parts that another manifest joins."""
+    return {part for each in _read_objects(files, FORMAT).values() for part in _joined_by(each)}
+
+
+def _read_objects(files: Files, format_name: str) -> dict[str, dict[str, Any]]:
+    """Return name -> content of all JSON files of a format, sorted by name."""
+    names = [name for name in files.names() if name.endswith(".json")]
+    found = {name: read_object(files, name, format_name) for name in names}
+    return {name: content for name, content in found.items() if content is not None}
+
+
+def _joined_by(content: dict[str, Any]) -> set[str]:
+    """Return the names of the manifests of parts that a manifest joins, from its content."""
+    shards = content.get("shards")
+    stems = {
+        each["files"]
+        for each in (shards if isinstance(shards, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("files"), str)
+    }
+    return {manifest_name(re.sub(r"_\d{5,}$", "", stem)) for stem in stems}
+
+
+def find_token_files(location: str) -> list[Path]:
+    """Return the token file at a path, or the manifests of all those in a directory.
+
+    Raises:
+        TokenFileError: There are none.
+    """
+    place = Path(location)
+    paths = find_manifests(place) if place.is_dir() else [place]
+    if not paths:
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
+    if not place.exists() and not place.with_suffix(".json").exists():
+        raise TokenFileError(f"{place}: no such file or directory; check the path")
+    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+        raise TokenFileError(
+            f"{place}: is not a dataset; build one first: tokenbin build --train {place}"
+        )
+    return paths
+
+
+def read_stats(files: Files, name: str) -> Stats | None:
+    """Read a stats.json as `Stats`; None if it is missing or cannot be read."""
+    try:
+        return msgspec.convert(read_object(files, name, STATS_FORMAT), Stats | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def _sha256(content: bytes | None) -> str:
+    return hashlib.sha256(content or b"").hexdigest()
+
+
+def digest_of(content: bytes | None) -> str | None:
+    """Return the digest of a small file that a stats.json lists: hexadecimal xxh3_128."""
+    return None if content is None else xxhash.xxh3_128_hexdigest(content)
+
+
+def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
+    """Read the manifest of finished token files, and check their sizes.
+
+    Args:
+        files: Finished files.
+        name: NAME of the token files.
+        tokenizer: Fingerprint of the tokenizer that they should be of; "": of any.
+
+    Raises:
+        TokenFileError: A file is missing or has another size, or is of another tokenizer.
+    """
+    where, sizes = files.where(manifest_name(name)), files.sizes()
+    text = (files.get(manifest_name(name)) or b"").decode("utf-8", "replace")
+    manifest = Manifest.from_json(text, where)
+    if tokenizer:
+        check_tokenizer(where, manifest, tokenizer)
+    for file in manifest.files(name):
+        found = sizes.get(file.name)
+        if found != file.n_bytes:
+            raise TokenFileError(
+                f"{files.where(file.name)}: expected {file.n_bytes:,} bytes, as in its manifest"
+                f" {where}, found {'no file' if found is None else f'{found:,}'}; restore it, or"
+                " build all of them again (--overwrite)"
+            )
+    return manifest
+
+
+def read_finished_record(
+    files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
+) -> Record | None:
+    """Return the inputs of the run that finished outputs, None without such a run.
+
+    Args:
+        files: Finished files.
+        stats_file: Name of the stats.json of the run.
+        token_files: NAME of each token file; manifests must have the digests in stats.json.
+        tokenizer: File name of the tokenizer of `train`; must have the sha256 in stats.json.
+    """
+    stats = read_stats(files, stats_file)
+    if stats is None:
+        return None
+    for name in map(manifest_name, token_files):
+        content = files.get(name)
+        if content is None or stats.manifests.get(name) != digest_of(content):
+            return None
+    if tokenizer is not None and stats.fingerprint != _sha256(files.get(tokenizer)):
+        return None
+    return stats.made_from
+
+
+def check_outputs_absent(
+    files: Files, token_files: Sequence[str], stats_file: str, overwrite: bool, why: str = "",
+    shards: bool = False,
+) -> None:
+    """Check before a run begins that it may write its outputs.
+
+    Raises:
+        OutputError: A file of another program has the name of the stats.json.
+        TokenFileError: As `check_token_file_absent`.
+    """
+    for name in token_files:
+        check_token_file_absent(files, name, overwrite, why, shards)
+    if files.size(stats_file) is not None and not read_object(files, stats_file, STATS_FORMAT):
+        raise OutputError(
+            f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
+            " alone; move it away or choose another directory or name"
+        )
+
+
+def check_token_file_absent(
+    files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
+) -> None:
+    """Check before a run begins that it may write the files of NAME.
+
+    Args:
+        files: Finished files.
+        name: NAME of the files.
+        overwrite: True if existing files may be replaced.
+        why: Inserted into the message: how the existing files differ.
+        shards: True to include existing shards.
+
+    Raises:
+        TokenFileError: A file exists and `overwrite` is False, or NAME.json is no manifest.
+    """
+    manifest = manifest_name(name)
+    names = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
+    if shards:
+        suffixes = "|".join(column.name for column in columns.COLUMNS)
+        shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")
+        names += filter(shard.fullmatch, files.names())
+    for each in names:
+        if files.size(each) is None:
+            continue
+        where = files.where(each)
+        if each == manifest:
+            try:
+                Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
+            except TokenFileError as error:
+                raise TokenFileError(
+                    f"{where}: exists and is not a manifest that this tokenbin wrote, so it is left"
+                    " alone; move it away or choose another directory or name"
+                ) from error
+        if not overwrite:
+            raise TokenFileError(
+                f"{where}: exists; {why}choose another directory or name, or overwrite it"
+                " (--overwrite)"
+            )
