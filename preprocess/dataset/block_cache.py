@@ -95,7 +95,9 @@ class _State:
 
     def remove(self, blocks: Blocks) -> None:
         """Free the space of blocks; called with the lock."""
-        self.stamps[blocks] = _UNCHECKED  # before the content goes, for those who are reading it
+        # Before the content goes, for those who are reading it.
+        self.stamps[blocks] = _UNCHECKED
+        self.header[3] += np.uint64(1)
         for block in blocks.tolist():
             _punch(self.data, block * table.BLOCK_BYTES)
         self.stamps[blocks] = _ABSENT
@@ -166,6 +168,20 @@ class BlockCache:
     def most_at_once(self) -> int:
         """Number of blocks that a reader should need at the same time."""
         return min(_MOST_AT_ONCE, self._capacity // 2)
+
+    @property
+    def n_removals(self) -> int:
+        """How often blocks of the dataset were removed."""
+        return int(self._state.header[3])
+
+    def has_all(self, blocks: range) -> bool:
+        """Return whether blocks one after another are all there."""
+        stamps = self._state.stamps[blocks.start : blocks.stop]
+        return 0 < len(stamps) <= self._capacity and bool(stamps.min() > _UNCHECKED)
+
+    def use(self, blocks: range) -> None:
+        """Note that blocks one after another are used."""
+        self._state.used[blocks.start : blocks.stop] = time.time()
 
     def read_if_present(self, blocks: Blocks, read: Callable[[], object]) -> bool:
         """Call `read` if all blocks are there; return whether they were, and stayed so."""

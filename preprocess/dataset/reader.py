@@ -301,6 +301,8 @@ def open_tokens(
         RemoteError: The server of a URL does not answer or refuses the request.
     """
     url = os.fspath(path) if is_url(os.fspath(path)) else ""
+    scheme, colon, rest = url.partition(":")
+    url = f"{scheme.lower()}{colon}{rest}"
     shown = shown_url(url) if url else path
     if os.path.splitext(shown)[1] not in (".bin", ".json"):
         raise TokenFileError(

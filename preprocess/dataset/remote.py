@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -17,6 +18,9 @@ from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_writt
 from preprocess.dataset.shards import ALL, Chosen, Copy, Ids, Positions, ShardView
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import RemoteError, split_url
+
+_READS_BETWEEN_LOOKS = 64  # whether all blocks of a column are there
+_SECONDS_BETWEEN_NOTES = 1.0
 
 
 class RemoteView(ShardView):
@@ -47,6 +51,28 @@ class RemoteView(ShardView):
             )
         self._first_blocks, self._cache = np.array(first_blocks, np.int64), cache
         self._per_block = table.BLOCK_BYTES // self.dtype.itemsize
+        n_blocks = sum(-(-len(each) // self._per_block) for each in arrays)
+        self._blocks = range(first_blocks[0], first_blocks[0] + n_blocks)
+        self._n_reads = 0
+        self._complete_at = -1  # `n_removals` when all blocks were there
+        self._noted = 0.0  # when their use was noted
+
+    def read_if_complete(self, copy: Copy) -> bool:
+        """Call a function as `read`, without looking for blocks, if all of the column are there.
+
+        Returns:
+            Whether what it copied is right.
+        """
+        cache = self._cache
+        if cache.n_removals != self._complete_at:
+            return False
+        copy(ALL, self._raw)
+        if cache.n_removals != self._complete_at:
+            return False
+        if (now := time.monotonic()) > self._noted + _SECONDS_BETWEEN_NOTES:
+            self._noted = now
+            cache.use(self._blocks)
+        return True
 
     def read_if_present(self, starts: Positions, stops: Positions, copy: Copy) -> bool:
         """Call a function as `read`, once for all spans, if all blocks are in the cache.
@@ -56,7 +82,13 @@ class RemoteView(ShardView):
         """
         if not len(starts):
             return super().read_if_present(starts, stops, copy)
+        if self.read_if_complete(copy):
+            return True
         blocks = _between(self._blocks_of(starts), self._blocks_of(stops - 1))
+        self._n_reads += 1
+        if self._n_reads % _READS_BETWEEN_LOOKS == 0:
+            n_removals = self._cache.n_removals
+            self._complete_at = n_removals if self._cache.has_all(self._blocks) else -1
         return self._cache.read_if_present(blocks, lambda: copy(ALL, self._raw))
 
     def read(self, starts: Positions, stops: Positions, copy: Copy) -> None:
@@ -154,7 +186,7 @@ class RemoteView(ShardView):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("a remote dataset cannot become an array without a copy")
+            raise ValueError("shards cannot become one array without a copy")
         return self[:].astype(dtype or self.dtype, copy=False)
 
 

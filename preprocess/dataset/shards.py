@@ -70,6 +70,15 @@ class ShardView:
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
         return np.where(key < 0, key + len(self), key).astype(np.int64)
 
+    def read_if_complete(self, copy: Copy) -> bool:
+        """Call a function as `read`, for all spans that there may be, if all values are there.
+
+        Returns:
+            Whether what it copied is right.
+        """
+        copy(ALL, self)
+        return True
+
     def read_if_present(self, starts: Positions, stops: Positions, copy: Copy) -> bool:
         """Call a function as `read`, once for all spans, if nothing has to be fetched.
 

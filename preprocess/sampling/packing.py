@@ -167,10 +167,12 @@ class PackedWindows:
         """Call `copy` if all tokens of windows are in one array, and there."""
         if len(view.arrays) > 1:
             return False
+        if view.read_if_complete(copy):
+            return True
         starts, n_inputs, n_targets, *_ = self.pieces(numbers).table
         stops = starts + np.maximum(n_inputs, n_targets + 1)
         if len(starts) and (starts.min() < 0 or stops.max() > len(view)):
-            raise _damaged(self._path, "positions inside the dataset")
+            raise _damaged(self._path, "the pieces that it had when it was opened")
         return view.read_if_present(starts, stops, copy)
 
     def pieces(self, numbers: Numbers) -> Pieces:

@@ -13,7 +13,7 @@ import pytest
 
 from bpe import load_tokenizer, train_bpe
 from bpe.errors import CorpusError, TokenbinError
-from preprocess import build, get_batch, open_tokens, pipeline
+from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.documents.batch import ReadOptions
@@ -326,8 +326,6 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
         (lambda url, text, out: build(train=[text, url], out=out), "train: "),
         (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
         (lambda url, text, out: find_sources([url], ReadOptions()), ""),
-        (lambda url, text, out: open_tokens(url), ""),
-        (lambda url, text, out: get_batch(url, 1, 1), ""),
         (lambda url, text, out: load_tokenizer(url), ""),
         (lambda url, text, out: train_bpe(url, 300), ""),
     ],
