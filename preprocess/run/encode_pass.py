@@ -269,7 +269,7 @@ class EncodePass:
                 if (is_due or is_over) and not late:
                     journal.submit(*self._checkpoint(source, after, stage, sinks))
                 elif (is_due or is_over) and (entry := self._late_checkpoint(marks, late)):
-                    journal.submit(entry)
+                    journal.submit(*entry)
                 if is_over:
                     journal.wait()
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
@@ -338,13 +338,13 @@ class EncodePass:
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
             bytes=stage.done, seconds=stage.seconds,
         )
-        tokens = {name: sink.n_tokens for name, sink in sinks.items()}
+        tokens = {name: sink.n_appended for name, sink in sinks.items()}
         return _Mark(entry, deepcopy(self._of_sources[source]), len(report.rejected), tokens)
 
     def _late_checkpoint(
         self, marks: deque[_Mark], sinks: Mapping[str, LateSink]
-    ) -> EncodeCheckpoint | None:
-        """Return the checkpoint of the last position before which all is written, None: none."""
+    ) -> tuple[EncodeCheckpoint, list[Stream]] | None:
+        """Return, as `_checkpoint`, that of the last position before which all is written."""
         found = None
         while marks and all(
             sink.is_written(marks[0].tokens[name]) for name, sink in sinks.items()
@@ -358,7 +358,7 @@ class EncodePass:
         entry.sources[entry.source] = found.of_source
         entry.rejected = self.report.rejected[self._n_reported : found.n_rejected]
         self._at, self._n_reported = entry, found.n_rejected
-        return entry
+        return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
     def _reread_digest(self) -> xxhash.xxh3_128:
         """Return the digest of the current source before the checkpoint; raise if it differs."""

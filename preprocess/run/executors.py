@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,11 +31,11 @@ def open_executor(settings: RunSettings, progress: Progress) -> Iterator[Executo
 
 
 def with_shards(
-    executor: Executor, files: TokenFiles, states: Mapping[str, Sequence[Any]]
+    executor: Executor, files: TokenFiles, name: str, states: Sequence[Any]
 ) -> tuple[Executor, Sinks]:
     """Return the executor and the sinks of an encoding pass: actors of Ray write shards themselves.
 
-    Not if a run on threads has begun a shard: `states` are those of the sinks, by name.
+    Not if a run on threads has begun a shard of the first output, NAME: `states` are those of it.
     """
     if files.shard_tokens is None or not isinstance(executor, CollectingExecutor):
         return executor, files
@@ -44,4 +44,4 @@ def with_shards(
 
     if not isinstance(executor, RayExecutor) or not is_writable_by_actors(states):
         return executor, files
-    return EncodingApart(executor), ShardFiles(executor, files)
+    return EncodingApart(executor), ShardFiles(executor, files, name)

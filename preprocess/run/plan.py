@@ -117,7 +117,9 @@ class Pass(Struct, dict=True):
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
             encoding.has_mask,
         )
-        encoding.executor, sinks = with_shards(executor, files, encoding.sink_states)
+        first, name = next(iter(self.names.items()))
+        states = encoding.sink_states.get(first, ())
+        encoding.executor, sinks = with_shards(executor, files, name, states)
         return encoding.fill(self.names, sinks)
 
 

@@ -110,10 +110,14 @@ class RayExecutor:
         while not all(each.is_ready for each in self._actors):
             self._look([])
             if time.monotonic() >= deadline:
-                if any(each.is_ready for each in self._actors):
-                    return
+                n = sum(each.is_ready for each in self._actors)
+                logger.info(
+                    "%d of %d workers of Ray have started, each of which needs %s", n, self.workers,
+                    self._needs(),
+                )
+                if n:
+                    return  # the others join when they start
                 deadline += _SECONDS_BETWEEN_LINES
-                logger.info("waiting for Ray to start a worker, which needs %s", self._needs())
 
     def _needs(self) -> str:
         return ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
@@ -200,7 +204,7 @@ class RayExecutor:
             try:
                 unit = next(remaining, None)
             except Exception as error:  # noqa: BLE001 (raised when it is its turn)
-                under_way.append(_Task(error=error))
+                under_way.append(_Task(error=error, is_done=True))
                 return
             if unit is None:
                 return

@@ -68,7 +68,7 @@ def connected(workers: int, address: str | None) -> Iterator[Any]:
         with _own_signals():
             try:
                 ray.init(**options)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            except Exception as error:  # Ray raises plain ones, too
                 where = "started on this machine" if address is None else f"reached at {address}"
                 raise RayError(
                     f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"

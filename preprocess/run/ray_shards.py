@@ -2,7 +2,8 @@
 
 The ids of units stay in Ray's object store. As soon as all ids of a shard are known, an actor gets
 the references to them, and writes the files of the shard into the work area of the run, which all
-machines see. This process handles counts, ends of documents and references only.
+machines see. This process handles counts, ends of documents and references only, and writes the
+second output of a pass, the few documents of validation, itself.
 
 A checkpoint is of a position before which all is written: that before the unit in which the first
 shard begins that is not. Its states say how many ids after the position are written already.
@@ -10,7 +11,7 @@ shard begins that is not. Its states say how many ids after the position are wri
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, Values, columns_of, shard_name
 from preprocess.dataset.manifest import Manifest, Shard
 from preprocess.dataset.writer import TokenFileWriter, WriterState, count_fitting
-from preprocess.run.encoding import Encoding, Part, Result
+from preprocess.run.encoding import Encoding, Result
 from preprocess.run.journal import journal_errors
 from preprocess.run.ray import Call, RayExecutor, Stored
 from preprocess.run.sinks import TokenFiles
@@ -33,17 +34,17 @@ from preprocess.storage import Storage, Stream
 
 
 class Ids:
-    """The ids of one output in a unit, which are in the object store."""
+    """The ids of the first output in a unit, which are in the object store."""
 
-    def __init__(self, stored: Stored, number: int, n: int) -> None:
-        self.stored, self.number, self._n = stored, number, n
+    def __init__(self, stored: Stored, n: int) -> None:
+        self.stored, self._n = stored, n
 
     def __len__(self) -> int:
         return self._n
 
 
 class _Apart:
-    """Makes work that encodes a unit and takes the result apart: counts, and parts."""
+    """Makes work that encodes a unit and takes the values of the first output apart."""
 
     def __init__(self, encoding: MakeWork[Result]) -> None:
         self._encoding = encoding
@@ -51,10 +52,10 @@ class _Apart:
     def __call__(self) -> Any:
         encode = self._encoding()
 
-        def work(unit: WorkUnit) -> tuple[Result, list[dict[str, Values]]]:
-            batch, parts, counts = encode(unit)
-            sent = [replace(part, ids=np.empty(len(part.ids), "V0"), columns={}) for part in parts]
-            return (batch, sent, counts), [part.values() for part in parts]
+        def work(unit: WorkUnit) -> tuple[Result, dict[str, Values]]:
+            batch, (first, *others), counts = encode(unit)
+            sent = replace(first, ids=np.empty(len(first.ids), "V0"), columns={})
+            return (batch, [sent, *others], counts), first.values()
 
         return work
 
@@ -68,18 +69,14 @@ class EncodingApart:
     def __call__(
         self, units: Iterable[WorkUnit], make_work: MakeWork[Any], workers: int
     ) -> Generator[Any, None, None]:
-        """Yield the result of every unit, in order; `Part.ids` are `Ids`."""
+        """Yield the result of every unit, in order; `ids` of the first part are `Ids`."""
         assert isinstance(make_work, Encoding)
         apart = _Apart(make_work)
         with closing(self._executor.run_tasks(units, apart, is_apart=True)) as results:
-            for (batch, parts, counts), stored in results:
+            for (batch, (first, *others), counts), stored in results:
                 assert stored is not None
-                numbered = enumerate(parts)
-                yield batch, [_with_ids(part, stored, i) for i, part in numbered], counts
-
-
-def _with_ids(part: Part, stored: Stored, number: int) -> Any:
-    return replace(part, ids=Ids(stored, number, len(part.ids)))
+                ids: Any = Ids(stored, len(first.ids))
+                yield batch, [replace(first, ids=ids), *others], counts
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class _Piece:
 
 def write_shard(
     storage: Storage, stem: str, vocab_size: int, has_mask: bool,
-    pieces: Sequence[tuple[Any, int, int, int, int, int]],
+    pieces: Sequence[tuple[Any, int, int, int, int]],
 ) -> Shard:
     """Write the files of a shard, in an actor.
 
@@ -104,8 +101,7 @@ def write_shard(
         stem: Name of the files without suffix.
         vocab_size: As of `TokenFileWriter`.
         has_mask: As of `TokenFileWriter`.
-        pieces: (reference to the parts of a unit, number of the part, start, stop, first, last) as
-            in `_Piece`.
+        pieces: (reference to the values of a unit, start, stop, first, last) as in `_Piece`.
 
     Raises:
         OutputError: A write failed.
@@ -115,8 +111,8 @@ def write_shard(
 
     writer = TokenFileWriter(storage, stem, vocab_size=vocab_size, has_mask=has_mask)
     with closing(writer):
-        for reference, number, start, stop, first, last in pieces:
-            values = dict(ray.get(reference)[number])
+        for reference, start, stop, first, last in pieces:
+            values = dict(ray.get(reference))
             ids, ends = values.pop(IDS.name), values.pop(DOCUMENT_ENDS.name)
             others = {
                 column.name: values[column.name][start:stop]
@@ -147,7 +143,7 @@ class ShardsOnRay:
         self._pieces: list[_Piece] = []  # of the open shard
         self._n = self._last_end = 0  # of the open shard
         written = sum(shard.n_tokens for shard in self._shards if isinstance(shard, Shard))
-        self.n_tokens, self._n_durable = written - self._skip, written
+        self.n_appended, self._n_durable = written - self._skip, written
 
     @property
     def n_begun(self) -> int:
@@ -178,7 +174,7 @@ class ShardsOnRay:
     def append(self, ids: Any, document_ends: Values, **columns: Values) -> None:
         """Append the ids of a unit, as `TokenFileWriter.append`."""
         ends = document_ends.astype(np.int64)
-        self.n_tokens += len(ids)
+        self.n_appended += len(ids)
         start = min(self._skip, len(ids))
         self._skip -= start
         while start < len(ids):
@@ -228,7 +224,7 @@ class ShardsOnRay:
 
     def _write(self, number: int) -> Call:
         pieces = [
-            (x.ids.stored.reference, x.ids.number, x.start, x.stop, x.first, x.last)
+            (x.ids.stored.reference, x.start, x.stop, x.first, x.last)
             for x in self._waiting[number]
         ]
         files, stem = self._files, shard_name(self._name, number)
@@ -244,7 +240,7 @@ class ShardsOnRay:
 
     def state(self) -> WriterState:
         """Return what is new since the previous call, as after `flush`."""
-        return self.state_at(self.n_tokens)
+        return self.state_at(self.n_appended)
 
     def state_at(self, n_tokens: int) -> WriterState:
         """Return the state for a position with so many ids before it."""
@@ -263,17 +259,56 @@ class ShardsOnRay:
         self._pieces, self._waiting = [], {}
 
 
+class _LateWriter:
+    """Writer of another output in this process, whose checkpoints are late with the first one's."""
+
+    n_begun = 0
+
+    def __init__(self, writer: TokenFileWriter, skip: int) -> None:
+        self._writer, self.n_appended = writer, writer.n_tokens - skip
+        self.finish, self.close = writer.finish, writer.close
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """As of `TokenFileWriter`."""
+        return self._writer.streams
+
+    def append(self, ids: Values, document_ends: Values, **columns: Values) -> None:
+        """Append documents, as `TokenFileWriter.append`."""
+        self._writer.append(ids, document_ends, **columns)
+        self.n_appended += len(ids)
+
+    def is_written(self, n_tokens: int) -> bool:
+        """Return True: all is written at once."""
+        return True
+
+    def state(self) -> WriterState:
+        """Return what is new since the previous call."""
+        return self.state_at(self.n_appended)
+
+    def state_at(self, n_tokens: int) -> WriterState:
+        """Return the state for a position with so many ids before it."""
+        return replace(self._writer.state(), skip=self._writer.n_tokens - n_tokens)
+
+    def flush(self) -> None:
+        """Do nothing: all is written at once."""
+
+
 @dataclass(frozen=True)
 class ShardFiles:
-    """Factory of `ShardsOnRay`, for `TokenFiles`."""
+    """Factory of the sinks of a pass, of which actors write that of NAME `first`."""
 
     executor: RayExecutor
     files: TokenFiles
+    first: str
 
-    def open(self, name: str, states: Sequence[Any]) -> ShardsOnRay:
+    def open(self, name: str, states: Sequence[Any]) -> ShardsOnRay | _LateWriter:
         """Open or resume the token file NAME."""
         with journal_errors():
             converted = msgspec.convert(states, tuple[WriterState, ...])
+        if name != self.first:
+            skip = converted[-1].skip if converted else 0
+            return _LateWriter(self.files.open(name, states), skip)
         return ShardsOnRay(self.executor, self.files, name, converted)
 
     def result_of(self, name: str) -> Manifest:
@@ -281,6 +316,6 @@ class ShardFiles:
         return self.files.result_of(name)
 
 
-def is_writable_by_actors(states: Mapping[str, Sequence[Any]]) -> bool:
+def is_writable_by_actors(states: Sequence[Any]) -> bool:
     """Return False if threads have begun a shard, which they have to continue."""
-    return not any(state.get("streams") for of in states.values() for state in of)
+    return not any(state.get("streams") for state in states)

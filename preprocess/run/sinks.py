@@ -44,10 +44,10 @@ class LateSink(Sink, Protocol):
     """A sink that writes some time after `append`; checkpoints are of positions before.
 
     Attributes:
-        n_tokens: Number of ids so far, written or not.
+        n_appended: Number of ids so far, written or not.
     """
 
-    n_tokens: int
+    n_appended: int
 
     @property
     def n_begun(self) -> int:

@@ -284,14 +284,21 @@ def test_ids_that_are_lost_are_made_again(
     ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if a machine with ids of a shard were gone before the shard is written."""
-    from ray._private.internal_api import free
 
+    class Holder:
+        def put(self) -> list[Any]:
+            return [ray.put(bytes(1_000_000))]
+
+    holder = ray.remote(num_cpus=0)(Holder).remote()
+    (gone,) = ray.get(holder.put.remote())
+    ray.kill(holder)
     write, lost = ray_shards.ShardsOnRay._write, []
 
     def losing(self: ray_shards.ShardsOnRay, number: int) -> Any:
         if number == 2 and not lost:
-            lost.extend(piece.ids.stored.reference for piece in self._waiting[number])
-            free(lost)
+            for piece in self._waiting[number]:
+                piece.ids.stored.reference = gone
+                lost.append(piece)
         return write(self, number)
 
     monkeypatch.setattr(ray_shards.ShardsOnRay, "_write", losing)
