@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from bpe.files.locations import join_location, local_path
+from bpe.files.locations import local_path
 from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
     REQUIRED,
@@ -380,7 +380,7 @@ class PipelineConfig:
             options |= packed
         place = save.get("output_dir")
         if place is None:
-            place = join_location(built.out, "rows")
+            place = str(Path(built.out, "rows"))
         elif n_datasets > 1:
             place = str(Path(place, name))
         try:

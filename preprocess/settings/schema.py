@@ -310,7 +310,7 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     )
     out: Output = option(
         "data", "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
-        " (s3://BUCKET/data), with --shard-tokens.",
+        " (s3://BUCKET/data), where they are shards.",
         flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
@@ -379,7 +379,7 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
 
     out: BinFile = option(
         "train.bin", "The .bin file to write, with its .docs and .json beside it; or its URL in a"
-        " bucket, with --shard-tokens.",
+        " bucket, where they are shards.",
     )
 
     @property

@@ -149,7 +149,11 @@ def test_outputs_in_a_bucket_are_found_again(
         build(**options | {"shard_tokens": 400}, out="s3://b/data")
     whole = bucket.objects["data/train_00001.bin"]
     bucket.objects["data/train_00001.bin"] = b"short", "v"
-    with pytest.raises(TokenFileError, match="found 5; restore it, or build all of them again"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(TokenFileError, match="found 5; restore it, or build all of them again"),
+    ):
+        patch.setattr(Bucket, "_check_manifests", lambda self: None)
         build(**options, out="s3://b/data")
     bucket.objects["data/train_00001.bin"] = whole
     build(**options | {"shard_tokens": 400}, out="s3://b/data", overwrite=True)
@@ -218,8 +222,5 @@ def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) 
     dataset = {"name": "x", "data_files": options["train"], "shard_tokens": 500}
     with pytest.raises(LocationError, match="s3://b/data: should be a path on this machine"):
         PipelineConfig(datasets=[dataset], output_path="s3://b/data")
-    with pytest.raises(SettingsError, match="out: should be a path on this machine"):
-        PipelineConfig(
-            datasets=[dataset | {"save_path": "s3://b/data"}], save={"format": "jsonl"},
-            tokenizer=str(options["tokenizer"]),
-        )
+    with pytest.raises(SettingsError, match="save_path: should be a path on this machine"):
+        PipelineConfig(datasets=[dataset | {"save_path": "s3://b/data"}])
