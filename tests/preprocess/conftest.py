@@ -1,13 +1,19 @@
-"""Datasets to damage, for the tests of verify and repair; a text file to write to."""
+"""Datasets to damage, for the tests of verify and repair; datasets in a bucket; a text file."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import object_server
 import pytest
+from remote_cases import BLOCK, KINDS, pair
 
-from preprocess import build
+from preprocess import TokenFile, build
+from preprocess.dataset import block_cache
+from preprocess.dataset import columns as table
+from preprocess.storage.remote import open_objects
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +57,27 @@ def copy(large: Path, tmp_path: Path) -> Path:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that a test may write again for each example."""
     return tmp_path_factory.mktemp("sources") / "text.txt"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with object_server.s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(
+    server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> str:
+    """A bucket with nothing in it, blocks of 4 KiB, and an empty cache of 64 of them."""
+    monkeypatch.setattr(table, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(64 * BLOCK))
+    for key, _ in list(open_objects(server).keys("")):
+        open_objects(server).remove(key)
+    return server
+
+
+@pytest.fixture(params=KINDS)
+def files(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> list[TokenFile]:
+    return pair(bucket, tmp_path, **KINDS[request.param])

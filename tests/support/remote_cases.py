@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 import written
 
-from preprocess import TokenFile, open_tokens
+from preprocess import Mixture, Sampler, TokenFile, open_tokens
 from preprocess.storage.remote import open_objects
 
 END = 299
+BLOCK = 4096  # bytes, in tests
+
+KINDS: dict[str, dict[str, Any]] = {
+    "uint16": {},
+    "uint32": {"vocab_size": 70_000},
+    "shards": {"shard_tokens": 3_000},
+    "shards of uint32": {"shard_tokens": 3_000, "vocab_size": 70_000},
+    "mask": {"has_mask": True},
+    "shards and mask": {"has_mask": True, "shard_tokens": 3_000},
+}
 
 
 def make_dataset(
@@ -53,3 +63,17 @@ def flip(bucket: str, key: str, position: int) -> None:
 def disk_usage(cache: Path) -> int:
     """Bytes that the blocks in a cache take on the disk."""
     return sum(path.stat().st_blocks * 512 for path in cache.glob("*/data"))
+
+
+def pair(bucket: str, tmp_path: Path, n_tokens: int = 20_000, **options: Any) -> list[TokenFile]:
+    """A dataset, local and remote."""
+    local = make_dataset(tmp_path / "local", n_tokens, **options)
+    return [local, open_tokens(f"{upload(tmp_path / 'local', bucket)}/train.json")]
+
+
+def assert_same_batches(local: Sampler | Mixture, other: Sampler | Mixture, steps: int = 4) -> None:
+    for step in range(steps):
+        expected, found = local.batch(step), other.batch(step)
+        assert list(expected) == list(found)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(values, found[name], name)

@@ -1,0 +1,303 @@
+"""The cache of blocks: its limit, several processes, kills, and what else may happen to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from remote_cases import BLOCK, assert_same_batches, disk_usage, flip, make_dataset, pair, upload
+
+from preprocess import Sampler, TokenFile, TokenFileError, get_batch, open_tokens
+from preprocess.dataset import block_cache
+from preprocess.dataset import columns as table
+from preprocess.dataset.block_cache import CacheError
+from preprocess.storage import forked
+from preprocess.storage.remote import RemoteError, open_objects
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- the limit ---
+
+
+def test_a_batch_may_need_more_blocks_than_the_cache_has(
+    files: list[TokenFile], bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(4 * BLOCK))
+    local, remote = files[0], open_tokens(f"{bucket}/data/train.json")
+    rngs = [np.random.default_rng(3), np.random.default_rng(3)]
+    for _ in range(5):
+        expected, found = (
+            get_batch(file, 60, 400, rng=rng)
+            for file, rng in zip((local, remote), rngs, strict=True)
+        )
+        np.testing.assert_array_equal(expected[0], found[0])
+        np.testing.assert_array_equal(expected[1], found[1])
+        assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
+    samplers = [Sampler(x, 30, 200, windows="packed", order="epoch") for x in (local, remote)]
+    assert_same_batches(*samplers)
+    np.testing.assert_array_equal(remote[:], local[:])
+    assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
+    with pytest.raises(CacheError, match="needed at the same time, and half of the cache has"):
+        get_batch(remote, 2, 15_000)
+
+
+def test_the_limit_is_of_all_datasets(bucket: str, tmp_path: Path) -> None:
+    first, other = (tmp_path / name for name in ("local", "other"))
+    files = [make_dataset(first, 90_000), make_dataset(other, 90_000, seed=1)]
+    urls = [upload(directory, bucket, directory.name) for directory in (first, other)]
+    remote = [open_tokens(f"{url}/train.bin") for url in urls]
+    for _ in range(2):
+        for local, opened in zip(files, remote, strict=True):
+            np.testing.assert_array_equal(local[:], opened[:])
+            assert 40 * BLOCK < disk_usage(tmp_path / "cache") <= 64 * BLOCK
+
+
+def test_what_was_used_last_stays(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, remote = pair(bucket, tmp_path, 140_000)  # 69 blocks
+    per_block = BLOCK // 2
+    for block in range(67):
+        remote[block * per_block]
+        remote[5]
+    flip(bucket, "data/train.bin", 0)
+    assert remote[5] == local[5]
+    flip(bucket, "data/train.bin", BLOCK)
+    with pytest.raises(TokenFileError, match="in block 1, bytes 4,096 to 8,192: expe"):
+        remote[per_block]
+
+
+_READER = """
+import sys
+import numpy as np
+from preprocess.dataset import columns
+columns.BLOCK_BYTES = 65536
+from preprocess import Sampler, get_batch, open_tokens
+local, remote = (open_tokens(place) for place in sys.argv[1:3])
+seed = int(sys.argv[3])
+rngs = [np.random.default_rng(seed), np.random.default_rng(seed)]
+samplers = [Sampler(x, 8, 500, windows="packed", order="epoch", seed=seed) for x in (local, remote)]
+for step in range(12):
+    batches = [get_batch(x, 8, 1000, rng=rng) for x, rng in zip((local, remote), rngs)]
+    batches += [tuple(each.batch(step).values()) for each in samplers]
+    for expected, found in (batches[:2], batches[2:]):
+        for a, b in zip(expected, found):
+            assert np.array_equal(a, b), step
+    print(step, flush=True)
+"""
+
+
+def run_reader(tmp_path: Path, bucket: str, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
+    command = [
+        sys.executable, "-c", more.get("code", _READER), str(tmp_path / "local" / "train.json"),
+        f"{bucket}/data/train.json", *arguments,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_several_processes_keep_the_limit(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "BLOCK_BYTES", 65536)
+    limit = 6 * 65536
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(limit))
+    pair(bucket, tmp_path, 1_000_000, shard_tokens=400_000)  # 31 blocks of ids
+    readers = [run_reader(tmp_path, bucket, str(seed)) for seed in range(3)]
+    usage = []
+    for reader in readers:
+        assert reader.stdout is not None
+        for _ in reader.stdout:
+            usage.append(disk_usage(tmp_path / "cache"))
+        reader.stdout.close()
+    assert [reader.wait() for reader in readers] == [0, 0, 0]
+    assert len(usage) == 36
+    assert 0 < max(usage) <= limit
+
+
+_KILLED = """
+import os, signal, sys
+from preprocess.dataset import columns
+columns.BLOCK_BYTES = 4096
+from preprocess import open_tokens
+remote = open_tokens(sys.argv[2])
+remote[0]
+write, step = os.pwrite, sys.argv[3]
+def killed(descriptor, data, offset):
+    if step != "before writing":
+        write(descriptor, data if step == "after writing" else data[:1000], offset)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.pwrite = killed
+remote[10_000]
+"""
+
+
+@pytest.mark.parametrize("step", ["before writing", "while writing", "after writing"])
+def test_a_reader_that_is_killed_leaves_a_usable_cache(
+    bucket: str, tmp_path: Path, step: str
+) -> None:
+    local, remote = pair(bucket, tmp_path)
+    reader = run_reader(tmp_path, bucket, step, code=_KILLED)
+    reader.communicate()
+    assert reader.returncode == -signal.SIGKILL
+    np.testing.assert_array_equal(remote[:], local[:])
+    np.testing.assert_array_equal(open_tokens(f"{bucket}/data/train.bin")[:], local[:])
+    assert disk_usage(tmp_path / "cache") <= 64 * BLOCK
+
+
+# --- what happens to the cache ---
+
+
+def cache_of(remote: TokenFile) -> Any:
+    return getattr(remote.tokens, "_cache")  # noqa: B009
+
+
+def test_blocks_that_go_while_they_are_read_are_read_again(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    cache, found = cache_of(remote), []
+
+    def read() -> None:
+        if len(found) < 3:  # then the cache is locked
+            cache._state.remove(np.array([0, 1]))
+        found.append(bytes(cache.data[: 2 * BLOCK]))
+
+    cache.read(np.array([0, 1]), read)
+    assert found[-1] == local[:BLOCK].tobytes()
+    assert found[0] == bytes(2 * BLOCK)
+
+
+def test_a_column_that_is_there_as_a_whole(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    rngs = [np.random.default_rng(3), np.random.default_rng(3)]
+    samplers = [Sampler(file, 8, 50, windows="packed", order="epoch") for file in (local, remote)]
+    for step in range(200):
+        if step % 80 == 79:
+            cache_of(remote)._state.remove(np.array([3]))
+        batches = [get_batch(x, 8, 99, rng=y) for x, y in zip((local, remote), rngs, strict=True)]
+        np.testing.assert_array_equal(*(batch[1] for batch in batches))
+        np.testing.assert_array_equal(*(each.batch(step)["inputs"] for each in samplers))
+    view: Any = remote.tokens
+    assert view.read_if_complete(lambda *_: None)
+    assert not view.read_if_complete(lambda *_: cache_of(remote)._state.remove(np.array([3])))
+    np.testing.assert_array_equal(remote[:], local[:])
+
+
+def test_blocks_of_before_a_start_of_the_machine_are_checked(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[:]
+    (directory,) = (path.parent for path in (tmp_path / "cache").glob("*/data"))
+    with open(directory / "blocks", "r+b") as blocks, open(directory / "data", "r+b") as data:
+        blocks.seek(8)
+        blocks.write(bytes(16))
+        data.write(bytes(BLOCK))  # lost at a power cut
+    flip(bucket, "data/train.bin", BLOCK)  # is not asked for again
+    again = open_tokens(f"{bucket}/data/train.bin")
+    np.testing.assert_array_equal(again[:], local[:])
+    np.testing.assert_array_equal(remote[:], local[:])
+
+
+def test_a_cache_that_is_removed_while_it_is_used(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[0]
+    shutil.rmtree(remote.directory)
+    again = open_tokens(f"{bucket}/data/train.bin")
+    for file in (remote, again, remote):
+        np.testing.assert_array_equal(file[:], local[:])
+
+
+def test_a_forked_process_reads(bucket: str, tmp_path: Path) -> None:
+    local, remote = pair(bucket, tmp_path)
+    remote[0]
+    process = os.fork()
+    if not process:
+        status = 1
+        try:
+            assert np.array_equal(remote[:], local[:])
+            assert np.array_equal(open_tokens(f"{bucket}/data/train.bin")[:], local[:])
+            objects = forked.open_anywhere(bucket)
+            found = objects.info("data/train.bin")
+            assert found is not None
+            assert found.n_bytes == 40_000
+            assert objects.info("nothing") is None
+            assert objects.get("nothing") is None
+            with pytest.raises(RemoteError, match="cannot be listed or written by a process that"):
+                objects.put("a", b"")
+            open_objects(bucket)
+            with pytest.raises(forked.ChangedError, match="was changed or removed"):
+                objects.read("nothing", 0, 1)
+            (helper,) = forked._helpers.values()
+            helper._process.kill()
+            with pytest.raises(RemoteError, match="the program that makes the requests of a for"):
+                objects.read("data/train.bin", 0, 1)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(process, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_of_a_data_loader_read(bucket: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="datasets for a DataLoader need PyTorch")
+    from preprocess import window_loader
+
+    local, remote = pair(bucket, tmp_path)
+    loaders = [
+        window_loader(file, None, 8, 100, shuffle=False, num_workers=n)
+        for file, n in ((local, 0), (remote, 2))
+    ]
+    for expected, found in zip(*loaders, strict=True):
+        np.testing.assert_array_equal(expected[0], found[0])
+
+
+def test_a_full_disk_and_a_cache_that_cannot_be_made(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, remote = pair(bucket, tmp_path)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(CacheError, match="cannot be kept there: No space left on device; set"):
+            remote[:]
+    assert disk_usage(tmp_path / "cache") == 0
+    assert len(remote[:]) == 20_000
+    with monkeypatch.context() as patch:
+        patch.setattr(block_cache, "_fallocate", lambda: None)
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "another"))
+        with pytest.raises(CacheError, match="this system cannot free parts of a file"):
+            open_tokens(f"{bucket}/data/train.bin")
+        patch.setattr(block_cache, "_fallocate", lambda: lambda *_: -1)
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "a third"))
+        with pytest.raises(CacheError, match="parts of a file cannot be freed"):
+            open_tokens(f"{bucket}/data/train.bin")
+        patch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "local" / "train.bin"))
+        with pytest.raises(CacheError, match="cannot be kept there: Not a directory; set TOKE"):
+            open_tokens(f"{bucket}/data/train.bin")
+    with open(remote.directory / "blocks", "ab") as opened:
+        opened.write(b"more")
+    with pytest.raises(CacheError, match="bytes is expected in the cache, found"):
+        open_tokens(f"{bucket}/data/train.bin")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [("a lot", "TOKENBIN_CACHE_SIZE should be"), ("16383", "and the cache needs at least 16,384")],
+)
+def test_sizes_that_a_cache_cannot_have(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, message: str
+) -> None:
+    pair(bucket, tmp_path)
+    monkeypatch.setenv(block_cache.SIZE_VARIABLE, size)
+    with pytest.raises(CacheError, match=message):
+        open_tokens(f"{bucket}/data/train.bin")
