@@ -252,6 +252,7 @@ class ShardsOnRay:
     def finish(self, **fields: Any) -> Manifest:
         """Write the manifest; `flush` has written all else."""
         shards = tuple(shard for shard in self._shards if isinstance(shard, Shard))
+        self._files.storage.refresh()
         return self._files.open(self._name, (WriterState({}, shards),)).finish(**fields)
 
     def close(self) -> None:

@@ -108,6 +108,9 @@ class Storage(Files, Protocol):
     def check_writable(self) -> None:
         """Raise `OutputError` if the location cannot be written; called before a run begins."""
 
+    def refresh(self) -> None:
+        """Look at the work files again, of which other processes of the run have written some."""
+
     def runs(self) -> list[str]:
         """Return the names of runs with work files in this location, sorted."""
 

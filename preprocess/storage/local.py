@@ -200,6 +200,8 @@ class LocalStorage(LocalFiles):
                 " output directory or change its permissions"
             )
 
+    def refresh(self) -> None: ...
+
     def runs(self) -> list[str]:
         return [
             name[1 : -len(_PARTIAL)]

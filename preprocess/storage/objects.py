@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -80,6 +80,8 @@ class ObjectStorage(ObjectFiles):
 
     def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
         super().__init__(join_location(location, f".{run}{_PARTIAL}"))
+        self._place = location, run
+        self._is_helper = False  # of another process, which has the lock
         self._final = ObjectFiles(location)
         self.final: Files = self._final
         self.seconds_between_syncs = SECONDS_BETWEEN_SYNCS
@@ -91,6 +93,13 @@ class ObjectStorage(ObjectFiles):
         self._local = set[str]()  # names of files whose content is in the spool
         self._uploads: ThreadPoolExecutor | None = None
         self._waiting: dict[str, Future[None]] = {}  # name of a finished file -> its upload
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process writes files of the run, and this one has the lock.
+        return _help, self._place
+
+    def refresh(self) -> None:
+        self._index = None
 
     # --- the lock, and requests under it ---
 
@@ -313,6 +322,9 @@ class ObjectStorage(ObjectFiles):
                 f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens), and divide documents"
                 " that are larger (--split-documents)"
             )
+        if self._is_helper:
+            self._put_whole(name, n_bytes, end)
+            return
         if self._uploads is None:
             self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenbin-upload")
         while len(self._waiting) >= _MOST_WAITING:
@@ -412,3 +424,10 @@ class ObjectStorage(ObjectFiles):
 
     def space(self) -> tuple[int, int]:
         return self.spool.space()
+
+
+def _help(location: str, run: str) -> ObjectStorage:
+    """Open the storage of a run that another process has; what is finished is durable at once."""
+    storage = ObjectStorage(location, run)
+    storage._is_helper = True
+    return storage

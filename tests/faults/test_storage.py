@@ -84,6 +84,8 @@ class ObjectStorage(Objects):
 
     def check_writable(self) -> None: ...
 
+    def refresh(self) -> None: ...
+
     def stream(self, name: str, n_bytes: int = 0) -> Part:
         self.put(name, self.read(name, 0, n_bytes))
         return Part(partial(self.put, name, is_more=True), n_bytes)
