@@ -19,6 +19,7 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}  # key -> (content, version)
         self.lock = threading.RLock()
+        self.check = self._check_manifests
         self._n_versions = 0
 
     def change(self, key: str, data: bytes | None) -> str:
@@ -31,7 +32,7 @@ class Bucket:
             else:
                 self.objects[key] = data, version
             if ".partial/" not in key:
-                self._check_manifests()
+                self.check()
             return version
 
     def _check_manifests(self) -> None:
