@@ -77,7 +77,7 @@ def test_a_run_that_ends_at_any_request_is_resumed_from_the_bucket(
     whole = memory_objects.install(monkeypatch, MemoryObjects(Bucket()))
     run(**options, **places(kind, "s3://bucket/data"))
     assert built(whole.bucket) == expected
-    step = max(whole.n_requests // 12, 1)
+    step = max(whole.n_requests // 6, 1)
     at = 1 + (len(kind) + len(what)) % step
     while True:
         bucket = Bucket()
@@ -94,7 +94,7 @@ def test_a_run_that_ends_at_any_request_is_resumed_from_the_bucket(
         run(**again, **places(kind, "s3://bucket/data"))
         assert built(bucket) == expected, at
         at += step
-    assert at > 5 * step
+    assert at > 3 * step
 
 
 @pytest.mark.parametrize("kind", KINDS)
