@@ -55,15 +55,22 @@ class SpooledStream:
                 self._synced = n_bytes
 
     def finish(self, n_bytes: int) -> None:
-        self.close()
-        self._storage.put_finished(self._name, n_bytes, self.n_bytes)
+        # A sync that comes meanwhile must find the stream open, or else the file on its way: an
+        # entry of the journal follows it.
+        with self._lock:
+            self._close()
+            self._storage.put_finished(self._name, n_bytes, self.n_bytes)
+            self._is_open = False
 
     def close(self) -> None:
         with self._lock:
+            self._close()
             self._is_open = False
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class JournalStream:

@@ -327,8 +327,9 @@ class ObjectStorage(ObjectFiles):
             return
         if self._uploads is None:
             self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenbin-upload")
-        while len(self._waiting) >= _MOST_WAITING:
-            self._settle(next(iter(self._waiting)))
+        waiting = list(self._waiting)
+        for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
+            self._settle(other)
         self._waiting[name] = self._uploads.submit(self._put_whole, name, n_bytes, end)
 
     def _settle(self, name: str) -> None:

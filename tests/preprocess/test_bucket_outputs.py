@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,33 @@ def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes:
             storage.stream("x", 13)
         storage.remove("x")
         assert storage.names() == []
+
+
+def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ObjectStorage("s3://b/data", "build") as storage:
+        stream, journal = storage.stream("x"), storage.stream("journal.jsonl")
+        stream.append(memoryview(b"abc"))
+
+        def write_entry() -> None:
+            stream.sync()
+            journal.append(memoryview(b"x has 3 bytes"))
+            journal.sync()
+            assert bucket.contents(WORK)["x"] == b"abc"
+
+        writing, finish = threading.Thread(target=write_entry), storage.put_finished
+
+        def finish_late(name: str, n_bytes: int, end: int) -> None:
+            writing.start()
+            writing.join(0.05)
+            assert not bucket.contents(f"{WORK}journal")
+            finish(name, n_bytes, end)
+
+        monkeypatch.setattr(storage, "put_finished", finish_late)
+        stream.finish(3)
+        writing.join()
+        assert storage.get("journal.jsonl") == b"x has 3 bytes"
 
 
 def test_only_the_first_entry_makes_a_journal(bucket: Bucket) -> None:
