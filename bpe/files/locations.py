@@ -70,7 +70,7 @@ def is_web(url: str) -> bool:
 
 def is_bucket(location: str) -> bool:
     """Return True for the URL of a place in a bucket."""
-    return location.startswith(tuple(f"{scheme}://" for scheme in BUCKETS))
+    return location.lower().startswith(tuple(f"{scheme}://" for scheme in BUCKETS))
 
 
 def join_location(directory: str, name: str) -> str:

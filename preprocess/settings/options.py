@@ -326,13 +326,20 @@ class Settings:
         URLs have no query, which may be a secret.
         """
         given = {x: getattr(self, x) for x in options_of(type(self)) if x not in leave_out}
-        return {name: _shown(value) for name, value in given.items()}
+        return {
+            name: [*shown] if isinstance(shown := _shown(value), tuple) else shown
+            for name, value in given.items()
+        }
 
 
 def _shown(value: Any) -> Any:
     """Return a given value; URLs in it without user and query, which may be secrets."""
     if isinstance(value, list | tuple):
-        return [*map(_shown, value)]
+        return type(value)(map(_shown_path, value))
+    return _shown_path(value)
+
+
+def _shown_path(value: Any) -> Any:
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return shown_url(value) if isinstance(value, str) and is_url(value) else value
 

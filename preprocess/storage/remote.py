@@ -34,6 +34,8 @@ ANY = None  # version of `ObjectStore.put`: whatever there is
 _OBSTORE = (*WRITABLE, "http", "https")
 # A server that is away is waited for; a maintenance or a fail-over takes a minute.
 _PATIENCE = timedelta(minutes=5)
+# Until a server has answered once: a wrong host, and credentials that are missing, do not mend.
+_FIRST_PATIENCE = timedelta(seconds=20)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 # Processes that loaded one of the libraries; those forked from them cannot use it.
 loaded_in: set[int] = set()
@@ -111,7 +113,11 @@ def split_url(url: str) -> tuple[str, str]:
     Raises:
         RemoteError: The URL has a user or a password, or no bucket.
     """
+    scheme, colon, rest = url.partition(":")
+    url = f"{scheme.lower()}{colon}{rest}"
     parts = urlsplit(url)
+    if parts.scheme == "file":
+        raise RemoteError(f"{url}: is on this machine; give the path without file://")
     if "@" in parts.netloc and parts.scheme != "hf":
         raise RemoteError(
             f"{shown_url(url)}: has a user or a password in it, which lists of processes and logs"
@@ -168,7 +174,7 @@ class _Obstore:
         store = importlib.import_module("obstore.store")
         self._errors = importlib.import_module("obstore.exceptions")
         retry = {
-            "max_retries": 1000, "retry_timeout": _PATIENCE,
+            "max_retries": 1000,
             "backoff": {
                 "init_backoff": timedelta(seconds=_FIRST_PAUSE),
                 "max_backoff": timedelta(seconds=_LONGEST_PAUSE), "base": 2,
@@ -179,13 +185,28 @@ class _Obstore:
         options = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http:") else {})}
         others = {"credential_provider": provider} if is_s3 and (provider := _of_boto3()) else {}
         with self._translated(""):
-            self._store = store.from_url(root, client_options=options, retry_config=retry, **others)
+            self._first_store, self._later_store = (
+                store.from_url(
+                    root, client_options=options, retry_config={**retry, "retry_timeout": patience},
+                    **others,
+                )
+                for patience in (_FIRST_PATIENCE, _PATIENCE)
+            )
+        self._has_answered = False
+
+    @property
+    def _store(self) -> Any:
+        return self._later_store if self._has_answered else self._first_store
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
         """Convert errors of obstore inside the `with` to RemoteError."""
         try:
             yield
+            self._has_answered = True
+        except _NotThereError:
+            self._has_answered = True
+            raise
         except (self._errors.BaseError, OSError, ValueError) as error:
             if isinstance(error, TokenbinError):
                 raise
@@ -268,11 +289,12 @@ class _Obstore:
     def _repeat(self, request: Callable[[], Any]) -> Any:
         """Return the result of a request that obstore does not repeat if it gets no answer."""
         waited, pause = 0.0, _FIRST_PAUSE
+        patience = _PATIENCE if self._has_answered else _FIRST_PATIENCE
         while True:
             try:
                 return request()
             except self._errors.GenericError as error:
-                if waited >= _PATIENCE.total_seconds() or "HTTP error" not in str(error):
+                if waited >= patience.total_seconds() or "HTTP error" not in str(error):
                     raise
             time.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)

@@ -16,11 +16,9 @@ from bpe.errors import CorpusError, TokenbinError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.documents.batch import ReadOptions
 from preprocess.run.outputs import OutputError
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, CountSettings
-from preprocess.sources import find_sources
 
 END = "<|endoftext|>"
 TEXT = END.join(f"document {i} of many, and some more words" for i in range(40))
@@ -307,10 +305,10 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ),
         ({"max_minutes": 10**400}, "max_minutes: should be a number that is not as large; got 1"),
         ({"tie_break": ["coin"]}, r"tie_break: should be .* or 'huggingface'; got \['coin'\]"),
-        ({"train": {"a": 1}}, "train: should be a path or a list of paths; got"),
+        ({"train": {"a": 1}}, "train: should be a path or URL, or a list of them; got"),
         ({"out": 7}, "out: should be a path; got 7"),
-        ({"train": 7}, "train: should be a path or a list of paths; got 7"),
-        ({"train": [7]}, r"train: should be a path or a list of paths; got \[7\]"),
+        ({"train": 7}, "train: should be a path or URL, or a list of them; got 7"),
+        ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
         ({"pattern": 7}, "pattern: should be text; got 7"),
         ({"workers": 0, "x": 1}, "workers: .* of at least 1; got 0; x: there is no such"),
     ],
@@ -323,9 +321,7 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda url, text, out: build(train=[text, url], out=out), "train: "),
         (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
-        (lambda url, text, out: find_sources([url], ReadOptions()), ""),
         (lambda url, text, out: load_tokenizer(url), ""),
         (lambda url, text, out: train_bpe(url, 300), ""),
     ],
@@ -339,9 +335,14 @@ def test_urls_are_refused_as_they_were_given(
     message = str(raised.value)
     assert message.startswith(name)
     assert url in message
-    assert "should be a path on this machine, for URLs can be neither read nor written" in message
+    assert "should be a path on this machine, for this cannot be a URL" in message
     assert "copy or mount what is there" in message
     assert not out.exists()
+
+
+def test_file_urls_are_paths(text: Path, out: Path) -> None:
+    with pytest.raises(TokenbinError, match="is on this machine; give the path without file://"):
+        build(train=f"file://{text}", out=out)
 
 
 def test_settings_that_are_missing() -> None:

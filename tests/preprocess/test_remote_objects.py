@@ -97,7 +97,7 @@ def test_a_server_that_refuses_is_named_without_credentials(
         open_objects("s3://nobody").put("a", b"")
     assert "\n" not in str(caught.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(remote, "_PATIENCE", timedelta(milliseconds=1))
+    monkeypatch.setattr(remote, "_FIRST_PATIENCE", timedelta(milliseconds=1))
     open_objects.cache_clear()
     with pytest.raises(RemoteError, match=r"credentials in the environment") as caught:
         open_objects(bucket).get("a")
