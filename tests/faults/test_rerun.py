@@ -241,8 +241,9 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
             build(**options, progress=progress)
     assert (options["out"] / ".build.partial" / "journal.jsonl").exists()
     assert caplog.messages[-1].endswith(
-        "/.build.partial; rerun the same command to resume, once the file is restored with its"
-        " modification time (cp -p); without it, or with its new content, start over (--overwrite)"
+        "/.build.partial; rerun the same command to resume, once the file can be read and is as it"
+        " was, with its modification time (cp -p); without it, or with its new content, start over"
+        " (--overwrite)"
     )
     if call == "write":
         with pytest.raises(OutputError, match=r"b\.txt was written to or touched.*--overwrite"):

@@ -336,8 +336,11 @@ def test_a_signature_is_shown_nowhere(
             find_sources([f"{server}/no?key=secret"], ReadOptions())
     with pytest.raises(CorpusError, match="has a user or a password in it") as user:
         find_sources(["https://me:secret@host/x"], ReadOptions())
-    for wrong in ({"tokenizer": "https://me:secret@host/x?secret"}, {"out": "s3://me:secret@b/"}):
-        with pytest.raises(ValueError, match="should be a path on this machine") as location:
+    for wrong, message in (
+        ({"tokenizer": "https://me:secret@host/x?secret"}, "should be a path on this machine"),
+        ({"out": "s3://me:secret@b/"}, "s3://b/: outputs in a bucket are shards"),
+    ):
+        with pytest.raises(ValueError, match=message) as location:
             build(**OPTIONS | {"train": "x", **wrong})
         assert "secret" not in str(location.value)
     said = [str(each.value) for each in (changed, gone, refused, user)]
