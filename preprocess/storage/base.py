@@ -41,6 +41,9 @@ class Stream(Protocol):
     def append(self, data: memoryview) -> None:
         """Append bytes."""
 
+    def begin_sync(self) -> None:
+        """Let the disk begin to write appended bytes, without waiting for it."""
+
     def sync(self) -> None:
         """Make appended bytes durable; another thread may append meanwhile.
 

@@ -63,6 +63,7 @@ class LocalStream:
 
     def __init__(self, path: Path, n_bytes: int) -> None:
         self.n_bytes, self._path = n_bytes, path
+        self._n_begun = n_bytes  # that the disk has or writes
         self._descriptor: int | None = None
         self._lock = threading.Lock()  # held while the descriptor is synced or closed
         try:
@@ -88,6 +89,14 @@ class LocalStream:
         with writing(self._path, position=self.n_bytes):
             write_all(self._descriptor, data)
         self.n_bytes += len(data)
+
+    def begin_sync(self) -> None:
+        assert self._descriptor is not None
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            start, self._n_begun = self._n_begun, self.n_bytes
+            # Linux writes pages that are not needed; it keeps those that are not written yet.
+            advice = os.POSIX_FADV_DONTNEED
+            os.posix_fadvise(self._descriptor, start, self.n_bytes - start, advice)
 
     def sync(self) -> None:
         with self._lock, writing(self._path):

@@ -48,6 +48,8 @@ class SpooledStream:
             write_all(self._descriptor, data)
         self.n_bytes += len(data)
 
+    def begin_sync(self) -> None: ...
+
     def sync(self) -> None:
         with self._lock:
             if self._is_open and self._synced < (n_bytes := self.n_bytes):
@@ -83,6 +85,8 @@ class JournalStream:
     def append(self, data: memoryview) -> None:
         self._new += data
         self.n_bytes += len(data)
+
+    def begin_sync(self) -> None: ...
 
     def sync(self) -> None:
         if self._new:
