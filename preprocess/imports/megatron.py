@@ -98,9 +98,10 @@ class Index:
             bounds = self._read(
                 self._bounds, "<i8", start, min(start + _AT_ONCE, self.n_documents + 1)
             )
-            steps = np.diff(bounds, prepend=before)
-            if (steps < 0).any() or (start == 0 and bounds[0] != 0):
-                place = start + int((steps < 0).argmax())
+            # Compared, not subtracted: a difference of hostile bounds may overflow.
+            falls = bounds < np.append(before, bounds[:-1])
+            if falls.any() or (start == 0 and bounds[0] != 0):
+                place = start + int(falls.argmax())
                 raise self._error(f"document {place:,} begins before the one before it; {_AGAIN}")
             before = int(bounds[-1])
         if self.n_documents < 1 or before != self.n_sequences:

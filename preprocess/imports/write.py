@@ -7,6 +7,7 @@ end-of-text id is the last of each document, and nowhere else.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
+from bpe.files.locations import is_url, split_location
 from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
@@ -56,13 +58,13 @@ class ImportResult(NamedTuple):
     """A dataset that was imported.
 
     Attributes:
-        path: The .bin, or with shards the manifest.
+        path: The .bin, or with shards the manifest; in a bucket the URL.
         manifest: Its manifest.
         is_new: False if it was there already.
         line: The result in words.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     is_new: bool
     line: str
@@ -99,7 +101,8 @@ class _Run:
     """Imports one file of ids."""
 
     def __init__(self, settings: ImportSettings) -> None:
-        self._settings, self._out = settings, Path(settings.out)
+        self._settings = settings
+        self._directory, _ = split_location(settings.out)
         self._tokenizer = _load_tokenizer(settings)
         self._vocab_size = settings.vocab_size or 0
         if self._tokenizer is not None:
@@ -112,11 +115,19 @@ class _Run:
         self._ids: Ids = importer(settings.format).open_ids(Path(settings.path), settings.dtype)
         self._files: list[TextFile] = [self._ids.ids.file, *self._ids.beside]
         for each in self._files:
-            if self._out.exists() and os.path.samefile(each.path, self._out):
+            if self._may_write(each.path):
                 raise SettingsError(
-                    f"out is {each.path}, the file that is read; choose another one (--out)"
+                    f"out may be written over {each.path}, the file that is read; choose another"
+                    " directory or name (--out)"
                 )
         self._lengths = _text_lengths(self._tokenizer)
+
+    def _may_write(self, path: Path) -> bool:
+        """Return True if a file has the name of a file of the dataset."""
+        if is_url(self._directory) or not os.path.isdir(self._directory):
+            return False
+        own = rf"{re.escape(self._settings.name)}(_\d{{5,}})?\.(bin|docs|json)"
+        return os.path.samefile(path.parent, self._directory) and bool(re.fullmatch(own, path.name))
 
     @property
     def _record(self) -> Record:
@@ -138,8 +149,8 @@ class _Run:
     def write(self, progress: Progress) -> ImportResult:
         """Write the dataset, unless it is there."""
         settings, name, record = self._settings, self._settings.name, self._record
-        stats_file, directory = f"{name}_stats.json", self._out.parent
-        with Outputs(str(directory), name, record, settings.overwrite) as outputs:
+        stats_file = f"{name}_stats.json"
+        with Outputs(self._directory, name, record, settings.overwrite) as outputs:
             files = outputs.storage.final
             if outputs.commit_again():
                 return self._result("complete; files renamed to their final names", False)
@@ -167,12 +178,12 @@ class _Run:
         return self._result(f"in {progress.seconds():.1f} s", True)
 
     def _result(self, state: str, is_new: bool) -> ImportResult:
-        file = open_tokens(self._out)
+        file = open_tokens(self._settings.out)
         line = (
             f"{file.path}: {state} ({file.n_tokens:,} tokens, {file.n_documents:,} documents,"
             f" {file.dtype.name})"
         )
-        return ImportResult(Path(file.path), file.manifest, is_new, line)
+        return ImportResult(file.path, file.manifest, is_new, line)
 
     def _fill(self, outputs: Outputs, progress: Progress) -> Manifest:
         """Write all ids, from the last checkpoint on, and finish the files."""

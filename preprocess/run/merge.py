@@ -66,7 +66,7 @@ def merge_parts(
     """Join the parts of all tasks of a build into one dataset, without copying data.
 
     Args:
-        path: The directory with the parts, `out` of the tasks.
+        path: The directory with the parts, or its URL in a bucket: `out` of the tasks.
         name: The `name` that was given to the tasks.
         overwrite: True to replace a dataset of the same name.
 
@@ -166,7 +166,7 @@ def _read_part(files: Files, name: str) -> _Part:
 
 def _join(files: Files, output: str, parts: Sequence[_Part]) -> Manifest:
     """Return the manifest of an output of all parts."""
-    manifests, shards = list[Manifest](), []
+    manifests, shards, sizes = list[Manifest](), [], files.sizes()
     for part in parts:
         stem = part.build.named(output)
         path = manifest_name(stem)
@@ -179,7 +179,7 @@ def _join(files: Files, output: str, parts: Sequence[_Part]) -> Manifest:
             )
         manifest = Manifest.from_json(content.decode("utf-8", "replace"), files.where(path))
         for file in manifest.files(stem):
-            if (found := files.size(file.name)) != file.n_bytes:
+            if (found := sizes.get(file.name)) != file.n_bytes:
                 raise MergeError(
                     f"{files.where(file.name)}: {file.n_bytes:,} bytes are expected, as in its"
                     f" manifest, found {'no file' if found is None else f'{found:,}'}; repair the"

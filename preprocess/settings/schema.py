@@ -432,7 +432,7 @@ class VerifySettings(BuiltWithSettings):
 class MergeSettings(Settings):
     """Options of `merge`: one dataset from the parts of several tasks."""
 
-    path: Location = option(REQUIRED, "Directory with the parts.", positional=True)
+    path: Output = option(REQUIRED, "Directory or URL with the parts.", positional=True)
     name: Prefix = run_option("", "The name that was given to the tasks.")
     overwrite: bool = run_option(False, "Replace a dataset of the same name.")
 

@@ -184,6 +184,7 @@ TWO = [[[1, END]], [[2, 3], [END]]]
     ({"lengths": [2, 1, 1]}, "sequence 2 should begin at byte 12 of the .bin, after those"),
     ({"pointers": [0, 16, 8]}, "sequence 1 should begin at byte 8 of the .bin, after those"),
     ({"bounds": [0, 3, 1]}, "document 2 begins before the one before it"),
+    ({"bounds": [0, 2**63 - 1, -2]}, "document 2 begins before the one before it"),
     ({"bounds": [1, 2, 3]}, "document 0 begins before the one before it"),
     ({"bounds": [0, 1, 2]}, "2 documents have 2 sequences, and there are 3"),
     ({"n_bounds": 0, "bounds": []}, "0 documents have 0 sequences, and there are 3"),
@@ -248,7 +249,7 @@ def test_options_that_are_asked_for(tmp_path: Path) -> None:
         import_megatron(path, tmp_path / "out", tokenizer="t.json")
     with pytest.raises(SettingsError, match="vocabulary of 299 ids; correct one of them"):
         import_megatron(path, tmp_path / "out", vocab_size=299)
-    with pytest.raises(SettingsError, match=r"out is .*x\.bin, the file that is read"):
+    with pytest.raises(SettingsError, match=r"written over .*x\.bin, the file that is read"):
         import_tokens(path, **options | {"format": "megatron"}, out=path.with_suffix(".bin"))
     with pytest.raises(SettingsError, match="split_documents is for shards"):
         import_megatron(path, tmp_path / "out", split_documents=True)
