@@ -49,8 +49,12 @@ def shown_url(url: str) -> str:
     if is_web(url):
         rest = re.split("[?#]", rest, maxsplit=1)[0]
     place, slash, path = rest.partition("/")
+    host, colon, port = place.partition(":")
+    if colon and "@" not in place and not port.isdigit():
+        return f"{scheme}://{host}"  # the rest begins with a password
     # A repository of `hf://` may have a revision after an at sign.
-    return f"{scheme}://{place.rpartition('@')[2] if scheme != 'hf' else place}{slash}{path}"
+    shown = place if scheme == "hf" and not colon else place.rpartition("@")[2]
+    return f"{scheme}://{shown}{slash}{path}"
 
 
 def url_name(url: str) -> str:

@@ -383,6 +383,7 @@ def _capacity() -> int:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, which the system releases when the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
     with open(path, "ab") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         try:

@@ -16,6 +16,7 @@ import io
 import itertools
 import threading
 import time
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ _SMALL_BYTES = 512 * 1024  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
 _KEPT_PIECES = 8  # of a file that is read ahead: its units are read again, to be digested
 _COMPARE_SECONDS = 10.0
+_THIS_PROCESS = uuid.uuid4().hex
 
 
 _numbers = itertools.count()
@@ -82,7 +84,9 @@ class RemoteFile:
     @property
     def stamp(self) -> str:
         """Version of the object or, without one, the time of its last change."""
-        is_tag = self.version and not self.version.startswith("modified ")
+        if not self.version:
+            return f"unknown in {_THIS_PROCESS}"  # so that digests are compared
+        is_tag = not self.version.startswith("modified ")
         return f"version {self.version}" if is_tag else f"modified {self.modified}"
 
     def clip(self, position: int) -> int:

@@ -169,6 +169,10 @@ def answer() -> None:
         except tuple(_ERRORS.values()) as error:
             kind = next(name for name, each in _ERRORS.items() if isinstance(error, each))
             head |= {"error": kind, "value": str(error)}
+        except BaseException as error:  # noqa: BLE001 (the process that asked waits for an answer)
+            about = f"{type(error).__name__}: {remote.reason_of(error)}"
+            text = f"the request of a forked process failed: {about}; run the command again"
+            head |= {"error": RemoteError.__name__, "value": text}
         else:
             if isinstance(found, ObjectInfo):
                 head["value"] = msgspec.to_builtins(found)

@@ -1,15 +1,17 @@
 """`preprocess.storage.base.Storage` in a bucket, whose objects can neither be appended nor renamed.
 
     PREFIX/.tokenbin.lock           names the writer; see `object_lock`; of a part: .NAME.lock
-    PREFIX/.NAME.partial/FILE       a work file of the run NAME that is complete
-    PREFIX/.NAME.partial/FILE/START its bytes from START on, as appended between two syncs
+    PREFIX/.NAME.partial/ATTEMPT/FILE        a work file of the run NAME that is complete
+    PREFIX/.NAME.partial/ATTEMPT/FILE/START  its bytes from START on, as appended between two syncs
 
 What is appended goes to a local file first (`spool`), and each sync puts the new bytes as an object
 that is never changed. The first bytes of a file that is finished are put again as one object, which
 `publish` copies to the final name on the server; then the local file and the pieces are removed.
 The entries of the journal are such pieces, each of which must not exist before.
 
-The same run appends the same bytes at the same place, so pieces that overlap agree. Only the first
+The same run appends the same bytes at the same place, so pieces that overlap agree. A run that
+starts over has another attempt: a request of its predecessor that arrives late, after the lock was
+lost, changes nothing of it. Only the first
 object of a journal makes the others a journal: it is removed before them.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -78,10 +81,13 @@ class ObjectStorage(ObjectFiles):
 
     keeps_finished = False
 
-    def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
+    def __init__(
+        self, location: str, run: str, own_lock: bool = False, attempt: str = ""
+    ) -> None:
         super().__init__(join_location(location, f".{run}{_PARTIAL}"))
         self._place = location, run
-        self._is_helper = False  # of another process, which has the lock
+        self._is_helper = bool(attempt)  # of another process, which has the lock
+        self._attempt = attempt  # "": not known yet
         self._final = ObjectFiles(location)
         self.final: Files = self._final
         self.seconds_between_syncs = SECONDS_BETWEEN_SYNCS
@@ -96,17 +102,19 @@ class ObjectStorage(ObjectFiles):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process writes files of the run, and this one has the lock.
-        return _help, self._place
+        location, run = self._place
+        return ObjectStorage, (location, run, False, self.attempt)
 
     def refresh(self) -> None:
-        self._index = None
+        with self._guard:
+            self._index = None
 
     # --- the lock, and requests under it ---
 
     def __enter__(self) -> Self:
         with self._requests(OUTPUTS_KEPT):
             self._lock.acquire()
-        self._index = None
+        self._index, self._attempt = None, ""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,16 +159,33 @@ class ObjectStorage(ObjectFiles):
         """The objects of each work file; changed with `_guard` held."""
         with self._guard:
             if self._index is None:
-                found: dict[str, list[_Piece]] = {}
+                found: dict[str, dict[str, list[_Piece]]] = {}
                 with translated():
                     for key, info in self.objects.keys(self.prefix):
-                        name, _, start = key[len(self.prefix) :].partition("/")
-                        if start.isdecimal() or not start:
+                        attempt, _, file = key[len(self.prefix) :].partition("/")
+                        name, _, start = file.partition("/")
+                        if name and (start.isdecimal() or not start):
                             place = int(start or 0)
                             piece = _Piece(place, place + info.n_bytes, key)
-                            found.setdefault(name, []).append(piece)
-                self._index = found
+                            found.setdefault(attempt, {}).setdefault(name, []).append(piece)
+                if not self._attempt:
+                    begun = [
+                        attempt for attempt, files in found.items()
+                        if any(not piece.start for piece in files.get(JOURNAL_FILE, ()))
+                    ]  # fmt: skip
+                    self._attempt = min(begun) if begun else uuid.uuid4().hex[:16]
+                self._index = found.get(self._attempt, {})
             return self._index
+
+    @property
+    def attempt(self) -> str:
+        """Name of this attempt of the run, in the keys of its work files."""
+        if not self._attempt:
+            _ = self.index
+        return self._attempt
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}{self.attempt}/{name}"
 
     def _pieces(self, name: str) -> list[_Piece]:
         index = self.index
@@ -359,15 +384,29 @@ class ObjectStorage(ObjectFiles):
         for name in list(self._waiting):
             self._settle(name)
         with self._requests(PUBLISHED_KEPT):
+            is_over = self._is_published(names, last)
             # Without a work file, an interrupted attempt has published the new one.
             again = [name for name in last if self._is_whole(name)]
             self._remove_keys(map(self._final.key, (*again, *gone)))
             for_each(names, lambda _, name: self._publish(name), _REQUESTS_AT_ONCE)
             sizes = self._final.sizes()
             for name in names:
-                self._check_published(name, sizes.get(name))
+                self._check_published(name, sizes.get(name), is_over)
             for name in last:
                 self._publish(name)
+
+    def _is_published(self, names: Sequence[str], last: Sequence[str]) -> bool:
+        """Return True if work files are missing because all files have their final names.
+
+        They are removed only after the last of them, the manifests, were published.
+        """
+        if all(map(self._is_whole, names)):
+            return False
+        finals = {name: self._final.get(name) for name in last}
+        return all(
+            content is not None and (not self._is_whole(name) or content == self.get(name))
+            for name, content in finals.items()
+        )
 
     def _is_whole(self, name: str) -> bool:
         return any(piece.key == self.key(name) for piece in self._pieces(name))
@@ -377,11 +416,11 @@ class ObjectStorage(ObjectFiles):
             self._lock.check()
             self.objects.copy(self.key(name), self._final.key(name))
         else:
-            self._check_published(name, self._final.size(name))
+            self._check_published(name, self._final.size(name), True)
 
-    def _check_published(self, name: str, size: int | None) -> None:
-        expected = self.size(name) if self._is_whole(name) else size
-        if size is None or size != expected:
+    def _check_published(self, name: str, size: int | None, is_over: bool) -> None:
+        is_complete = size == self.size(name) if self._is_whole(name) else is_over
+        if size is None or not is_complete:
             raise DamagedStateError(
                 f"{self.final.where(name)}: expected the file that the run had in {self.where()},"
                 f" found {'none' if size is None else f'one of {size:,} bytes'}; start over"
@@ -412,7 +451,8 @@ class ObjectStorage(ObjectFiles):
             others = sorted({*keys} - {*journal})
             for group in (others, journal[:1], journal[1:]):
                 for_each(group, lambda _, key: self._remove_keys([key]), _REQUESTS_AT_ONCE)
-        self._index = None
+        with self._guard:
+            self._index, self._attempt = None, ""
         for name in list(self._local):
             self._drop(name)
 
@@ -425,10 +465,3 @@ class ObjectStorage(ObjectFiles):
 
     def space(self) -> tuple[int, int]:
         return self.spool.space()
-
-
-def _help(location: str, run: str) -> ObjectStorage:
-    """Open the storage of a run that another process has; what is finished is durable at once."""
-    storage = ObjectStorage(location, run)
-    storage._is_helper = True
-    return storage

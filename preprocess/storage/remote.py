@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -118,7 +117,9 @@ def split_url(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if parts.scheme == "file":
         raise RemoteError(f"{url}: is on this machine; give the path without file://")
-    if "@" in parts.netloc and parts.scheme != "hf":
+    place, _, port = parts.netloc.partition(":")
+    # `#`, `?` and `/` end what a URL has of a user, so a password with one has no at sign after it.
+    if (port and not port.isdigit()) or ("@" in place and parts.scheme != "hf"):
         raise RemoteError(
             f"{shown_url(url)}: has a user or a password in it, which lists of processes and logs"
             " would show; leave them out, and give them in the environment (docs/remote.md)"
@@ -141,10 +142,13 @@ def open_objects(root: str) -> ObjectStore:
     scheme = root.partition("://")[0]
     if scheme in _OBSTORE:
         return _Obstore(root, _import("obstore", root, "remote"))
+    library = _import("fsspec", root, "remote")
+    others = importlib.import_module("preprocess.storage.fsspec_objects")
     if scheme == "hf":
         _import("huggingface_hub", root, "hf")
-        return _HuggingFace(root, _import("fsspec", root, "remote"))
-    return _Fsspec(root, _import("fsspec", root, "remote"))
+    kind = others.HubObjects if scheme == "hf" else others.FsspecObjects
+    found: ObjectStore = kind(root, library)
+    return found
 
 
 def _import(library: str, root: str, extra: str) -> Any:
@@ -158,7 +162,7 @@ def _import(library: str, root: str, extra: str) -> Any:
         ) from error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the reason in an error of a library: one line without credentials."""
     text = str(error).split("\n")[0].split(": <")[0].strip() or type(error).__name__
     return _USER.sub("//", _PART_OF_QUERY.sub("", text))
@@ -211,7 +215,7 @@ class _Obstore:
             if isinstance(error, TokenbinError):
                 raise
             raise RemoteError(
-                f"{self._shown(key)}: the request failed: {_reason(error)}; check the URL, the"
+                f"{self._shown(key)}: the request failed: {reason_of(error)}; check the URL, the"
                 " credentials in the environment and the network, and run the same command again"
             ) from None  # the text of the cause may have credentials
 
@@ -254,7 +258,7 @@ class _Obstore:
                     " are needed; download the file and give its path"
                 ) from None
             except self._errors.GenericError as error:
-                if "416" in _reason(error):  # the object ends before `start`
+                if "status code: 416" in str(error):  # the object ends before `start`
                     raise ChangedError(self._changed(key)) from None
                 raise
         if len(data) != stop - start:
@@ -288,16 +292,17 @@ class _Obstore:
 
     def _repeat(self, request: Callable[[], Any]) -> Any:
         """Return the result of a request that obstore does not repeat if it gets no answer."""
-        waited, pause = 0.0, _FIRST_PAUSE
+        began, pause = time.monotonic(), _FIRST_PAUSE
         patience = _PATIENCE if self._has_answered else _FIRST_PATIENCE
         while True:
             try:
                 return request()
             except self._errors.GenericError as error:
+                waited = time.monotonic() - began
                 if waited >= patience.total_seconds() or "HTTP error" not in str(error):
                     raise
             time.sleep(pause)
-            waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def copy(self, source: str, target: str) -> None:
         with self._translated(source):
@@ -310,8 +315,13 @@ class _Obstore:
     def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
         with self._translated(prefix):
             pages = self._library.list(self._store, prefix or None)
-            found = [(str(each["path"]), _info(each)) for page in pages for each in page]
-        yield from sorted(found)
+            found = {str(each["path"]): _info(each) for page in pages for each in page}
+        # Empty objects stand for directories; their slash at the end is not shown.
+        directories = {key[:i] for key in found for i, x in enumerate(key) if x == "/"}
+        for key, info in sorted(found.items()):
+            is_directory = not info.n_bytes and key in directories
+            if key.startswith(prefix) and not is_directory:
+                yield key, info
 
 
 class _NotThereError(Exception):
@@ -355,146 +365,13 @@ def _of_boto3() -> Any:
         boto3 = importlib.import_module("boto3")
     except ModuleNotFoundError:
         return None
-    if boto3.Session().get_credentials() is None:
-        return None
-    return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
-
-
-# What file systems of fsspec call versions and times.
-_VERSIONS = ("blob_id", "etag", "ETag", "version_id", "md5Hash")
-_TIMES = ("mtime", "modified", "last_modified", "LastModified", "created")
-
-
-class _Fsspec:
-    """An `ObjectStore` of fsspec, which can only be read."""
-
-    is_conditional = False
-
-    def __init__(self, root: str, library: Any) -> None:
-        self._root = root
-        scheme = root.partition("://")[0]
-        try:
-            self._system = library.filesystem(scheme)
-        except (ImportError, ValueError) as error:
-            raise RemoteError(
-                f"{shown_url(root)}: cannot be read: {_reason(error)}; the schemes s3, gs, az,"
-                " http and https need only pip install 'tokenbin[remote]'"
-            ) from error
-
-    @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # noqa: BLE001 (of any library: each file system has its own)
-            raise RemoteError(
-                f"{self._shown(key)}: the request failed: {_reason(error)}; check the URL and the"
-                " network, and run the same command again"
-            ) from None
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{key}"
-
-    def _shown(self, key: str) -> str:
-        return shown_url(self._path(key))
-
-    def pinned(self, key: str) -> str:
-        return key
-
-    def info(self, key: str) -> ObjectInfo | None:
-        try:
-            with self._translated(key):
-                if not self.is_conditional:
-                    self._system.invalidate_cache(self._path(key))  # else it may answer from there
-                found = self._system.info(self._path(key))
-        except FileNotFoundError:
+    errors = importlib.import_module("botocore.exceptions").BotoCoreError
+    try:
+        if boto3.Session().get_credentials() is None:
             return None
-        return self._info(found) if found.get("type", "file") == "file" else None
-
-    def _info(self, found: Any) -> ObjectInfo:
-        version = next((str(found[x]) for x in _VERSIONS if found.get(x)), "")
-        time = next((found[x] for x in _TIMES if found.get(x)), 0)
-        seconds = time.timestamp() if hasattr(time, "timestamp") else time
-        modified = round(seconds * 1e6) * 1000 if isinstance(seconds, int | float) else 0
-        return ObjectInfo(int(found["size"] or 0), modified, version)
-
-    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
-        try:
-            with self._translated(key):
-                data = memoryview(self._read(self._path(key), start, stop))
-        except FileNotFoundError:
-            data = memoryview(b"")
-        if len(data) != max(stop - start, 0):
-            raise ChangedError(
-                f"{self._shown(key)}: was changed or removed while it was being read, or its server"
-                " sent too few bytes; run the command again when nothing writes to it"
-            )
-        return data
-
-    def _read(self, path: str, start: int, stop: int) -> bytes:
-        return bytes(self._system.cat_file(path, start, stop))
-
-    def get(self, key: str) -> bytes | None:
-        try:
-            with self._translated(key):
-                return bytes(self._system.cat_file(self._path(key)))
-        except FileNotFoundError:
-            return None
-
-    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
-        raise self._read_only(key)
-
-    def copy(self, source: str, target: str) -> None:
-        raise self._read_only(target)
-
-    def remove(self, key: str) -> None:
-        raise self._read_only(key)
-
-    def _read_only(self, key: str) -> RemoteError:
-        return RemoteError(
-            f"{self._shown(key)}: can be read, but not written; outputs go to a directory or to"
-            f" {', '.join(f'{scheme}://' for scheme in WRITABLE)}"
-        )
-
-    def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
-        try:
-            with self._translated(prefix):
-                found = self._system.find(self._path(prefix), detail=True)
-        except FileNotFoundError:
-            return
-        base = self._system._strip_protocol(self._root)
-        for path, info in sorted(found.items()):
-            yield path.removeprefix(base).lstrip("/"), self._info(info)
-
-
-class _HuggingFace(_Fsspec):
-    """An `ObjectStore` of repositories on Hugging Face's hub: files are of one commit."""
-
-    is_conditional = True  # a commit never changes
-
-    def __init__(self, root: str, library: Any) -> None:
-        super().__init__(root, library)
-        self._commits: dict[tuple[str, str, str], str] = {}
-
-    def pinned(self, key: str) -> str:
-        try:
-            with self._translated(key):
-                place = self._system.resolve_path(self._path(key))
-                if not hasattr(place, "repo_id"):
-                    return key  # a bucket
-                of = place.repo_type, place.repo_id, place.revision
-                if of not in self._commits:
-                    kind, repository, revision = of
-                    found = self._system._api.repo_info(
-                        repository, repo_type=kind, revision=revision
-                    )
-                    self._commits[of] = found.sha
-        except FileNotFoundError:
-            return key
-        at_commit = replace(place, revision=self._commits[of], _raw_revision=None)
-        return str(at_commit.unresolve()).partition("/")[2]
-
-    def _read(self, path: str, start: int, stop: int) -> bytes:
-        # Without a cache exactly these bytes are requested.
-        return bytes(self._system.cat_file(path, start, stop, cache_type="none"))
+        return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider()
+    except errors as error:
+        raise RemoteError(
+            f"the credentials of AWS cannot be used: {reason_of(error)}; correct AWS_PROFILE or the"
+            " files of the AWS command line"
+        ) from None

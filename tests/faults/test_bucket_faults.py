@@ -269,7 +269,7 @@ def test_two_processes_cannot_both_write_a_journal(monkeypatch: pytest.MonkeyPat
         stream = storage.stream("journal.jsonl")
         stream.append(memoryview(b"one"))
         stream.sync()
-        made.bucket.change("data/.build.partial/journal.jsonl/0000000000000003", b"of another")
+        made.bucket.change(storage.key("journal.jsonl/0000000000000003"), b"of another")
         stream.append(memoryview(b"two"))
         with pytest.raises(OutputError, match="another process writes to the journal of this run"):
             stream.sync()

@@ -56,19 +56,19 @@ def test_appended_bytes_are_pieces_until_the_file_is_finished(bucket: Bucket) ->
             stream.append(memoryview(piece))
             stream.sync()
             stream.sync()
-        found = bucket.contents(f"{WORK}x/")
+        found = bucket.contents(storage.key("x/"))
         assert found == {f"{start:016d}": x for start, x in ((0, b"abc"), (3, b"defg"), (7, b"hi"))}
         assert storage.read("x", 2, 8) == b"cdefgh"
         assert storage.size("x") == 9
         stream.finish(5)
         storage.publish([])  # waits for it
-        assert bucket.contents(WORK) == {"x": b"abcde", "x/0000000000000005": b"fghi"}
+        assert bucket.contents(storage.key("")) == {"x": b"abcde", "x/0000000000000005": b"fghi"}
         assert not list(storage.path().glob("x"))
         assert storage.read("x", 0, 100) == b"abcdefghi"
         assert storage.path("x").read_bytes() == b"abcdefghi"
         with closing(storage.stream("x", 5)) as stream:
             stream.sync()
-        assert bucket.contents(WORK) == {"x": b"abcde"}
+        assert bucket.contents(storage.key("")) == {"x": b"abcde"}
         storage.publish(["x"])
         assert storage.names() == ["x"]
         storage.clear()
@@ -80,6 +80,7 @@ def test_appended_bytes_are_pieces_until_the_file_is_finished(bucket: Bucket) ->
 def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes: int) -> None:
     content = b"abcdefghi"
     with ObjectStorage("s3://b/data", "build") as storage:
+        append(storage, "journal.jsonl", b"begun")
         append(storage, "x", content[:4])
         append(storage, "x", content[4:], 4)
     with ObjectStorage("s3://b/data", "build") as storage:
@@ -92,7 +93,7 @@ def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes:
         with pytest.raises(DamagedStateError, match="/x: expected at least 13 bytes, as in the"):
             storage.stream("x", 13)
         storage.remove("x")
-        assert storage.names() == []
+        assert storage.names() == ["journal.jsonl"]
 
 
 def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
@@ -106,14 +107,14 @@ def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
             stream.sync()
             journal.append(memoryview(b"x has 3 bytes"))
             journal.sync()
-            assert bucket.contents(WORK)["x"] == b"abc"
+            assert bucket.contents(storage.key(""))["x"] == b"abc"
 
         writing, finish = threading.Thread(target=write_entry), storage.put_finished
 
         def finish_late(name: str, n_bytes: int, end: int) -> None:
             writing.start()
             writing.join(0.05)
-            assert not bucket.contents(f"{WORK}journal")
+            assert not bucket.contents(storage.key("journal"))
             finish(name, n_bytes, end)
 
         monkeypatch.setattr(storage, "put_finished", finish_late)
@@ -127,7 +128,8 @@ def test_only_the_first_entry_makes_a_journal(bucket: Bucket) -> None:
         append(storage, "journal.jsonl", b"one")
         append(storage, "journal.jsonl", b"two", 3)
         assert storage.get("journal.jsonl") == b"onetwo"
-    bucket.change(f"{WORK}journal.jsonl/0000000000000000", None)  # its removal was interrupted
+    # Its removal was interrupted.
+    bucket.change(storage.key("journal.jsonl/0000000000000000"), None)
     assert open_storage("s3://b/data", "build").get("journal.jsonl") is None
     assert open_storage("s3://b/data").runs() == ["build"]
 
@@ -250,3 +252,35 @@ def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) 
         PipelineConfig(datasets=[dataset], output_path="s3://b/data")
     with pytest.raises(SettingsError, match="save_path: should be a path on this machine"):
         PipelineConfig(datasets=[dataset | {"save_path": "s3://b/data"}])
+
+
+def test_a_late_request_of_a_run_that_was_displaced_changes_nothing(bucket: Bucket) -> None:
+    first = ObjectStorage("s3://b/data", "build")
+    with first:
+        append(first, "journal.jsonl", b"begun")
+        append(first, "x", b"of the first")
+    with ObjectStorage("s3://b/data", "build") as second:
+        assert second.get("x") == b"of the first"
+        second.clear()
+        append(second, "journal.jsonl", b"begun")
+        append(second, "x", b"abc")
+        bucket.change(first.key("x"), b"of the first, late")
+        bucket.change(first.key("x/0000000000000003"), b"late")
+    with ObjectStorage("s3://b/data", "build") as third:
+        assert third.get("x") == b"abc"
+        assert third.names() == ["journal.jsonl", "x"]
+
+
+def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
+    with ObjectStorage("s3://b/data", "build") as storage:
+        for name in ("train.bin", "train.json"):
+            with closing(storage.stream(name)) as stream:
+                stream.append(memoryview(b"new content"))
+                stream.finish(11)
+        storage.publish([])  # waits for it
+        bucket.change("data/train.bin", b"of before")
+        bucket.change(storage.key("train.bin"), None)
+        storage.refresh()
+        with pytest.raises(DamagedStateError, match="expected the file that the run had in"):
+            storage.publish(["train.bin"], ["train.json"])
+        assert bucket.contents("data/train.json") == {}

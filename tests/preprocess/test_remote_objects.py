@@ -242,3 +242,32 @@ def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
     with pytest.raises(RemoteError, match=r"is read and written with obstore, which is not inst"):
         open_objects("s3://b")
+
+
+def test_empty_objects_that_stand_for_directories_are_not_listed(bucket: str) -> None:
+    import boto3
+
+    for key in ("m/", "m/sub/"):
+        boto3.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=key, Body=b"")
+    objects = open_objects(bucket)
+    objects.put("m/sub/a", b"a")
+    objects.put("m/empty", b"")
+    assert [key for key, _ in objects.keys("m/")] == ["m/empty", "m/sub/a"]
+
+
+def test_a_wrong_profile_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    open_objects.cache_clear()
+    with pytest.raises(RemoteError, match="the credentials of AWS cannot be used: The config pro"):
+        open_objects(bucket)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:se/cret@host/a", "https://me:se#cret@host/a", "hf://me:secret@x/y"]
+)
+def test_passwords_with_marks_of_urls_are_not_shown(url: str) -> None:
+    with pytest.raises(RemoteError, match="has a user or a password in it") as caught:
+        split_url(url)
+    assert "se" not in str(caught.value).split(": has")[0]
+    assert "cret" not in str(caught.value)
