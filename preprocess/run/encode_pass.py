@@ -53,6 +53,13 @@ if TYPE_CHECKING:
 # In the last 32 MiB, a checkpoint is due every 4 MiB if the disk is idle.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
 
+_RESUMES = "encoding resumes from there"
+_NO_SHARD = (
+    "this run has finished no shard, and progress is kept shard by shard: give more minutes"
+    " (--max-minutes), or start over with smaller shards (--shard-tokens); encoding resumes from"
+    " where this run began"
+)
+
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
     """Progress in one source."""
@@ -242,7 +249,7 @@ class EncodePass:
             unit_readers(self.sources, self.workers) as read,
             closing(self._encoded(units, max(len(sinks), 1), read)) as results,
         ):
-            marks = deque[_Mark]()
+            marks, n_before = deque[_Mark](), sum(sink.n_begun for sink in late.values())
             for index, unit, result in results:
                 mark = self._mark(source, after, stage, late) if late else None
                 n_begun = sum(sink.n_begun for sink in late.values())
@@ -266,13 +273,17 @@ class EncodePass:
                 is_over = source < len(self.sources) and progress.out_of_time()
                 if mark is not None and sum(x.n_begun for x in late.values()) > n_begun:
                     marks.append(mark)
+                if is_over:
+                    for sink in late.values():
+                        sink.wait()
                 if (is_due or is_over) and not late:
                     journal.submit(*self._checkpoint(source, after, stage, sinks))
                 elif (is_due or is_over) and (entry := self._late_checkpoint(marks, late)):
                     journal.submit(*entry)
                 if is_over:
                     journal.wait()
-                    raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
+                    stands = late and sum(sink.n_begun for sink in late.values()) == n_before
+                    raise OutOfTimeError(out_of_time(progress, _NO_SHARD if stands else _RESUMES))
             for sink in late.values():
                 sink.flush()
             if journal is not None:

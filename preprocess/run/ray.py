@@ -24,15 +24,17 @@ from preprocess.run.signals import watching
 from preprocess.run.units import MakeWork, Result, WorkerLostError
 from preprocess.sources import WorkUnit
 
-_MOST_DEATHS = 3  # in a row, without any result between them
+_MOST_LOSSES = 3  # in a row, without any result between them
 _LOOK_SECONDS = 1.0  # between looks at what has changed
 _SECONDS_BETWEEN_LINES = 30.0
-_WINDOW = 3  # units or results of each actor at a time, at most, and 2 of them under way
+_MOST_UNITS = 2  # under way at an actor
+_OF_CALL = 3  # units that a call counts as: more than those, so that calls are shared out first
+_WINDOW = 3  # units or results of each actor at a time, at most
 
 
 @dataclass(eq=False)
 class _Actor:
-    """An actor, and how many units it has."""
+    """An actor, and how many units it has; a call counts as `_OF_CALL` of them."""
 
     handle: Any
     started: Any  # reference that is ready when the actor has started
@@ -87,8 +89,9 @@ class RayExecutor:
         )
         self._lost = ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
         self._actors: list[_Actor] = []
+        self._calls: dict[Any, Call] = {}  # by reference; not known to be done
         self._begun: Any = None  # reference to what the actors make their work of
-        self._n_deaths = 0  # in a row
+        self._n_losses = 0  # in a row
         self._busy = self._seconds = 0.0  # of all actors together
 
     def start(self) -> None:
@@ -159,6 +162,7 @@ class RayExecutor:
         for each in self._actors:
             each.handle.begin.remote(self._begun)
             each.n_units = 0
+        self._calls.clear()
         keeps = bool(getattr(make_work, "keeps", False))
         remaining, under_way = iter(units), deque[_Task]()
         began = time.monotonic()
@@ -182,7 +186,7 @@ class RayExecutor:
                     if isinstance(found, Failed):
                         raise found.error
                     under_way.popleft()
-                    self._n_deaths, self._busy = 0, self._busy + seconds
+                    self._n_losses, self._busy = 0, self._busy + seconds
                     result = found, head.stored
                     del found, head
                     yield result
@@ -195,11 +199,12 @@ class RayExecutor:
     def _fill(
         self, remaining: Iterator[WorkUnit], under_way: deque[_Task], is_apart: bool
     ) -> None:
-        """Give units to actors that have less than two, while the window has room."""
+        """Give units to actors that have room, while the window has; one if none is under way."""
         ready = self._ready()
         while len(under_way) < _WINDOW * len(self._actors):
             actor = min(ready, key=lambda each: each.n_units)
-            if actor.n_units >= 2 or (under_way and under_way[-1].error is not None):
+            is_full = actor.n_units >= _MOST_UNITS
+            if under_way and (is_full or under_way[-1].error is not None):
                 return
             try:
                 unit = next(remaining, None)
@@ -235,33 +240,52 @@ class RayExecutor:
     def call(self, function: Callable[..., Any], *values: Any) -> Call:
         """Let an actor call a function, after the units that it has; for `result_of`."""
         actor = min(self._ready(), key=lambda each: each.n_units)
-        return Call(actor.handle.call.remote(function, values), actor)
+        # Takes as long as many units, which others do meanwhile.
+        actor.n_units += _OF_CALL
+        call = Call(actor.handle.call.remote(function, values), actor)
+        self._calls[call.reference] = call
+        return call
 
     def is_done(self, call: Call) -> bool:
         """Return True if a call has returned or failed."""
-        return bool(self._ray.wait([call.reference], timeout=0, fetch_local=False)[0])
+        done = bool(self._ray.wait([call.reference], timeout=0, fetch_local=False)[0])
+        if done:
+            self._end_call(call.reference)
+        return done
+
+    def _end_call(self, reference: Any) -> None:
+        """Note that a call is done."""
+        call = self._calls.pop(reference, None)
+        if call is not None:
+            call.actor.n_units -= _OF_CALL
 
     def result_of(self, call: Call) -> Any:
         """Wait for a call, and return its result; None if its actor died, or an object is lost.
 
         Raises:
-            RayError: Workers died again and again.
+            RayError: Workers died, or objects were lost, again and again.
             Exceptions of the function, unchanged.
         """
         try:
             found = self._ray.get(call.reference)
         except self._lost as error:
-            if call.actor in self._actors:
-                self._died(error)
-                self._actors[self._actors.index(call.actor)] = self._spawn()
+            self._note_loss(call.actor, error)
             return None
+        finally:
+            self._end_call(call.reference)
         if not isinstance(found, Failed):
-            self._n_deaths = 0
+            self._n_losses = 0
             return found
-        if isinstance(found.error, self._ray.exceptions.ObjectLostError):
-            self._died(found.error)
-            return None
-        raise found.error
+        if not isinstance(found.error, self._lost):
+            raise found.error
+        # What the call needed is lost, maybe because the actor that was to make it has died.
+        before = self._n_losses
+        if isinstance(found.error, self._ray.exceptions.RayActorError):
+            for actor in self._actors[:]:
+                self._check(actor)
+        if self._n_losses == before:
+            self._count_loss(found.error)
+        return None
 
     def make_again(self, stored: Stored) -> None:
         """Make what stays in the object store again, if it is lost."""
@@ -274,7 +298,7 @@ class RayExecutor:
         """Wait up to a second for a unit to be done, or an actor to start; note all that are."""
         tasks = {each.reference: each for each in under_way if not each.is_done}
         starting = {each.started: each for each in self._actors if not each.is_ready}
-        references = [*tasks, *starting]
+        references = [*tasks, *starting, *self._calls]
         if not references:
             return
         wait = self._ray.wait
@@ -289,24 +313,39 @@ class RayExecutor:
                 assert task.actor is not None
                 task.actor.n_units -= 1
                 continue
+            if reference in self._calls:
+                self._end_call(reference)
+                continue
             actor = starting[reference]
             try:
                 self._ray.get(reference)
                 actor.is_ready = True
             except self._lost as error:
-                self._died(error)
-                self._actors[self._actors.index(actor)] = self._spawn()
+                self._note_loss(actor, error)
 
-    def _died(self, error: Exception) -> None:
-        """Count a death; raise RayError if there were too many."""
-        self._n_deaths += 1
-        if self._n_deaths > _MOST_DEATHS:
+    def _note_loss(self, actor: _Actor, error: Exception) -> None:
+        """Count a loss, and replace the actor if it died; raise as `_count_loss`."""
+        if not isinstance(error, self._ray.exceptions.RayActorError):
+            # A machine with results may be gone, and this actor not.
+            self._count_loss(error)
+        elif actor in self._actors:  # it is replaced, and counted, once
+            self._count_loss(error)
+            self._actors[self._actors.index(actor)] = self._spawn()
+
+    def _count_loss(self, error: Exception) -> None:
+        """Count an actor or an object that is lost; raise RayError if there were too many."""
+        self._n_losses += 1
+        if self._n_losses > _MOST_LOSSES:
             raise RayError(
-                f"workers of Ray ended {self._n_deaths} times in a row, the last one so:"
-                f" {' '.join(str(error).split())[:500]}; if memory is short, use fewer workers or a"
-                " smaller --unit-size; rerun the same command to resume"
+                f"workers of Ray ended, or what they had made was lost, {self._n_losses} times in a"
+                f" row, the last time so: {' '.join(str(error).split())[:500]}; if memory is short,"
+                " use fewer workers or a smaller --unit-size; rerun the same command to resume"
             ) from error
-        logger.warning("a worker of Ray ended; another takes its place, and does its units again")
+        if isinstance(error, self._ray.exceptions.RayActorError):
+            what = "a worker of Ray ended; another takes its place, and does its units again"
+        else:
+            what = "what a worker of Ray had made was lost; it is made again"
+        logger.warning(what)
 
     def _replace(
         self, head: _Task, under_way: Iterable[_Task], keeps: bool, error: Exception
@@ -314,12 +353,7 @@ class RayExecutor:
         """Replace the actor of a task, and give its units to others."""
         lost = head.actor
         assert lost is not None
-        if lost in self._actors:
-            if isinstance(error, self._ray.exceptions.RayActorError):
-                self._died(error)
-                self._actors[self._actors.index(lost)] = self._spawn()
-            else:  # a machine with results may be gone, and this actor not
-                self._n_deaths += 1
+        self._note_loss(lost, error)
         if keeps:
             raise WorkerLostError(f"a worker of Ray ended: {error}") from error
         ready = self._ready()
@@ -361,7 +395,7 @@ class RayExecutor:
             for actor in self._actors[:]:
                 self._check(actor)
             raise WorkerLostError(f"a worker of Ray ended: {error}") from error
-        self._n_deaths = 0
+        self._n_losses = 0
         return found
 
     def _check(self, actor: _Actor) -> None:
@@ -369,8 +403,7 @@ class RayExecutor:
         try:
             self._ray.get(actor.handle.process.remote())
         except self._lost as error:
-            self._died(error)
-            self._actors[self._actors.index(actor)] = self._spawn()
+            self._note_loss(actor, error)
 
     def close(self) -> None:
         """End the actors, and report how busy they were."""

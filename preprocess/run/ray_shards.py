@@ -27,10 +27,11 @@ from preprocess.dataset.writer import TokenFileWriter, WriterState, count_fittin
 from preprocess.run.encoding import Encoding, Result
 from preprocess.run.journal import journal_errors
 from preprocess.run.ray import Call, RayExecutor, Stored
+from preprocess.run.ray_worker import Failed
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.units import MakeWork
 from preprocess.sources import WorkUnit
-from preprocess.storage import Storage, Stream
+from preprocess.storage import DamagedStateError, Storage, Stream
 
 
 class Ids:
@@ -106,13 +107,17 @@ def write_shard(
     Raises:
         OutputError: A write failed.
         ObjectLostError: A machine with ids is gone.
+        Exceptions of a unit that failed when it was done again, unchanged.
     """
     import ray
 
     writer = TokenFileWriter(storage, stem, vocab_size=vocab_size, has_mask=has_mask)
     with closing(writer):
         for reference, start, stop, first, last in pieces:
-            values = dict(ray.get(reference))
+            found = ray.get(reference)
+            if isinstance(found, Failed):
+                raise found.error
+            values = dict(found)
             ids, ends = values.pop(IDS.name), values.pop(DOCUMENT_ENDS.name)
             others = {
                 column.name: values[column.name][start:stop]
@@ -231,12 +236,16 @@ class ShardsOnRay:
         values = files.storage, stem, files.vocab_size, files.has_mask, pieces
         return self._executor.call(write_shard, *values)
 
+    def wait(self) -> None:
+        """Wait until all shards that have all their ids are written."""
+        while self._n_written < len(self._shards):
+            self._wait_for(self._n_written)
+
     def flush(self) -> None:
         """Write all that is left, which is the last shard."""
         if self._n or not self._shards:
             self._close_shard()
-        while self._n_written < len(self._shards):
-            self._wait_for(self._n_written)
+        self.wait()
 
     def state(self) -> WriterState:
         """Return what is new since the previous call, as after `flush`."""
@@ -250,10 +259,31 @@ class ShardsOnRay:
         return WriterState({}, shards, 0, self._n_durable - n_tokens)
 
     def finish(self, **fields: Any) -> Manifest:
-        """Write the manifest; `flush` has written all else."""
+        """Write the manifest; `flush` has written all else.
+
+        Raises:
+            DamagedStateError: A file does not have the size that was written.
+            OutputError: A write failed.
+        """
         shards = tuple(shard for shard in self._shards if isinstance(shard, Shard))
         self._files.storage.refresh()
+        self._check_sizes(shards)
         return self._files.open(self._name, (WriterState({}, shards),)).finish(**fields)
+
+    def _check_sizes(self, shards: Sequence[Shard]) -> None:
+        """Raise DamagedStateError if an actor that was given up has changed a file since."""
+        files, sizes = self._files, self._files.storage.sizes()
+        for number, shard in enumerate(shards):
+            for column in columns_of(files.has_mask):
+                name = f"{shard_name(self._name, number)}{column.suffix}"
+                expected = shard.count(column) * column.dtype_for(files.vocab_size).itemsize
+                found = sizes.get(name, 0)
+                if found != expected:
+                    raise DamagedStateError(
+                        f"{files.storage.where(name)}: expected {expected:,} bytes, as a worker of"
+                        f" Ray wrote, found {found:,}; another process changed the file: start over"
+                        " (--overwrite)"
+                    )
 
     def close(self) -> None:
         """Forget what is not written."""
@@ -291,8 +321,10 @@ class _LateWriter:
         """Return the state for a position with so many ids before it."""
         return replace(self._writer.state(), skip=self._writer.n_tokens - n_tokens)
 
-    def flush(self) -> None:
+    def wait(self) -> None:
         """Do nothing: all is written at once."""
+
+    flush = wait
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,13 @@ class Worker:
         return found, time.perf_counter() - began
 
     def run_apart(self, unit: Any) -> tuple[tuple[Any, float], Any]:
-        """Return ((what is sent of the result, seconds), what stays in the object store)."""
+        """Return ((what is sent of the result, seconds), what stays in the object store).
+
+        Both are what failed, if so: nobody takes the first if a unit is done again for the second.
+        """
         found, seconds = self.run(unit)
         if isinstance(found, Failed):
-            return (found, seconds), None
+            return (found, seconds), found
         sent, stays = found
         return (sent, seconds), stays
 

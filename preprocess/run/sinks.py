@@ -59,6 +59,9 @@ class LateSink(Sink, Protocol):
     def state_at(self, n_tokens: int) -> Any:
         """Return the state, as `state`, for a position with so many ids before it."""
 
+    def wait(self) -> None:
+        """Wait until all pieces that are begun are written."""
+
     def flush(self) -> None:
         """Write all."""
 
