@@ -1,10 +1,10 @@
 """Fit a run to `--memory-limit`; results never depend on the limit.
 
 The limit bounds anonymous memory (RssAnon), which excludes the file cache. If not all workers fit,
-the unit size is reduced to 256 KiB, then the number of workers, then the unit size of the last
-worker. Tables of counts are spilled to files at a quarter of the remaining memory. Merging cannot
-be divided: if it does not fit, it raises an error, and a run with a greater limit resumes from the
-saved counts. Documents without a safe cut are read whole, regardless of the limit.
+the unit size is reduced to 4 MiB, then to 256 KiB, then the number of workers, then the unit size
+of the last worker. Tables of counts are spilled to files at a quarter of the remaining memory.
+Merging cannot be divided: if it does not fit, it raises an error, and a run with a greater limit
+resumes from the saved counts. Documents without a safe cut are read whole, regardless of the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _SELECTING = 300_000_000  # digests of documents, and pieces that are shuffled
 # pre-tokens, 70 if every other byte is a document, 10 more for uint32 ids. The rest is for other
 # libraries, which take more.
 _OF_UNIT_BYTE = 90
-_SMALL_UNIT, _LEAST_UNIT = 256 * 1024, 64 * 1024
+_USUAL_UNIT, _SMALL_UNIT, _LEAST_UNIT = 4 << 20, 256 * 1024, 64 * 1024
+# A unit costs the process that hands it to an actor of Ray about 8 ms, as long as reading 16 MiB.
+_RAY_UNIT = 16 << 20
 _OF_ID = 1_000
 _TABLES_SHARE = 4  # growing a table holds the old and the new one; tables are copied, too
 
@@ -64,15 +66,18 @@ def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
 def apply_profile(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """Set workers, unit size and memory limit by the profile, if one is chosen, and report them.
 
-    Values in `given` that are not None stay.
+    Without a profile, units for actors of Ray are large. Values in `given` that are not None stay.
     """
     profile: str | None = getattr(settings, "profile", None)
     if profile is None:
+        is_on_ray = getattr(settings, "executor", "threads") == "ray"
+        if is_on_ray and given.get("unit_size") is None:
+            return replace(settings, unit_size=_RAY_UNIT)
         return settings
     n = available_workers()
     workers, unit_size, limit = {
         "memory": (1, 256 * 1024, 500_000_000), "balanced": (-(-n // 2), 1 << 20, 2_000_000_000),
-        "speed": (n, 4 << 20, None),
+        "speed": (n, _USUAL_UNIT, None),
     }[profile]
     of_profile = {"workers": workers, "unit_size": unit_size, "memory_limit": limit}
     chosen: dict[str, Any] = {x: y for x, y in of_profile.items() if given.get(x) is None}
@@ -120,7 +125,8 @@ def fit_to_memory(settings: Settings) -> Settings:
     if limit is None:
         return settings
     base = _fixed(settings)
-    for unit_size in (settings.unit_size, min(settings.unit_size, _SMALL_UNIT)):
+    for most in (settings.unit_size, _USUAL_UNIT, _SMALL_UNIT):
+        unit_size = min(settings.unit_size, most)
         workers = (limit - base) // (_OF_WORKER + _OF_UNIT_BYTE * unit_size)
         if workers >= settings.workers:
             break

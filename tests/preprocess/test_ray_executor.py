@@ -17,8 +17,11 @@ from preprocess import build
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import ray_shards
+from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.ray import RayExecutor, Stored
 from preprocess.run.ray_cluster import RayError
+from preprocess.settings.options import convert
+from preprocess.settings.schema import BuildSettings
 from preprocess.storage import DamagedStateError, LocalStorage
 
 
@@ -215,3 +218,20 @@ def test_a_file_that_is_cut_off_after_it_was_written(
     message = r"00001.*\.docs: expected \d+ bytes, as a worker of Ray wrote, found 8; another"
     with pytest.raises(DamagedStateError, match=message):
         build(**options, out=tmp_path / "out", executor="ray")
+
+
+# Units.
+
+
+def test_units_for_ray_are_large_unless_their_size_is_given() -> None:
+    def size_of(**given: Any) -> int:
+        settings = convert({"vocab_size": 1000, "workers": 4} | given, BuildSettings)
+        return fit_to_memory(apply_profile(settings, given)).unit_size
+
+    assert size_of(executor="ray") == 16 << 20
+    assert size_of() == 4 << 20
+    assert size_of(executor="ray", unit_size="4MiB") == 4 << 20
+    assert size_of(executor="ray", profile="balanced", workers=1) == 1 << 20
+    assert size_of(executor="ray", memory_limit="8GB") == 16 << 20
+    assert size_of(executor="ray", memory_limit="3GB") == 4 << 20
+    assert size_of(executor="ray", memory_limit="1GB") == 256 << 10
