@@ -212,6 +212,8 @@ def test_what_workers_keep_is_added_up(executor: RayExecutor) -> None:
 def test_what_a_worker_had_kept_is_lost_with_it(executor: RayExecutor) -> None:
     with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
         squares(executor, Squares(ends=7, keeps=True))
+    while not all(each.is_ready for each in executor._actors):  # so that each keeps something
+        executor._look([])
     squares(executor, Squares(keeps=True))
     os.kill(executor.processes()[1], signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
