@@ -38,6 +38,7 @@ _FIRST_PATIENCE = timedelta(seconds=20)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 # Processes that loaded one of the libraries; those forked from them cannot use it.
 loaded_in: set[int] = set()
+_answered = set[str]()  # hosts and buckets that answered a request of this process
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h"}
 _PART_OF_QUERY = re.compile(r"\?\S*")
 _USER = re.compile(r"//[^/@\s]*@")
@@ -132,7 +133,7 @@ def split_url(url: str) -> tuple[str, str]:
     return root, key.partition("/")[2]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # each file of a web server has its own
 def open_objects(root: str) -> ObjectStore:
     """Open the objects below a root of `split_url`; nothing is requested yet.
 
@@ -188,7 +189,8 @@ class _Obstore:
         endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if is_s3 else root
         options = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http:") else {})}
         others = {"credential_provider": provider} if is_s3 and (provider := _of_boto3()) else {}
-        with self._translated(""):
+        self._host = "/".join(root.split("/")[:3])
+        with self._translated("", is_request=False):
             self._first_store, self._later_store = (
                 store.from_url(
                     root, client_options=options, retry_config={**retry, "retry_timeout": patience},
@@ -196,20 +198,24 @@ class _Obstore:
                 )
                 for patience in (_FIRST_PATIENCE, _PATIENCE)
             )
-        self._has_answered = False
+
+    @property
+    def _has_answered(self) -> bool:
+        return self._host in _answered
 
     @property
     def _store(self) -> Any:
         return self._later_store if self._has_answered else self._first_store
 
     @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translated(self, key: str, is_request: bool = True) -> Iterator[None]:
         """Convert errors of obstore inside the `with` to RemoteError."""
         try:
             yield
-            self._has_answered = True
+            if is_request:
+                _answered.add(self._host)
         except _NotThereError:
-            self._has_answered = True
+            _answered.add(self._host)
             raise
         except (self._errors.BaseError, OSError, ValueError) as error:
             if isinstance(error, TokenbinError):
@@ -229,8 +235,8 @@ class _Obstore:
         with self._translated(key), suppress(_NotThereError):
             try:
                 return _info(_found(self._library.head, self._store, key))
-            except self._errors.BaseError:
-                if self._root.startswith(WRITABLE):
+            except self._errors.BaseError as error:
+                if self._root.startswith(WRITABLE) or "status code" not in str(error):
                     raise
             # A signed URL is for GET; some servers know no HEAD.
             options = {"range": (0, 1)}
