@@ -169,7 +169,7 @@ _SUMMARIES = {
     "train": "Train a tokenizer on text.",
     "encode": "Encode text into one token file.",
     "count": "Count the documents, bytes and tokens of text; writes nothing.",
-    "merge": "Join the parts that tasks built into one dataset, without copying data.",
+    "merge": "Combine the parts built by tasks into one dataset, without copying data.",
     "rows": "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
     "export": "Write a dataset as files of Megatron, llm.c, datatrove, MDS, litdata or NumPy.",
     "import": "Write a dataset from token ids that another program made.",

@@ -36,12 +36,12 @@ class ExportSettings(Settings):
         "", "NAME of the outputs, if one dataset is exported.", default_text="that of the dataset"
     )
     shard_tokens: Count | None = option(
-        None, "Tokens of a file at most, of llmc, mds and litdata; a larger document of mds has a"
+        None, "Most tokens of a file of llmc, mds and litdata; a larger document of mds has a"
         " file of its own.",
         default_text="of llmc 100,000,000, of mds and litdata 16,777,216",
     )
     overwrite: bool = run_option(
-        False, "Replace an export that exists, and give up an unfinished one of something else."
+        False, "Replace an export that exists, and discard an unfinished one of something else."
     )
 
 
@@ -56,24 +56,24 @@ class ImportSettings(ShardSettings):
         REQUIRED, "Format: Megatron's .bin and .idx, or ids without a header."
     )
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = option(
-        None, "Type of raw ids, little-endian; the .idx of Megatron says it."
+        None, "Type of raw ids, little-endian; required for them. The .idx of Megatron says it."
     )
     end_of_text_id: Index = option(REQUIRED, "Id at the end of each document.")
     append_end_of_text: bool = option(
         False, "Append the end-of-text id to documents that lack it."
     )
     tokenizer: Location | None = option(
-        None, "Tokenizer that the ids were made with, or vocab_size.",
+        None, "Tokenizer that made the ids; required without vocab_size.",
         flags=("--tokenizer", "--tokenizer-path"),
     )
     vocab_size: Annotated[int, Meta(ge=1, le=2**32)] | None = option(
-        None, "One more than the greatest id, where there is no tokenizer to give."
+        None, "Number of tokens of the vocabulary; required without tokenizer."
     )
     out: BinFile = option(
         "data/train.bin", "The .bin file of the dataset, with its .docs and .json beside it."
     )
     overwrite: bool = run_option(
-        False, "Replace a dataset that exists, and give up an unfinished run of something else."
+        False, "Replace a dataset that exists, and discard an unfinished run of something else."
     )
 
     @property

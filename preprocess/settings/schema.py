@@ -434,7 +434,9 @@ class MergeSettings(Settings):
 
     path: Output = option(REQUIRED, "Directory or URL with the parts.", positional=True)
     name: Prefix = run_option("", "The name that was given to the tasks.")
-    overwrite: bool = run_option(False, "Replace a dataset of the same name.")
+    overwrite: bool = run_option(
+        False, "Replace the manifests that were merged before; files of parts are not changed."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
