@@ -171,7 +171,7 @@ class BlockCache:
 
     @property
     def n_removals(self) -> int:
-        """How often blocks of the dataset were removed."""
+        """Number of times that blocks of the dataset were removed."""
         return int(self._state.header[3])
 
     def has_all(self, blocks: range) -> bool:

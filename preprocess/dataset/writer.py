@@ -36,7 +36,7 @@ class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
     streams: dict[str, StreamState] = {}  # by name of an open file
     shards: tuple[Shard, ...] = ()  # shards finished since the previous state
     last_end: int = 0  # end of the last document, relative to the open shard
-    skip: int = 0  # ids that are written already, of those that follow
+    skip: int = 0  # number of the next ids to be appended that are in shards already
 
 
 class _ColumnFile:

@@ -255,7 +255,7 @@ class _Run:
         final, manifest_file = self._storage.final, self._manifest_file
         if read_object(final, manifest_file, FORMAT) is None:
             return set()
-        with suppress(ExportError):  # if it is damaged, those that would be written
+        with suppress(ExportError):  # damaged: only the files of this export
             names = [each.name for each in read_manifest(final, manifest_file).files]
         return {manifest_file, *names}
 

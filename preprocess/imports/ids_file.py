@@ -15,7 +15,7 @@ from preprocess.sources.base import open_file
 
 
 class Documents(Protocol):
-    """Where documents end in a file of ids."""
+    """Document ends in a file of ids."""
 
     def ends(self, first: int, start: int, stop: int, is_end: NDArray[np.bool_]) -> Values:
         """Return the ends of documents in (start, stop], and at 0: int64[n], ascending.

@@ -45,7 +45,7 @@ _MOST_LOSSES = 3  # of workers, without a checkpoint between them
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
 
 Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
-# (batch of a unit without text, counts unless they are kept, bytes of those that a process keeps)
+# (batch of a unit without text; its counts, None if the worker keeps them; bytes of kept counts)
 Counted = tuple[DocumentBatch, "FrozenCounts | None", int]
 
 
@@ -207,7 +207,7 @@ class CountPass:
     Each worker has its own table; tables are merged and saved at the end. Workers pause while a
     checkpoint saves the counts. Tables that exceed their memory are spilled to a file and emptied.
     Workers of other processes may keep theirs until a checkpoint collects them; if one ends, the
-    pass goes on from the checkpoint before.
+    pass resumes from the previous checkpoint.
     Arguments and errors are those of `train_tokenizer`.
     """
 

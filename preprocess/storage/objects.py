@@ -193,10 +193,10 @@ class ObjectStorage(ObjectFiles):
             return sorted(index.get(name, ()))
 
     def _note(self, name: str, piece: _Piece) -> None:
-        pieces = [each for each in self._pieces(name) if each.key != piece.key]
+        index = self.index  # another thread may refresh it; what is put is listed then
         with self._guard:
-            assert self._index is not None
-            self._index[name] = [*pieces, piece]
+            others = [each for each in index.get(name, ()) if each.key != piece.key]
+            index[name] = [*others, piece]
 
     def _forget(self, name: str, pieces: Sequence[_Piece]) -> None:
         """Remove objects of a file, the last bytes first: what is left begins at its start."""
