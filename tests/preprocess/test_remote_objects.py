@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import object_server
 import pytest
+from web_server import Page, web_server
 
 from bpe.errors import ChangedError
 from bpe.files.locations import shown_url, url_name
@@ -135,53 +134,15 @@ def test_urls_are_split_and_shown(url: str, root: str, key: str, shown: str, nam
     assert url_name(url) == name
 
 
-class _Server(BaseHTTPRequestHandler):
-    """Files of `content` by path; some without ranges, some in pieces of broken answers."""
-
-    content: dict[str, bytes]
-
-    def log_message(self, *_: Any) -> None: ...
-
-    def do_HEAD(self) -> None:
-        self._answer(False)
-
-    def do_GET(self) -> None:
-        self._answer(True)
-
-    def _answer(self, has_body: bool) -> None:
-        content = self.content.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        wanted = self.headers.get("Range", "")
-        if wanted and "whole" not in self.path:
-            start, stop = (int(x) for x in wanted.removeprefix("bytes=").split("-"))
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{stop}/{len(content)}")
-            content = content[start : stop + 1]
-        else:
-            self.send_response(200)
-        self.send_header("ETag", '"1"')
-        self.send_header("Last-Modified", "Thu, 26 Nov 2026 14:00:00 GMT")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if has_body:
-            self.wfile.write(content[: max(1, len(content) // 2)] if wanted else content)
-
-
 @pytest.fixture
 def web() -> Iterator[str]:
     pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
-    _Server.content = {"/a%20b.txt?key=secret": b"0123456789", "/whole": b"0123456789"}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    pages = {
+        "/a%20b.txt?key=secret": Page(b"0123456789", breaks_off=True),
+        "/whole": Page(b"0123456789", has_ranges=False),
+    }
+    with web_server(pages) as url:
+        yield url
 
 
 def test_files_of_web_servers_are_read_also_if_answers_break_off(web: str) -> None:

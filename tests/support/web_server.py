@@ -17,6 +17,7 @@ class Page(NamedTuple):
     has_ranges: bool = True
     knows_head: bool = True
     status: int = 200  # another: an error
+    breaks_off: bool = False  # answers end after half of a range
     fails_every: int = 0  # so many-th request, with an error of the server
 
 
@@ -62,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if has_body:
-            self.wfile.write(content)
+            is_half = wanted and page.breaks_off
+            self.wfile.write(content[: max(1, len(content) // 2)] if is_half else content)
 
 
 @contextmanager
