@@ -130,9 +130,10 @@ class Encoding:
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
-        n_outputs: int, has_mask: bool, read: Read = read_here,
+        n_outputs: int, has_mask: bool, read: Read = read_here, keeps_content: bool = True,
     ) -> None:
         self._tokenizer, self._ids, self._has_mask, self._read = tokenizer, ids, has_mask, read
+        self._keeps_content = keeps_content
         self._look_alikes, self._n_outputs = look_alikes, n_outputs
         # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
@@ -140,7 +141,8 @@ class Encoding:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoding, (
-            self._tokenizer, self._ids, self._look_alikes, self._n_outputs, self._has_mask
+            self._tokenizer, self._ids, self._look_alikes, self._n_outputs, self._has_mask,
+            read_here, False,  # the content is not sent
         )
 
     @cached_property
@@ -181,7 +183,8 @@ class Encoding:
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, mask)
         parts = _divide(encoded, self._n_outputs, self._has_mask)
         counts = self._look_alikes.count(batch)
-        counted = replace(batch.without_text(), content=batch.content, fields={})
+        content = batch.content if self._keeps_content else None
+        counted = replace(batch.without_text(), content=content, fields={})
         return counted, parts, counts
 
 

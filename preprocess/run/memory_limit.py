@@ -31,8 +31,6 @@ _SELECTING = 300_000_000  # digests of documents, and pieces that are shuffled
 # libraries, which take more.
 _OF_UNIT_BYTE = 90
 _USUAL_UNIT, _SMALL_UNIT, _LEAST_UNIT = 4 << 20, 256 * 1024, 64 * 1024
-# A unit costs the process that hands it to an actor of Ray about 8 ms, as long as reading 16 MiB.
-_RAY_UNIT = 16 << 20
 _OF_ID = 1_000
 _TABLES_SHARE = 4  # growing a table holds the old and the new one; tables are copied, too
 
@@ -66,13 +64,10 @@ def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
 def apply_profile(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """Set workers, unit size and memory limit by the profile, if one is chosen, and report them.
 
-    Without a profile, units for actors of Ray are large. Values in `given` that are not None stay.
+    Values in `given` that are not None stay.
     """
     profile: str | None = getattr(settings, "profile", None)
     if profile is None:
-        is_on_ray = getattr(settings, "executor", "threads") == "ray"
-        if is_on_ray and given.get("unit_size") is None:
-            return replace(settings, unit_size=_RAY_UNIT)
         return settings
     n = available_workers()
     workers, unit_size, limit = {

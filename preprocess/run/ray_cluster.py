@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from bpe.errors import TokenbinError
+
+_MOST_TOGETHER = 8  # workers of one actor
 
 
 class RayError(TokenbinError):
@@ -29,6 +31,27 @@ def import_ray() -> Any:
             " 'tokenbin[ray]', or leave --executor out"
         ) from error
     return ray
+
+
+def actor_sizes(
+    nodes: Iterable[Mapping[str, Any]], workers: int, resources: Mapping[str, float]
+) -> list[int]:
+    """Return the number of workers of each actor: as many as a machine has room for, up to 8.
+
+    Workers that no machine has room for get an actor each.
+
+    Args:
+        nodes: What `ray.nodes` returns.
+        workers: Number of workers.
+        resources: Name of a resource -> amount that each worker needs.
+    """
+    sizes: list[int] = []
+    for node in nodes:
+        there = node["Resources"] if node["Alive"] else {}
+        room = [int(there.get(x, 0.0) // amount) for x, amount in resources.items() if amount > 0]
+        n = min([workers - sum(sizes), *room])
+        sizes += [min(_MOST_TOGETHER, n - i) for i in range(0, n, _MOST_TOGETHER)]
+    return sizes + [1] * (workers - sum(sizes))
 
 
 @contextmanager

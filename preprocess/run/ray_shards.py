@@ -1,9 +1,10 @@
 """Shards that the actors of Ray write.
 
-The ids of units stay in Ray's object store. As soon as all ids of a shard are known, an actor gets
-the references to them, and writes the files of the shard into the work area of the run, which all
-machines see. This process handles counts, ends of documents and references only, and writes the
-second output of a pass, the few documents of validation, itself.
+The ids of units stay in the actors that encoded them. An actor writes a shard: it is told in order
+which ids are next, takes them from itself or from others, and appends them to files in the work
+area of the run, which all machines see. This process handles counts and ends of documents only, and
+writes the second output of a pass, the few documents of validation, itself. If the writer of a
+shard dies, the shard is made again from its beginning.
 
 A checkpoint is of a position before which all is written: that before the unit in which the first
 shard begins that is not. Its states say how many ids after the position are written already.
@@ -11,34 +12,39 @@ shard begins that is not. Its states say how many ids after the position are wri
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
+from msgspec import structs
 
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, Values, columns_of, shard_name
+from preprocess.dataset.columns import Values, columns_of, shard_name
 from preprocess.dataset.manifest import Manifest, Shard
 from preprocess.dataset.writer import TokenFileWriter, WriterState, count_fitting
 from preprocess.run.encoding import Encoding, Result
 from preprocess.run.journal import journal_errors
-from preprocess.run.ray import Call, RayExecutor, Stored
-from preprocess.run.ray_worker import Failed
+from preprocess.run.ray import Call, Kept, RayExecutor
+from preprocess.run.ray_shard_writer import Part, ShardFile, append_to_shard, close_shard
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.units import MakeWork
 from preprocess.sources import WorkUnit
-from preprocess.storage import DamagedStateError, Storage, Stream
+from preprocess.storage import DamagedStateError, Stream
+
+_MOST_CALLS = 4  # of each worker, under way for a shard
 
 
 class Ids:
-    """The ids of the first output in a unit, which are in the object store."""
+    """The ids of the first output in a unit, which an actor keeps."""
 
-    def __init__(self, stored: Stored, n: int) -> None:
-        self.stored, self._n = stored, n
+    def __init__(self, kept: Kept, number: int, n: int) -> None:
+        self.kept, self.number, self._n = kept, number, n
+        self.is_last = number == kept.n_units - 1  # of the task
 
     def __len__(self) -> int:
         return self._n
@@ -55,14 +61,14 @@ class _Apart:
 
         def work(unit: WorkUnit) -> tuple[Result, dict[str, Values]]:
             batch, (first, *others), counts = encode(unit)
-            sent = replace(first, ids=np.empty(len(first.ids), "V0"), columns={})
+            sent = structs.replace(first, ids=np.empty(len(first.ids), "V0"), columns={})
             return (batch, [sent, *others], counts), first.values()
 
         return work
 
 
 class EncodingApart:
-    """An executor for encoding, which leaves the ids in the object store."""
+    """An executor for encoding, which leaves the ids in the actors."""
 
     def __init__(self, executor: RayExecutor) -> None:
         self._executor = executor
@@ -74,10 +80,10 @@ class EncodingApart:
         assert isinstance(make_work, Encoding)
         apart = _Apart(make_work)
         with closing(self._executor.run_tasks(units, apart, is_apart=True)) as results:
-            for (batch, (first, *others), counts), stored in results:
-                assert stored is not None
-                ids: Any = Ids(stored, len(first.ids))
-                yield batch, [replace(first, ids=ids), *others], counts
+            for (batch, (first, *others), counts), kept, number in results:
+                assert kept is not None
+                ids: Any = Ids(kept, number, len(first.ids))
+                yield batch, [structs.replace(first, ids=ids), *others], counts
 
 
 @dataclass(frozen=True)
@@ -89,44 +95,105 @@ class _Piece:
     stop: int
     first: int
     last: int
+    is_last: bool = False  # nothing of the task follows; such a piece is empty
+
+    @property
+    def where(self) -> tuple[int, int, int, int, int]:
+        """(number of the unit in its task, start, stop, first, last)."""
+        return self.ids.number, self.start, self.stop, self.first, self.last
 
 
-def write_shard(
-    storage: Storage, stem: str, vocab_size: int, has_mask: bool,
-    pieces: Sequence[tuple[Any, int, int, int, int]],
-) -> Shard:
-    """Write the files of a shard, in an actor.
+class _Open:
+    """A shard that is not yet written, as the process knows it that tells the actors."""
 
-    Args:
-        storage: Storage of the run.
-        stem: Name of the files without suffix.
-        vocab_size: As of `TokenFileWriter`.
-        has_mask: As of `TokenFileWriter`.
-        pieces: (reference to the values of a unit, start, stop, first, last) as in `_Piece`.
+    def __init__(self, executor: RayExecutor, file: ShardFile) -> None:
+        self._executor, self._file = executor, file
+        self.pieces: list[_Piece] = []
+        self.n_settled = 0  # pieces that stay in this shard
+        self.n_tokens = self.last_end = 0
+        self.is_closed = False
+        self._n_sent = self._n_calls = self._attempt = 0
+        self._lane = executor.lane()
+        self._calls = deque[Call]()
+        self._shard: Shard | None = None
 
-    Raises:
-        OutputError: A write failed.
-        ObjectLostError: A machine with ids is gone.
-        Exceptions of a unit that failed when it was done again, unchanged.
-    """
-    import ray
+    def send(self) -> None:
+        """Send what is settled, in whole tasks; all if the shard is closed."""
+        stop = len(self.pieces)
+        if not self.is_closed:
+            stop = self.n_settled
+            while stop > self._n_sent and not self.pieces[stop - 1].is_last:
+                stop -= 1
+        if stop > self._n_sent or self.is_closed:
+            pieces, self._n_sent = self.pieces[self._n_sent : stop], stop
+            self._call([self._part(each) for each in _by_task(pieces)], self.is_closed)
+        while len(self._calls) > _MOST_CALLS * self._executor.workers:
+            self._wait_for_one()
 
-    writer = TokenFileWriter(storage, stem, vocab_size=vocab_size, has_mask=has_mask)
-    with closing(writer):
-        for reference, start, stop, first, last in pieces:
-            found = ray.get(reference)
-            if isinstance(found, Failed):
-                raise found.error
-            values = dict(found)
-            ids, ends = values.pop(IDS.name), values.pop(DOCUMENT_ENDS.name)
-            others = {
-                column.name: values[column.name][start:stop]
-                if column.per == "token"
-                else values[column.name][first:last]
-                for column in columns_of(has_mask)[2:]
-            }
-            writer.append(ids[start:stop], ends[first:last] - start, **others)
-        return writer.finish_files()
+    def _part(self, pieces: Sequence[_Piece]) -> Part:
+        """Return pieces of a task as the writer needs them."""
+        kept = pieces[0].ids.kept
+        if not self._executor.is_there(kept.actor):
+            return self._again(pieces)
+        kept.n_parts += 1
+        return self._make_part(kept, pieces, kept.n_parts if pieces[-1].is_last else None)
+
+    def _again(self, pieces: Sequence[_Piece]) -> Part:
+        """Make a task again, for these pieces only."""
+        return self._make_part(self._executor.make_again(pieces[0].ids.kept), pieces, 1)
+
+    def _make_part(self, kept: Kept, pieces: Sequence[_Piece], n_parts: int | None) -> Part:
+        assert kept.actor is not None
+        holder = None if kept.actor is self._lane.actor else kept.actor.handle
+        where = [each.where for each in pieces if each.stop > each.start]
+        return Part(holder, kept.key, where, n_parts)
+
+    def _call(self, parts: Sequence[Part], finishes: bool) -> None:
+        values = self._file, self._attempt, self._n_calls, parts, finishes
+        self._calls.append(self._executor.write(self._lane, append_to_shard, *values))
+        self._n_calls += 1
+
+    def wait(self) -> Shard:
+        """Wait until the shard, which is closed, is written."""
+        while self._calls:
+            self._wait_for_one()
+        assert self._shard is not None
+        return self._shard
+
+    def _wait_for_one(self) -> None:
+        """Wait for the first call; start over until nothing is lost."""
+        found = self._executor.result_of(self._calls.popleft())
+        while found is None:
+            found = self._start_over()
+        (self._shard,) = found
+
+    def _start_over(self) -> tuple[Shard | None] | None:
+        """Make all that was sent again, a task at a time; return None if something is lost."""
+        self._calls.clear()
+        self._attempt, self._n_calls = self._attempt + 1, 0
+        if not self._executor.is_there(self._lane.actor):
+            self._lane = self._executor.lane()
+        for pieces in _by_task(self.pieces[: self._n_sent]):
+            self._call([self._again(pieces)], finishes=False)
+            if self._executor.result_of(self._calls.popleft()) is None:
+                return None
+        if not self.is_closed:
+            return (None,)
+        self._call([], finishes=True)
+        return self._executor.result_of(self._calls.popleft())
+
+    def is_done(self) -> bool:
+        """Return True if all calls are done."""
+        return all(map(self._executor.is_done, self._calls))
+
+    def close(self) -> None:
+        """Let the actor close the files."""
+        if self._n_calls and self._executor.is_there(self._lane.actor):
+            self._executor.write(self._lane, close_shard, self._file.stem)
+
+
+def _by_task(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+    return [list(group) for _, group in groupby(pieces, lambda each: each.ids.kept)]
 
 
 class ShardsOnRay:
@@ -140,15 +207,19 @@ class ShardsOnRay:
         assert files.shard_tokens is not None
         self._executor, self._files, self._name = executor, files, name
         self._shard_tokens = files.shard_tokens
-        self._shards: list[Shard | Call] = [shard for state in states for shard in state.shards]
-        self._waiting: dict[int, list[_Piece]] = {}  # number of a shard -> what it is made of
+        self._shards: list[Shard | _Open] = [shard for state in states for shard in state.shards]
         self._skip = states[-1].skip if states else 0
         self._n_written = len(self._shards)  # the first ones, without a gap
         self._n_reported = self._n_written
-        self._pieces: list[_Piece] = []  # of the open shard
-        self._n = self._last_end = 0  # of the open shard
         written = sum(shard.n_tokens for shard in self._shards if isinstance(shard, Shard))
         self.n_appended, self._n_durable = written - self._skip, written
+        self._open = self._next()
+
+    def _next(self) -> _Open:
+        """Return the shard after those that have all their ids."""
+        files, stem = self._files, shard_name(self._name, len(self._shards))
+        file = ShardFile(files.storage, stem, files.vocab_size, files.has_mask)
+        return _Open(self._executor, file)
 
     @property
     def n_begun(self) -> int:
@@ -159,21 +230,16 @@ class ShardsOnRay:
         """Return True if the first `n_tokens` ids are in shards that are written."""
         while self._n_written < len(self._shards):
             shard = self._shards[self._n_written]
-            if isinstance(shard, Call) and not self._executor.is_done(shard):
+            if isinstance(shard, _Open) and not shard.is_done():
                 break
             self._wait_for(self._n_written)
         return self._n_durable >= n_tokens
 
     def _wait_for(self, number: int) -> None:
         """Wait until a shard, the first that is not, is written."""
-        while isinstance(shard := self._shards[number], Call):
-            found = self._executor.result_of(shard)
-            if found is None:
-                for piece in self._waiting[number]:
-                    self._executor.make_again(piece.ids.stored)
-                found = self._write(number)
-            self._shards[number] = found
-        del self._waiting[number]
+        shard = self._shards[number]
+        if isinstance(shard, _Open):
+            self._shards[number] = shard = shard.wait()
         self._n_written, self._n_durable = number + 1, self._n_durable + shard.n_tokens
 
     def append(self, ids: Any, document_ends: Values, **columns: Values) -> None:
@@ -190,51 +256,54 @@ class ShardsOnRay:
             else:
                 self._next_shard()
             start += n
+        if ids.is_last:
+            last = _Piece(ids, len(ids), len(ids), len(ends), len(ends), is_last=True)
+            self._open.pieces.append(last)
+        self._open.send()
 
     def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
-        room = self._shard_tokens - self._n
-        return count_fitting(n, ends, room, self._files.split_documents, self._last_end > 0)
+        room, has_documents = self._shard_tokens - self._open.n_tokens, self._open.last_end > 0
+        return count_fitting(n, ends, room, self._files.split_documents, has_documents)
 
     def _add(self, ids: Ids, start: int, stop: int, ends: npt.NDArray[np.int64]) -> None:
+        shard = self._open
         first, last = np.searchsorted(ends, [start, stop], "right").tolist()
-        self._pieces.append(_Piece(ids, start, stop, first, last))
+        if self._files.split_documents:
+            shard.n_settled = len(shard.pieces) + 1
+        elif last > first:
+            shard.n_settled = len(shard.pieces)
+        shard.pieces.append(_Piece(ids, start, stop, first, last))
         if last > first:
-            self._last_end = self._n + int(ends[last - 1]) - start
-        self._n += stop - start
+            shard.last_end = shard.n_tokens + int(ends[last - 1]) - start
+        shard.n_tokens += stop - start
 
     def _next_shard(self) -> None:
-        """Let the open shard be written, but for a part of a document that moves to the next."""
-        keeps = self._n if self._files.split_documents else self._last_end
+        """Close the open shard, but for a part of a document that moves to the next."""
+        shard = self._open
+        keeps = shard.n_tokens if self._files.split_documents else shard.last_end
         moved: list[_Piece] = []
-        n_moved = self._n - keeps
+        n_moved = shard.n_tokens - keeps
         while n_moved:
-            piece = self._pieces.pop()
+            piece = shard.pieces.pop()
             n = min(n_moved, piece.stop - piece.start)
             cut = piece.stop - n
-            moved.insert(0, _Piece(piece.ids, cut, piece.stop, piece.last, piece.last))
+            moved.insert(0, replace(piece, start=cut, first=piece.last))
             if cut > piece.start:
-                self._pieces.append(_Piece(piece.ids, piece.start, cut, piece.first, piece.last))
+                shard.pieces.append(replace(piece, stop=cut))
             n_moved -= n
         self._close_shard()
-        self._pieces = moved
-        self._n = sum(piece.stop - piece.start for piece in moved)
+        self._open.pieces = moved
+        self._open.n_tokens = sum(piece.stop - piece.start for piece in moved)
 
     def _close_shard(self) -> None:
         number = len(self._shards)
-        # Bounds what is in the object store.
+        # Bounds what the actors keep.
         while number - self._n_written >= self._executor.workers:
             self._wait_for(self._n_written)
-        self._waiting[number], self._pieces, self._n, self._last_end = self._pieces, [], 0, 0
-        self._shards.append(self._write(number))
-
-    def _write(self, number: int) -> Call:
-        pieces = [
-            (x.ids.stored.reference, x.start, x.stop, x.first, x.last)
-            for x in self._waiting[number]
-        ]
-        files, stem = self._files, shard_name(self._name, number)
-        values = files.storage, stem, files.vocab_size, files.has_mask, pieces
-        return self._executor.call(write_shard, *values)
+        self._open.is_closed = True
+        self._open.send()
+        self._shards.append(self._open)
+        self._open = self._next()
 
     def wait(self) -> None:
         """Wait until all shards that have all their ids are written."""
@@ -243,7 +312,7 @@ class ShardsOnRay:
 
     def flush(self) -> None:
         """Write all that is left, which is the last shard."""
-        if self._n or not self._shards:
+        if self._open.n_tokens or not self._shards:
             self._close_shard()
         self.wait()
 
@@ -286,8 +355,10 @@ class ShardsOnRay:
                     )
 
     def close(self) -> None:
-        """Forget what is not written."""
-        self._pieces, self._waiting = [], {}
+        """Let the actors close what is not written."""
+        for shard in (*self._shards, self._open):
+            if isinstance(shard, _Open):
+                shard.close()
 
 
 class _LateWriter:
@@ -319,7 +390,7 @@ class _LateWriter:
 
     def state_at(self, n_tokens: int) -> WriterState:
         """Return the state for a position with so many ids before it."""
-        return replace(self._writer.state(), skip=self._writer.n_tokens - n_tokens)
+        return structs.replace(self._writer.state(), skip=self._writer.n_tokens - n_tokens)
 
     def wait(self) -> None:
         """Do nothing: all is written at once."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bpe.errors import TokenbinError
 from preprocess.run.ray_cluster import RayError
@@ -20,58 +25,126 @@ class Failed:
         self.error = error
 
 
+class _Works:
+    """The work of one process: a function for each of its threads."""
+
+    def __init__(self, make_work: Any) -> None:
+        self._make = pickle.loads(make_work)
+        self._idle: list[Any] = []
+
+    def __call__(self, unit: Any) -> Any:
+        """Return the result of a unit; may be called on several threads."""
+        try:
+            work = self._idle.pop()
+        except IndexError:
+            work = self._make()
+        try:
+            return work(unit)
+        finally:
+            self._idle.append(work)
+
+    def main(self) -> Any:
+        """Return one of the functions, which has what all have kept; no unit is under way."""
+        if not self._idle:
+            self._idle.append(self._make())
+        first, *others = self._idle
+        for each in others:
+            first.add(each.take())
+        return first
+
+
+@dataclass
+class _Kept:
+    """What stays of the results of a task, how often it was taken, and how often it will be."""
+
+    results: list[Any]
+    n_taken: int = 0
+    n_parts: int | None = None
+
+
 class Worker:
-    """What an actor runs: the work of one worker; methods are called one after another."""
+    """What an actor runs: the work of one or several workers, each on a thread of the actor.
 
-    def __init__(self) -> None:
-        self._work: Any = None
-        self._failed: Failed | None = None
+    A number and what makes the work come with all that is given to it; the work of a higher number
+    takes the place of that before. Further threads write what the workers have kept, and give it to
+    other actors.
 
-    def begin(self, make_work: bytes) -> None:
-        """Make the work that units are given to from now on."""
-        self._work, self._failed = None, None
-        try:
-            self._work = pickle.loads(make_work)()
-        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
-            self._failed = Failed(picklable(error))
+    Args:
+        n_workers: Number of workers. One more thread stores and fetches what they need meanwhile.
+    """
 
-    def run(self, unit: Any) -> tuple[Any, float]:
-        """Return (result, or what failed, of a unit; the seconds that it took)."""
-        if self._failed is not None:
-            return self._failed, 0.0
-        began = time.perf_counter()
-        found: Any
-        try:
-            found = self._work(unit)
-        except Exception as error:  # noqa: BLE001 (raised where the results are taken)
-            found = Failed(picklable(error))
-        return found, time.perf_counter() - began
+    def __init__(self, n_workers: int) -> None:
+        self._lock, self._free = threading.Lock(), threading.Semaphore(n_workers)
+        self._number = 0
+        self._works: _Works | None = None
+        self._kept: dict[int, _Kept] = {}  # by key of a task
+        self.opened: dict[str, Any] = {}  # what functions that `write` calls keep, by name
 
-    def run_apart(self, unit: Any) -> tuple[tuple[Any, float], Any]:
-        """Return ((what is sent of the result, seconds), what stays in the object store).
+    def _work(self, number: int, make_work: NDArray[np.uint8]) -> _Works:
+        with self._lock:
+            if number < self._number:
+                raise RayError("units of earlier work came late; nobody takes the results")
+            if number > self._number or self._works is None:
+                self._number, self._works = number, _Works(make_work)
+                self._kept.clear()
+            return self._works
 
-        Both are what failed, if so: nobody takes the first if a unit is done again for the second.
+    def run(
+        self, number: int, make_work: NDArray[np.uint8], units: Sequence[Any]
+    ) -> tuple[list[Any], float]:
+        """Return (results of units, of which the last may be what failed; the seconds taken)."""
+        found = list[Any]()
+        with self._free:
+            began = time.perf_counter()
+            try:
+                work = self._work(number, make_work)
+                for unit in units:
+                    found.append(work(unit))
+            except Exception as error:  # noqa: BLE001 (raised where the results are taken)
+                found.append(Failed(picklable(error)))
+            return found, time.perf_counter() - began
+
+    def run_apart(
+        self, number: int, make_work: NDArray[np.uint8], units: Sequence[Any], key: int
+    ) -> tuple[list[Any], float]:
+        """Return what is sent of the results, as `run`; what stays is kept until it is taken.
+
+        Both have what failed, if so: nobody takes the first if units are done again for the second.
         """
-        found, seconds = self.run(unit)
-        if isinstance(found, Failed):
-            return (found, seconds), found
-        sent, stays = found
-        return (sent, seconds), stays
+        found, seconds = self.run(number, make_work, units)
+        pairs = [(each, each) if isinstance(each, Failed) else each for each in found]
+        self._kept[key] = _Kept([stays for _, stays in pairs])
+        return [sent for sent, _ in pairs], seconds
 
-    def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        """Return the result of a function, or what failed."""
+    def kept(self, key: int, n_parts: int | None) -> list[Any]:
+        """Return what stays of the results of a task; it is forgotten after all parts are taken.
+
+        Args:
+            key: Key of the task.
+            n_parts: How often this is called for the task in all; None: not known yet.
+        """
+        with self._lock:
+            kept = self._kept[key]
+            kept.n_taken += 1
+            kept.n_parts = n_parts or kept.n_parts
+            if kept.n_taken == kept.n_parts:
+                del self._kept[key]
+        return kept.results
+
+    def write(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """Return the result of a function, which gets this object, too; or what failed."""
         try:
-            return function(*values)
+            return function(self, *values)
         except Exception as error:  # noqa: BLE001 (raised where the result is taken)
             return Failed(picklable(error))
 
-    def take(self) -> Any:
+    def take(self, number: int, make_work: NDArray[np.uint8]) -> Any:
         """Return what the work has kept, which it forgets."""
-        return self._work.take()
+        return self._work(number, make_work).main().take()
 
-    def add(self, kept: Any) -> None:
-        """Add what another worker has kept."""
-        self._work.add(kept)
+    def add(self, number: int, make_work: NDArray[np.uint8], kept: Any) -> None:
+        """Add what another actor has kept."""
+        self._work(number, make_work).main().add(kept)
 
     def process(self) -> int:
         """Return the number of the process."""

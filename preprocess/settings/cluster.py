@@ -53,8 +53,8 @@ class ExecutorSettings(Settings):
     """Options for what runs the workers of a run."""
 
     executor: Literal["threads", "ray"] = run_option(
-        "threads", "What runs the workers: threads, or actors of Ray, also on other machines, whose"
-        " units have 16MiB if unit_size is not given; never changes the outputs."
+        "threads", "What runs the workers: threads, or actors of Ray, also on other machines; never"
+        " changes the outputs."
     )
     ray_address: str | None = run_option(
         None, "Address of a cluster of Ray, such as auto or ray://HOST:10001.",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bpe.errors import CorpusError
 from preprocess import PipelineConfig, RayConfig, build
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
-from preprocess.run import count_pass, journal, ray_shards
+from preprocess.run import count_pass, journal, ray_cluster
 from preprocess.run.ray import RayExecutor, on_ray
 from preprocess.run.ray_cluster import RayError, connected
 from preprocess.run.units import WorkerLostError
@@ -135,6 +135,17 @@ def test_errors_of_text_are_those_of_threads(ray: Any, root: Path, tmp_path: Pat
     assert messages[0] == messages[1]
 
 
+def test_workers_of_one_actor_or_of_several(
+    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for together in (1, 3):
+        monkeypatch.setattr(ray_cluster, "_MOST_TOGETHER", together)
+        for kind in ("shards", "split", "one file"):
+            out = tmp_path / f"{kind}{together}"
+            build(**options_of(root, **KINDS[kind], out=out, executor="ray", workers=4))
+            assert contents(out) == peace[kind]
+
+
 # Workers that die.
 
 
@@ -150,23 +161,25 @@ class Killing(Progress):
         if self.stages[-1].name == self._stage and self.stages[-1].done:
             self._n += 1
             if self._n in self._units:
-                number = self._executors[-1].processes()[self.killed % 2]
-                os.kill(number, signal.SIGKILL)
+                numbers = self._executors[-1].processes()
+                os.kill(numbers[self.killed % len(numbers)], signal.SIGKILL)
                 self.killed += 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "stage"),
+    ("kind", "stage", "together"),
     [
-        ("one file", "counting"),
-        ("one file", "encoding train and val"),
-        ("shards", "encoding train and val"),
+        ("one file", "counting", 1),
+        ("one file", "encoding train and val", 2),
+        ("shards", "encoding train and val", 1),
+        ("shards", "encoding train and val", 2),
     ],
 )
 def test_killed_workers_change_nothing(
     ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch, kind: str,
-    stage: str,
+    stage: str, together: int,
 ) -> None:
+    monkeypatch.setattr(ray_cluster, "_MOST_TOGETHER", together)
     executors: list[RayExecutor] = []
     start = RayExecutor.start
 
@@ -190,7 +203,11 @@ def squares(executor: RayExecutor, work: Squares, n: int = 20) -> list[int]:
 
 @pytest.fixture(scope="module")
 def executor(ray: Any) -> Iterator[RayExecutor]:
-    with on_ray(2, None, {}, Progress()) as found:
+    """Two workers, each in an actor of its own."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray_cluster, "_MOST_TOGETHER", 1)
+            found = stack.enter_context(on_ray(2, None, {}, Progress()))
         yield found
 
 
@@ -256,7 +273,7 @@ def test_workers_end_with_the_executor(ray: Any) -> None:
         results = found(map(Unit, range(1000)), Squares(), 2)
         assert next(results) == 0
         results.close()
-    assert len(numbers) == 2
+    assert len(numbers) == 1  # with two threads
     for number in numbers:
         assert ended(number)
 
@@ -280,34 +297,6 @@ def test_resources_that_no_machine_has(ray: Any) -> None:
         on_ray(2, None, {"GPU": 7.0}, Progress()),
     ):
         pass
-
-
-def test_ids_that_are_lost_are_made_again(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if a machine with ids of a shard were gone before the shard is written."""
-
-    class Holder:
-        def put(self) -> list[Any]:
-            return [ray.put(bytes(1_000_000))]
-
-    holder = ray.remote(num_cpus=0)(Holder).remote()
-    (gone,) = ray.get(holder.put.remote())
-    ray.kill(holder)
-    write, lost = ray_shards.ShardsOnRay._write, []
-
-    def losing(self: ray_shards.ShardsOnRay, number: int) -> Any:
-        if number == 2 and not lost:
-            for piece in self._waiting[number]:
-                piece.ids.stored.reference = gone
-                lost.append(piece)
-        return write(self, number)
-
-    monkeypatch.setattr(ray_shards.ShardsOnRay, "_write", losing)
-    options = options_of(root, **KINDS["shards"], out=tmp_path / "out", executor="ray", workers=2)
-    build(**options)
-    assert lost
-    assert contents(tmp_path / "out") == peace["shards"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +19,10 @@ from preprocess import build
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import ray_shards
-from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.ray import RayExecutor, Stored
-from preprocess.run.ray_cluster import RayError
-from preprocess.settings.options import convert
-from preprocess.settings.schema import BuildSettings
+from preprocess.run.ray import Kept, RayExecutor
+from preprocess.run.ray_cluster import RayError, actor_sizes
+from preprocess.run.ray_shard_writer import Part, ShardFile, append_to_shard
+from preprocess.run.ray_worker import Worker
 from preprocess.storage import DamagedStateError, LocalStorage
 
 
@@ -41,36 +42,73 @@ def started(ray: Any, workers: int) -> RayExecutor:
 # Which actor does what.
 
 
-def test_no_unit_waits_for_a_call_while_another_actor_is_free(ray: Any) -> None:
+@pytest.mark.parametrize(
+    ("cpus", "workers", "sizes"),
+    [
+        ((4,), 2, [2]), ((1, 1), 2, [1, 1]), ((3, 20), 16, [3, 8, 5]), ((20,), 16, [8, 8]),
+        ((2, 2), 6, [2, 2, 1, 1]), ((0, 1), 1, [1]),
+    ],
+)  # fmt: skip
+def test_workers_of_a_machine_share_actors(
+    cpus: tuple[int, ...], workers: int, sizes: list[int]
+) -> None:
+    ray = fake_ray.fake_ray(cpus)
+    executor = started(ray, workers)
+    assert [each.n_workers for each in executor._actors] == sizes
+    with closing(executor(map(Unit, range(200)), Squares(), workers)) as results:
+        assert list(results) == [i**2 for i in range(200)]
+    assert all(actor.done.count("run") for actor in ray.actors)
+    assert {each.n_tasks for each in executor._actors} == {0}
+
+
+def test_sizes_of_actors_by_other_resources() -> None:
+    nodes = [
+        {"Alive": False, "Resources": {"CPU": 9.0}}, {"Alive": True, "Resources": {"CPU": 9.0}},
+        {"Alive": True, "Resources": {"CPU": 9.0, "GPU": 1.0}},
+    ]  # fmt: skip
+    assert actor_sizes(nodes, 3, {"CPU": 1.0, "GPU": 0.5}) == [2, 1]
+    assert actor_sizes(nodes, 3, {"CPU": 4.0, "GPU": 0.0}) == [2, 1]
+
+
+def test_workers_that_no_machine_has_room_for_together(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if others used the machine that two workers were planned for."""
+    executor = started(fake_ray.fake_ray((2,)), 2)
+    (waiting,) = executor._actors
+    waiting.is_ready, waiting.since = False, waiting.since - 100
+    executor._look([])
+    assert [each.n_workers for each in executor._actors] == [1, 1]
+    assert waiting.handle.is_dead
+
+
+def test_tasks_have_more_units_after_a_while(ray: Any) -> None:
     executor = started(ray, 2)
-    with closing(executor(map(Unit, range(40)), Squares(), 2)) as results:
-        found = [next(results) for _ in range(3)]
-        call = executor.call(pow, 2, 10)
-        writer, other = call.actor.handle, next(x for x in ray.actors if x is not call.actor.handle)
-        n_units = other.done.count("run")
-        found += [next(results) for _ in range(30)]
-        assert "call" not in writer.done
-        assert other.done.count("run") > n_units + 20
-        # A second call goes to the other actor.
-        second = executor.call(pow, 2, 11)
-        assert second.actor is not call.actor
-        assert (executor.result_of(call), executor.result_of(second)) == (1024, 2048)
-        found += results
-    assert found == [i**2 for i in range(40)]
-    assert [each.n_units for each in executor._actors] == [0, 0]
+    sizes = []
+    submit = executor._submit
+
+    def noted(task: Any, actor: Any) -> None:
+        sizes.append(len(task.units))
+        submit(task, actor)
+
+    executor._submit = noted  # type: ignore[method-assign]
+    with closing(executor(map(Unit, range(200)), Squares(), 2)) as results:
+        assert list(results) == [i**2 for i in range(200)]
+    assert sizes[:16] == [1] * 16
+    assert sizes == [*sorted(sizes[:-1]), sizes[-1]]
+    assert sizes[-2] == 8
 
 
-def test_calls_that_nobody_waits_for_are_noted(ray: Any) -> None:
-    executor = started(ray, 1)
-    with closing(executor(map(Unit, range(9)), Squares(), 1)) as results:
-        found = [next(results)]
-        call = executor.call(pow, 2, 10)
-        found += results
-    assert found == [i**2 for i in range(9)]  # behind the call
-    assert executor.is_done(call)
-    assert executor._actors[0].n_units == 0
-    assert executor.result_of(call) == 1024
-    assert executor._actors[0].n_units == 0
+def test_units_of_earlier_work_are_not_done(ray: Any) -> None:
+    worker = Worker(1)
+    of = [np.frombuffer(pickle.dumps(Squares()), np.uint8) for _ in range(2)]
+    assert worker.run(2, of[0], [Unit(3)])[0] == [9]
+    (failed,) = worker.run(1, of[1], [Unit(3)])[0]
+    assert str(failed.error) == "units of earlier work came late; nobody takes the results"
+    worker.run_apart(2, np.frombuffer(pickle.dumps(Pairs()), np.uint8), [], 7)
+    worker.run(3, of[1], [])
+    with pytest.raises(KeyError):
+        worker.kept(7, None)
 
 
 # What is lost.
@@ -81,13 +119,14 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
     executor = started(ray, 2)
     before = list(executor._actors)
 
-    def losing() -> None:
+    def losing(worker: Worker) -> None:
         raise kind("the object is gone")
 
+    lane = executor.lane()
     for _ in range(3):
-        assert executor.result_of(executor.call(losing)) is None
+        assert executor.result_of(executor.write(lane, losing)) is None
     with pytest.raises(RayError, match="what they had made was lost, 4 times in a row, the last"):
-        executor.result_of(executor.call(losing))
+        executor.result_of(executor.write(lane, losing))
     assert executor._actors == before
     executor._n_losses = 0
 
@@ -105,17 +144,29 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
 
 def test_only_an_actor_that_died_is_replaced(ray: Any) -> None:
     executor = started(ray, 2)
-    call = executor.call(pow, 2, 10)
-    call.reference.value, call.reference.is_done = fake_ray.RayActorError("killed"), True
-    assert executor.result_of(call) is None
-    assert call.actor not in executor._actors
+    lane = executor.lane()
+    calls = [executor.write(lane, tell, 5) for _ in range(2)]
+    assert not executor.is_done(calls[0])
+    lane.actor.handle.is_dead = True
+    assert executor.is_done(calls[0])
+    assert executor.result_of(calls[0]) is None
+    assert not executor.is_there(lane.actor)
     assert (executor._n_losses, len(executor._actors)) == (1, 2)
     # It is not counted again.
-    again = executor.call(pow, 2, 10)
-    again.actor, again.reference.value = call.actor, fake_ray.RayActorError("killed")
-    again.reference.is_done = True
-    assert executor.result_of(again) is None
+    assert executor.result_of(calls[1]) is None
     assert executor._n_losses == 1
+    assert executor.result_of(executor.write(executor.lane(), tell, 5)) == (5,)
+
+
+def tell(worker: Worker, value: int) -> int:
+    return value
+
+
+class Pairs:
+    """Makes work whose results are pairs."""
+
+    def __call__(self) -> Any:
+        return lambda unit: (unit.number, unit.number**2)
 
 
 class Changing:
@@ -133,13 +184,38 @@ def test_a_unit_that_fails_when_it_is_made_again(ray: Any, tmp_path: Path) -> No
     results = executor.run_tasks(map(Unit, range(3)), Changing(), is_apart=True)
     with pytest.raises(ChangedError, match="unit 0: has changed"), closing(results):
         next(results)
-    stored = Stored(ray.put(Unit(5)), fake_ray.Reference(None, fake_ray.ObjectLostError("gone")))
-    executor.make_again(stored)
+    kept = executor.make_again(Kept(ray.put([Unit(5)]), 1))
+    part = Part(None, kept.key, [(0, 0, 1, 0, 0)], 1)
     with LocalStorage(tmp_path, "x") as storage:
-        pieces = [(stored.reference, 0, 1, 0, 0)]
-        call = executor.call(ray_shards.write_shard, storage, "a", 300, False, pieces)
+        values = ShardFile(storage, "a", 300, False), 0, 0, [part], True
+        call = executor.write(executor.lane(), append_to_shard, *values)
         with pytest.raises(ChangedError, match="unit 5: has changed"):
             executor.result_of(call)
+
+
+def test_what_is_kept_is_forgotten_after_its_last_part() -> None:
+    for order in ([None, None, 3], [3, None, None], [None, 3, None]):
+        worker = Worker(1)
+        worker.run_apart(1, np.frombuffer(pickle.dumps(Pairs()), np.uint8), [Unit(3)], 7)
+        for n_parts in order:
+            assert worker.kept(7, n_parts) == [9]
+        with pytest.raises(KeyError):
+            worker.kept(7, None)
+
+
+def test_ids_that_come_out_of_order(tmp_path: Path) -> None:
+    worker = Worker(1)
+    with LocalStorage(tmp_path, "x") as storage:
+        file = ShardFile(storage, "a", 300, False)
+        assert append_to_shard(worker, file, 0, 0, [], False) is None
+        for attempt, n_before in ((0, 0), (0, 2), (1, 1)):
+            message = rf"a: ids came out of order: .* found call {n_before} of attempt {attempt}"
+            with pytest.raises(RayError, match=message):
+                append_to_shard(worker, file, attempt, n_before, [], False)
+        shard = append_to_shard(worker, file, 2, 0, [], True)
+        assert shard is not None
+        assert shard.n_tokens == 0
+        assert not worker.opened
 
 
 # Whole builds.
@@ -160,6 +236,41 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {x.name: x.read_bytes() for x in directory.iterdir() if x.name != "stats.json"}
+
+
+@pytest.mark.parametrize("cpus", [(1, 1), (2,), (1, 1, 1, 1), (2, 3)])
+@pytest.mark.parametrize("more", [{}, {"split_documents": True, "val_fraction": 0}])
+def test_builds_of_which_actors_die(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+    cpus: tuple[int, ...], more: dict[str, Any],
+) -> None:
+    """Whether an actor writes, or keeps what others write, or both."""
+    ray = fake_ray.fake_ray(cpus)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    options |= {"workers": sum(cpus), "shard_tokens": 3000, **more}
+    build(**options, out=tmp_path / "threads")
+    peace = contents(tmp_path / "threads")
+    build(**options, out=tmp_path / "whole", executor="ray")
+    assert contents(tmp_path / "whole") == peace
+    for seed in range(12):
+        out = tmp_path / f"out{seed}"
+        build(**options, out=out, executor="ray", progress=Killing(ray, seed))
+        assert contents(out) == peace
+
+
+class Killing(Progress):
+    """Kills up to three actors, by chance."""
+
+    def __init__(self, ray: Any, seed: int) -> None:
+        super().__init__()
+        self._ray, self._random, self._n = ray, random.Random(seed), 0
+
+    def note_memory(self) -> None:
+        is_encoding = self.stages[-1].name.startswith("encoding")
+        living = [actor for actor in self._ray.actors if not actor.is_dead]
+        if is_encoding and living and self._n < 3 and self._random.random() < 0.05:
+            self._random.choice(living).is_dead = True
+            self._n += 1
 
 
 class Short(Progress):
@@ -218,20 +329,3 @@ def test_a_file_that_is_cut_off_after_it_was_written(
     message = r"00001.*\.docs: expected \d+ bytes, as a worker of Ray wrote, found 8; another"
     with pytest.raises(DamagedStateError, match=message):
         build(**options, out=tmp_path / "out", executor="ray")
-
-
-# Units.
-
-
-def test_units_for_ray_are_large_unless_their_size_is_given() -> None:
-    def size_of(**given: Any) -> int:
-        settings = convert({"vocab_size": 1000, "workers": 4} | given, BuildSettings)
-        return fit_to_memory(apply_profile(settings, given)).unit_size
-
-    assert size_of(executor="ray") == 16 << 20
-    assert size_of() == 4 << 20
-    assert size_of(executor="ray", unit_size="4MiB") == 4 << 20
-    assert size_of(executor="ray", profile="balanced", workers=1) == 1 << 20
-    assert size_of(executor="ray", memory_limit="8GB") == 16 << 20
-    assert size_of(executor="ray", memory_limit="3GB") == 4 << 20
-    assert size_of(executor="ray", memory_limit="1GB") == 256 << 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,46 +19,43 @@ class ObjectLostError(Exception):
 class Reference:
     """What an actor returns, or will."""
 
-    def __init__(self, actor: Actor | None = None, value: Any = None) -> None:
-        self.actor, self.value, self.is_done = actor, value, actor is None
+    def __init__(self, actor: Actor | None = None, value: Any = None, group: str = "") -> None:
+        self.actor, self.value, self.is_done, self.group = actor, value, actor is None, group
 
 
 class Method:
     """A method of an actor."""
 
-    def __init__(self, actor: Actor, name: str, n: int = 1) -> None:
-        self._actor, self._name, self._n = actor, name, n
+    def __init__(self, actor: Actor, name: str, group: str = "") -> None:
+        self._actor, self._name, self._group = actor, name, group
 
-    def options(self, num_returns: int) -> Method:
-        return Method(self._actor, self._name, num_returns)
+    def options(self, concurrency_group: str) -> Method:
+        return Method(self._actor, self._name, concurrency_group)
 
     def remote(self, *values: Any) -> Any:
-        references = [Reference(self._actor) for _ in range(self._n)]
-        self._actor.queue.append((self._name, values, references))
-        return references if self._n > 1 else references[0]
+        reference = Reference(self._actor, group=self._group)
+        self._actor.queues[self._group].append((self._name, values, reference))
+        return reference
 
 
 class Actor:
-    """An actor, and what it has to do."""
+    """An actor, and what each group of its threads has to do."""
 
     def __init__(self, made: Any) -> None:
-        self.made, self.done = made, list[str]()
-        self.queue = deque[tuple[str, tuple[Any, ...], list[Reference]]]()
+        self.made, self.done, self.is_dead = made, list[str](), False
+        self.queues = defaultdict[str, deque[tuple[str, tuple[Any, ...], Reference]]](deque)
 
     def __getattr__(self, name: str) -> Method:
         return Method(self, name)
 
-    def step(self) -> None:
-        """Do the next thing."""
-        name, values, references = self.queue.popleft()
+    def step(self, group: str) -> None:
+        """Do the next thing of a group."""
+        name, values, reference = self.queues[group].popleft()
         # Ray hands over what a reference among the arguments refers to.
         values = tuple(get(x) if isinstance(x, Reference) else x for x in values)
-        found = getattr(self.made, name)(*values)
+        reference.value = getattr(self.made, name)(*values)
         self.done.append(name)
-        for reference, value in zip(
-            references, found if len(references) > 1 else [found], strict=True
-        ):
-            reference.value, reference.is_done = value, True
+        reference.is_done = True
 
 
 def get(reference: Any) -> Any:
@@ -66,7 +63,9 @@ def get(reference: Any) -> Any:
     if isinstance(reference, list):
         return [get(each) for each in reference]
     while not reference.is_done:
-        reference.actor.step()
+        if reference.actor.is_dead:
+            raise RayActorError("killed")
+        reference.actor.step(reference.group)
     if isinstance(reference.value, Exception):
         raise reference.value
     return reference.value
@@ -76,49 +75,46 @@ def wait(
     references: list[Reference], num_returns: int = 1, timeout: float = 0.0,
     fetch_local: bool = True,
 ) -> tuple[list[Reference], list[Reference]]:
-    """As `ray.wait`; an actor does something only for those who wait some time.
+    """As `ray.wait`; an actor does something only for those who wait some time."""
 
-    That is the one with the least to do before the call of a function: those take long.
-    """
+    def is_ready(reference: Reference) -> bool:
+        return reference.is_done or (reference.actor is not None and reference.actor.is_dead)
 
-    def n_calls(reference: Reference) -> int:
-        queue: Iterable[Any] = reference.actor.queue if reference.actor is not None else ()
-        n = 0
-        for name, _, made in queue:
-            n += name == "call"
-            if reference in made:
-                break
-        return n
-
-    if timeout and not any(each.is_done for each in references):
-        first = min(references, key=n_calls)
-        while not first.is_done:
-            assert first.actor is not None
-            first.actor.step()
-    done = [each for each in references if each.is_done][: max(num_returns, 1)]
+    if timeout and not any(map(is_ready, references)):
+        get(references[0])
+    done = [each for each in references if is_ready(each)][: max(num_returns, 1)]
     return done, [each for each in references if each not in done]
+
+
+def kill(actor: Actor) -> None:
+    """As `ray.kill`, and as if the process had ended."""
+    actor.is_dead = True
 
 
 class Remote:
     """A class whose objects are actors."""
 
-    def __init__(self, made: Callable[[], Any], actors: list[Actor]) -> None:
+    def __init__(self, made: Callable[..., Any], actors: list[Actor]) -> None:
         self._made, self._actors = made, actors
 
     def options(self, **_: Any) -> Remote:
         return self
 
-    def remote(self) -> Actor:
-        self._actors.append(Actor(self._made()))
+    def remote(self, *values: Any) -> Actor:
+        self._actors.append(Actor(self._made(*values)))
         return self._actors[-1]
 
 
-def fake_ray() -> Any:
-    """Return a module to use for `ray`; `actors` are those that were started."""
+def fake_ray(cpus: tuple[int, ...] = (1, 1)) -> Any:
+    """Return a module to use for `ray`, of machines with so many processors each.
+
+    `actors` are those that were started.
+    """
     actors: list[Actor] = []
     return SimpleNamespace(
-        actors=actors, remote=lambda made: Remote(made, actors), get=get, wait=wait,
-        put=lambda value: Reference(None, value), kill=lambda actor: None,
-        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 9.0},
+        actors=actors, remote=lambda **_: lambda made: Remote(made, actors), get=get, wait=wait,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": float(n)}} for n in cpus],
+        put=lambda value: Reference(None, value), kill=kill,
+        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": float(sum(cpus))},
         exceptions=SimpleNamespace(RayActorError=RayActorError, ObjectLostError=ObjectLostError),
     )
