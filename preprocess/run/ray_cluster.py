@@ -47,11 +47,24 @@ def actor_sizes(
     """
     sizes: list[int] = []
     for node in nodes:
-        there = node["Resources"] if node["Alive"] else {}
+        if not node["Alive"]:
+            continue
+        there = node["Resources"]
         room = [int(there.get(x, 0.0) // amount) for x, amount in resources.items() if amount > 0]
         n = min([workers - sum(sizes), *room])
-        sizes += [min(_MOST_TOGETHER, n - i) for i in range(0, n, _MOST_TOGETHER)]
+        while n:
+            size = min(n, _MOST_TOGETHER)
+            while size > 1 and not _may_have(size, resources):
+                size -= 1
+            sizes.append(size)
+            n -= size
     return sizes + [1] * (workers - sum(sizes))
+
+
+def _may_have(n: int, resources: Mapping[str, float]) -> bool:
+    """Return False if Ray refuses an actor of `n` workers: GPUs above 1 must be whole numbers."""
+    amounts = [n * amount for x, amount in resources.items() if x not in ("CPU", "memory")]
+    return all(amount <= 1 or amount == int(amount) for amount in amounts)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ class Part(NamedTuple):
     key: int  # of the task
     # (number of the unit in its task, ids [start, stop), ends of documents [first, last))
     pieces: list[tuple[int, int, int, int, int]]
+    number: int  # of this part of the task
     n_parts: int | None  # parts of the task in all; None: more follow
 
 
@@ -43,12 +44,12 @@ class _Opened:
 
     def append(self, worker: Worker, part: Part) -> None:
         if part.holder is None:
-            units = worker.kept(part.key, part.n_parts)
+            units = worker.kept(part.key, part.number, part.n_parts)
         else:
             import ray
 
             giving = part.holder.kept.options(concurrency_group="give")
-            units = ray.get(giving.remote(part.key, part.n_parts))
+            units = ray.get(giving.remote(part.key, part.number, part.n_parts))
         for number, start, stop, first, last in part.pieces:
             # Those after a unit that failed are not there.
             *_, found = units[: number + 1]

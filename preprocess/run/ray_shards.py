@@ -13,10 +13,10 @@ shard begins that is not. Its states say how many ids after the position are wri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ from preprocess.run.units import MakeWork
 from preprocess.sources import WorkUnit
 from preprocess.storage import DamagedStateError, Stream
 
-_MOST_CALLS = 4  # of each worker, under way for a shard
+_MOST_CALLS = 4  # under way, for each worker
 
 
 class Ids:
@@ -114,7 +114,8 @@ class _Open:
         self.is_closed = False
         self._n_sent = self._n_calls = self._attempt = 0
         self._lane = executor.lane()
-        self._calls = deque[Call]()
+        self.calls = deque[Call]()
+        self._asked: list[tuple[Kept, int, int | None]] = []  # part of a task, number of its parts
         self._shard: Shard | None = None
 
     def send(self) -> None:
@@ -127,68 +128,68 @@ class _Open:
         if stop > self._n_sent or self.is_closed:
             pieces, self._n_sent = self.pieces[self._n_sent : stop], stop
             self._call([self._part(each) for each in _by_task(pieces)], self.is_closed)
-        while len(self._calls) > _MOST_CALLS * self._executor.workers:
-            self._wait_for_one()
 
     def _part(self, pieces: Sequence[_Piece]) -> Part:
         """Return pieces of a task as the writer needs them."""
         kept = pieces[0].ids.kept
-        if not self._executor.is_there(kept.actor):
+        if kept.actor not in self._executor.actors:
             return self._again(pieces)
-        kept.n_parts += 1
-        return self._make_part(kept, pieces, kept.n_parts if pieces[-1].is_last else None)
+        return self._make_part(kept, pieces, pieces[-1].is_last)
 
     def _again(self, pieces: Sequence[_Piece]) -> Part:
         """Make a task again, for these pieces only."""
-        return self._make_part(self._executor.make_again(pieces[0].ids.kept), pieces, 1)
+        return self._make_part(self._executor.make_again(pieces[0].ids.kept), pieces, True)
 
-    def _make_part(self, kept: Kept, pieces: Sequence[_Piece], n_parts: int | None) -> Part:
+    def _make_part(self, kept: Kept, pieces: Sequence[_Piece], is_last: bool) -> Part:
         assert kept.actor is not None
+        kept.n_parts += 1
+        number, n_parts = kept.n_parts, kept.n_parts if is_last else None
+        self._asked.append((kept, number, n_parts))
         holder = None if kept.actor is self._lane.actor else kept.actor.handle
         where = [each.where for each in pieces if each.stop > each.start]
-        return Part(holder, kept.key, where, n_parts)
+        return Part(holder, kept.key, where, number, n_parts)
 
     def _call(self, parts: Sequence[Part], finishes: bool) -> None:
         values = self._file, self._attempt, self._n_calls, parts, finishes
-        self._calls.append(self._executor.write(self._lane, append_to_shard, *values))
+        self.calls.append(self._executor.write(self._lane, append_to_shard, *values))
         self._n_calls += 1
+
+    def take_done(self, done: Container[Any]) -> None:
+        """Take the results of the first calls, as far as their references are in `done`."""
+        while self.calls and self.calls[0].reference in done:
+            found = self._executor.result_of(self.calls.popleft())
+            while found is None:
+                found = self._start_over()
+            (self._shard,) = found
 
     def wait(self) -> Shard:
         """Wait until the shard, which is closed, is written."""
-        while self._calls:
-            self._wait_for_one()
+        while self.calls:
+            self.take_done([self.calls[0].reference])
         assert self._shard is not None
         return self._shard
 
-    def _wait_for_one(self) -> None:
-        """Wait for the first call; start over until nothing is lost."""
-        found = self._executor.result_of(self._calls.popleft())
-        while found is None:
-            found = self._start_over()
-        (self._shard,) = found
-
     def _start_over(self) -> tuple[Shard | None] | None:
         """Make all that was sent again, a task at a time; return None if something is lost."""
-        self._calls.clear()
+        self.calls.clear()
+        for asked in self._asked:
+            self._executor.forget(*asked)
+        self._asked.clear()
         self._attempt, self._n_calls = self._attempt + 1, 0
-        if not self._executor.is_there(self._lane.actor):
+        if self._lane.actor not in self._executor.actors:
             self._lane = self._executor.lane()
         for pieces in _by_task(self.pieces[: self._n_sent]):
             self._call([self._again(pieces)], finishes=False)
-            if self._executor.result_of(self._calls.popleft()) is None:
+            if self._executor.result_of(self.calls.popleft()) is None:
                 return None
         if not self.is_closed:
             return (None,)
         self._call([], finishes=True)
-        return self._executor.result_of(self._calls.popleft())
-
-    def is_done(self) -> bool:
-        """Return True if all calls are done."""
-        return all(map(self._executor.is_done, self._calls))
+        return self._executor.result_of(self.calls.popleft())
 
     def close(self) -> None:
         """Let the actor close the files."""
-        if self._n_calls and self._executor.is_there(self._lane.actor):
+        if self._n_calls and self._lane.actor in self._executor.actors:
             self._executor.write(self._lane, close_shard, self._file.stem)
 
 
@@ -228,9 +229,10 @@ class ShardsOnRay:
 
     def is_written(self, n_tokens: int) -> bool:
         """Return True if the first `n_tokens` ids are in shards that are written."""
+        self._take_done(self._executor.done_of)
         while self._n_written < len(self._shards):
             shard = self._shards[self._n_written]
-            if isinstance(shard, _Open) and not shard.is_done():
+            if isinstance(shard, _Open) and shard.calls:
                 break
             self._wait_for(self._n_written)
         return self._n_durable >= n_tokens
@@ -260,6 +262,27 @@ class ShardsOnRay:
             last = _Piece(ids, len(ids), len(ids), len(ends), len(ends), is_last=True)
             self._open.pieces.append(last)
         self._open.send()
+        # Bounds what the actors keep.
+        most = _MOST_CALLS * self._executor.workers
+        if self._n_calls() > most:
+            self._take_done(self._executor.done_of)
+        while self._n_calls() > most:
+            self._take_done(self._executor.wait_for)
+
+    def _unwritten(self) -> list[_Open]:
+        """Return the shards that are not written, the open one last."""
+        return [each for each in (*self._shards[self._n_written :], self._open)
+                if isinstance(each, _Open)]  # fmt: skip
+
+    def _n_calls(self) -> int:
+        return sum(len(each.calls) for each in self._unwritten())
+
+    def _take_done(self, done_of: Callable[[Iterable[Call]], set[Any]]) -> None:
+        """Take the results of the calls that are done."""
+        shards = self._unwritten()
+        done = done_of(chain.from_iterable(each.calls for each in shards))
+        for each in shards:
+            each.take_done(done)
 
     def _fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
         room, has_documents = self._shard_tokens - self._open.n_tokens, self._open.last_end > 0
@@ -268,7 +291,8 @@ class ShardsOnRay:
     def _add(self, ids: Ids, start: int, stop: int, ends: npt.NDArray[np.int64]) -> None:
         shard = self._open
         first, last = np.searchsorted(ends, [start, stop], "right").tolist()
-        if self._files.split_documents:
+        # The first document of a shard stays in it, also a part of it.
+        if self._files.split_documents or not (shard.last_end or last > first):
             shard.n_settled = len(shard.pieces) + 1
         elif last > first:
             shard.n_settled = len(shard.pieces)
@@ -296,10 +320,6 @@ class ShardsOnRay:
         self._open.n_tokens = sum(piece.stop - piece.start for piece in moved)
 
     def _close_shard(self) -> None:
-        number = len(self._shards)
-        # Bounds what the actors keep.
-        while number - self._n_written >= self._executor.workers:
-            self._wait_for(self._n_written)
         self._open.is_closed = True
         self._open.send()
         self._shards.append(self._open)

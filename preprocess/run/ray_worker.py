@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,10 @@ class _Works:
 
 @dataclass
 class _Kept:
-    """What stays of the results of a task, how often it was taken, and how often it will be."""
+    """What stays of the results of a task, which parts were taken, and how many there are."""
 
     results: list[Any]
-    n_taken: int = 0
+    taken: set[int] = field(default_factory=set)
     n_parts: int | None = None
 
 
@@ -113,23 +113,31 @@ class Worker:
         """
         found, seconds = self.run(number, make_work, units)
         pairs = [(each, each) if isinstance(each, Failed) else each for each in found]
-        self._kept[key] = _Kept([stays for _, stays in pairs])
+        with self._lock:
+            if number == self._number:  # nobody takes what is late
+                self._kept[key] = _Kept([stays for _, stays in pairs])
         return [sent for sent, _ in pairs], seconds
 
-    def kept(self, key: int, n_parts: int | None) -> list[Any]:
+    def kept(self, key: int, part: int, n_parts: int | None) -> list[Any]:
         """Return what stays of the results of a task; it is forgotten after all parts are taken.
 
         Args:
             key: Key of the task.
-            n_parts: How often this is called for the task in all; None: not known yet.
+            part: Number of the part that this is called for.
+            n_parts: Number of parts of the task; None: not known yet.
         """
         with self._lock:
             kept = self._kept[key]
-            kept.n_taken += 1
+            kept.taken.add(part)
             kept.n_parts = n_parts or kept.n_parts
-            if kept.n_taken == kept.n_parts:
+            if len(kept.taken) == kept.n_parts:
                 del self._kept[key]
         return kept.results
+
+    def forget(self, key: int, part: int, n_parts: int | None) -> None:
+        """Note that nobody takes a part, as `kept`."""
+        if key in self._kept:
+            self.kept(key, part, n_parts)
 
     def write(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
         """Return the result of a function, which gets this object, too; or what failed."""

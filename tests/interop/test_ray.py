@@ -22,6 +22,7 @@ from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, journal, ray_cluster
 from preprocess.run.ray import RayExecutor, on_ray
+from preprocess.run.ray_actors import Actors
 from preprocess.run.ray_cluster import RayError, connected
 from preprocess.run.units import WorkerLostError
 
@@ -152,16 +153,16 @@ def test_workers_of_one_actor_or_of_several(
 class Killing(Progress):
     """Kills a worker in a stage, each time that so many units of it are done."""
 
-    def __init__(self, executors: list[RayExecutor], stage: str, units: list[int]) -> None:
+    def __init__(self, started: list[Actors], stage: str, units: list[int]) -> None:
         super().__init__()
-        self._executors, self._stage, self._units, self._n = executors, stage, units, 0
+        self._pools, self._stage, self._units, self._n = started, stage, units, 0
         self.killed = 0
 
     def note_memory(self) -> None:
         if self.stages[-1].name == self._stage and self.stages[-1].done:
             self._n += 1
             if self._n in self._units:
-                numbers = self._executors[-1].processes()
+                numbers = self._pools[-1].processes()
                 os.kill(numbers[self.killed % len(numbers)], signal.SIGKILL)
                 self.killed += 1
 
@@ -180,16 +181,16 @@ def test_killed_workers_change_nothing(
     stage: str, together: int,
 ) -> None:
     monkeypatch.setattr(ray_cluster, "_MOST_TOGETHER", together)
-    executors: list[RayExecutor] = []
-    start = RayExecutor.start
+    started: list[Actors] = []
+    start = Actors.start
 
-    def noted(self: RayExecutor) -> None:
-        executors.append(self)
+    def noted(self: Actors) -> None:
+        started.append(self)
         start(self)
 
-    monkeypatch.setattr(RayExecutor, "start", noted)
+    monkeypatch.setattr(Actors, "start", noted)
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.05)
-    progress = Killing(executors, stage, [4, 30])
+    progress = Killing(started, stage, [4, 30])
     options = options_of(root, **KINDS[kind], out=tmp_path / "out", executor="ray", workers=2)
     build(**options, progress=progress)
     assert progress.killed == 2
@@ -229,10 +230,10 @@ def test_what_workers_keep_is_added_up(executor: RayExecutor) -> None:
 def test_what_a_worker_had_kept_is_lost_with_it(executor: RayExecutor) -> None:
     with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
         squares(executor, Squares(ends=7, keeps=True))
-    while not all(each.is_ready for each in executor._actors):  # so that each keeps something
+    while executor.actors.starting():  # so that each keeps something
         executor._look([])
     squares(executor, Squares(keeps=True))
-    os.kill(executor.processes()[1], signal.SIGKILL)
+    os.kill(executor.actors.processes()[1], signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
         executor.collect()
     squares(executor, Squares(keeps=True))
@@ -243,7 +244,7 @@ def test_a_unit_that_ends_every_worker_ends_the_run(executor: RayExecutor) -> No
     found = []
     with pytest.raises(RayError, match="workers of Ray ended, or what they had made was lost, 4 t"):
         found += squares(executor, Squares(ends=7))
-    executor._n_losses = 0
+    executor.actors.note_result()
     assert squares(executor, Squares(), 3) == [0, 1, 4]
 
 
@@ -269,7 +270,7 @@ def test_errors_of_work_come_in_order_and_unchanged(executor: RayExecutor) -> No
 
 def test_workers_end_with_the_executor(ray: Any) -> None:
     with on_ray(2, None, {}, Progress()) as found:
-        numbers = found.processes()
+        numbers = found.actors.processes()
         results = found(map(Unit, range(1000)), Squares(), 2)
         assert next(results) == 0
         results.close()

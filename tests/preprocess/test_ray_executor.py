@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def started(ray: Any, workers: int) -> RayExecutor:
     executor = RayExecutor(ray, workers, {})
-    executor.start()
+    executor.actors.start()
     return executor
 
 
@@ -54,11 +57,11 @@ def test_workers_of_a_machine_share_actors(
 ) -> None:
     ray = fake_ray.fake_ray(cpus)
     executor = started(ray, workers)
-    assert [each.n_workers for each in executor._actors] == sizes
+    assert [each.n_workers for each in executor.actors] == sizes
     with closing(executor(map(Unit, range(200)), Squares(), workers)) as results:
         assert list(results) == [i**2 for i in range(200)]
     assert all(actor.done.count("run") for actor in ray.actors)
-    assert {each.n_tasks for each in executor._actors} == {0}
+    assert {each.n_tasks for each in executor.actors} == {0}
 
 
 def test_sizes_of_actors_by_other_resources() -> None:
@@ -68,18 +71,44 @@ def test_sizes_of_actors_by_other_resources() -> None:
     ]  # fmt: skip
     assert actor_sizes(nodes, 3, {"CPU": 1.0, "GPU": 0.5}) == [2, 1]
     assert actor_sizes(nodes, 3, {"CPU": 4.0, "GPU": 0.0}) == [2, 1]
+    assert actor_sizes(nodes, 3, {"CPU": 0.0}) == [3]
+    # GPUs above 1 must be whole numbers.
+    node = {"Alive": True, "Resources": {"CPU": 9.0, "GPU": 3.0}}
+    assert actor_sizes([node], 3, {"CPU": 1.0, "GPU": 0.5}) == [2, 1]
+    assert actor_sizes([node], 5, {"CPU": 1.0, "GPU": 0.3}) == [3, 2]
+    assert actor_sizes([node], 2, {"CPU": 1.0, "GPU": 1.0}) == [2]
 
 
-def test_workers_that_no_machine_has_room_for_together(
-    ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if others used the machine that two workers were planned for."""
-    executor = started(fake_ray.fake_ray((2,)), 2)
-    (waiting,) = executor._actors
-    waiting.is_ready, waiting.since = False, waiting.since - 100
+def test_workers_that_no_machine_has_room_for_together() -> None:
+    """As if a machine were gone, and others used the rest."""
+    ray = fake_ray.fake_ray((1, 3))
+    executor = started(ray, 4)
+    first, lost = executor.actors
+    lost.handle.is_dead = True
+    executor.actors.replace_dead()
+    _, waiting = executor.actors
+    waiting.handle.is_pending = True
+    # Nothing waits for it, but it is not given up at once.
+    assert executor.actors.ready() == [first]
+    executor.actors.replace_dead()
     executor._look([])
-    assert [each.n_workers for each in executor._actors] == [1, 1]
+    assert list(executor.actors) == [first, waiting]
+    waiting.since -= 100
+    executor._look([])
+    assert [each.n_workers for each in executor.actors] == [1, 1, 1, 1]
     assert waiting.handle.is_dead
+
+
+def test_an_actor_that_has_started_is_kept_however_late_that_is_seen() -> None:
+    executor = started(fake_ray.fake_ray((2,)), 2)
+    (lost,) = executor.actors
+    lost.handle.is_dead = True
+    executor.actors.replace_dead()
+    (late,) = executor.actors
+    late.since -= 1000
+    executor._look([])
+    assert list(executor.actors) == [late]
+    assert late.is_ready
 
 
 def test_tasks_have_more_units_after_a_while(ray: Any) -> None:
@@ -108,16 +137,40 @@ def test_units_of_earlier_work_are_not_done(ray: Any) -> None:
     worker.run_apart(2, np.frombuffer(pickle.dumps(Pairs()), np.uint8), [], 7)
     worker.run(3, of[1], [])
     with pytest.raises(KeyError):
-        worker.kept(7, None)
+        worker.kept(7, 1, None)
 
 
 # What is lost.
 
 
-@pytest.mark.parametrize("kind", [fake_ray.ObjectLostError, fake_ray.RayActorError])
+def test_as_many_units_are_done_at_a_time_as_there_are_workers() -> None:
+    worker, together = Worker(2), threading.Barrier(2)
+    of = np.frombuffer(pickle.dumps(Squares()), np.uint8)
+    worker.run(1, of, [])
+    running, most = 0, 0
+
+    def work(unit: Unit) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        together.wait(60)  # until two are here
+        running -= 1
+        together.wait(60)
+        return unit.number
+
+    worker._works = work  # type: ignore[assignment]
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(worker.run, 1, of, [Unit(i), Unit(i)]) for i in range(4)]
+        assert [each.result()[0] for each in found] == [[i, i] for i in range(4)]
+    assert most == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [fake_ray.ObjectLostError, fake_ray.RayActorError, fake_ray.OutOfMemoryError]
+)
 def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) -> None:
     executor = started(ray, 2)
-    before = list(executor._actors)
+    before = list(executor.actors)
 
     def losing(worker: Worker) -> None:
         raise kind("the object is gone")
@@ -127,8 +180,8 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
         assert executor.result_of(executor.write(lane, losing)) is None
     with pytest.raises(RayError, match="what they had made was lost, 4 times in a row, the last"):
         executor.result_of(executor.write(lane, losing))
-    assert executor._actors == before
-    executor._n_losses = 0
+    assert list(executor.actors) == before
+    executor.actors._n_losses = 0
 
     def lost(reference: Any) -> Any:
         found = fake_ray.get(reference)
@@ -139,22 +192,22 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
     ray.get = lost
     with pytest.raises(RayError, match="row, the last time so: the object is gone; if memory is"):
         list(executor(map(Unit, range(9)), Squares(), 2))
-    assert executor._actors == before
+    assert list(executor.actors) == before
 
 
 def test_only_an_actor_that_died_is_replaced(ray: Any) -> None:
     executor = started(ray, 2)
     lane = executor.lane()
     calls = [executor.write(lane, tell, 5) for _ in range(2)]
-    assert not executor.is_done(calls[0])
+    assert executor.done_of(calls) == set()
     lane.actor.handle.is_dead = True
-    assert executor.is_done(calls[0])
+    assert executor.done_of(calls) == {each.reference for each in calls}
     assert executor.result_of(calls[0]) is None
-    assert not executor.is_there(lane.actor)
-    assert (executor._n_losses, len(executor._actors)) == (1, 2)
+    assert lane.actor not in executor.actors
+    assert (executor.actors._n_losses, len(list(executor.actors))) == (1, 2)
     # It is not counted again.
     assert executor.result_of(calls[1]) is None
-    assert executor._n_losses == 1
+    assert executor.actors._n_losses == 1
     assert executor.result_of(executor.write(executor.lane(), tell, 5)) == (5,)
 
 
@@ -185,7 +238,7 @@ def test_a_unit_that_fails_when_it_is_made_again(ray: Any, tmp_path: Path) -> No
     with pytest.raises(ChangedError, match="unit 0: has changed"), closing(results):
         next(results)
     kept = executor.make_again(Kept(ray.put([Unit(5)]), 1))
-    part = Part(None, kept.key, [(0, 0, 1, 0, 0)], 1)
+    part = Part(None, kept.key, [(0, 0, 1, 0, 0)], 1, 1)
     with LocalStorage(tmp_path, "x") as storage:
         values = ShardFile(storage, "a", 300, False), 0, 0, [part], True
         call = executor.write(executor.lane(), append_to_shard, *values)
@@ -194,13 +247,20 @@ def test_a_unit_that_fails_when_it_is_made_again(ray: Any, tmp_path: Path) -> No
 
 
 def test_what_is_kept_is_forgotten_after_its_last_part() -> None:
-    for order in ([None, None, 3], [3, None, None], [None, 3, None]):
+    of = np.frombuffer(pickle.dumps(Pairs()), np.uint8)
+    for order in itertools.permutations([(1, None), (2, None), (3, 3)]):
         worker = Worker(1)
-        worker.run_apart(1, np.frombuffer(pickle.dumps(Pairs()), np.uint8), [Unit(3)], 7)
-        for n_parts in order:
-            assert worker.kept(7, n_parts) == [9]
+        worker.run_apart(1, of, [Unit(3)], 7)
+        for part, n_parts in order:
+            assert worker.kept(7, part, n_parts) == [9]
+            if part == 2:
+                worker.forget(7, part, n_parts)  # it counts once
+        assert not worker._kept
+        worker.forget(7, 1, None)
         with pytest.raises(KeyError):
-            worker.kept(7, None)
+            worker.kept(7, 1, None)
+        worker.run_apart(0, of, [Unit(3)], 8)
+        assert not worker._kept  # of earlier work
 
 
 def test_ids_that_come_out_of_order(tmp_path: Path) -> None:
@@ -253,9 +313,15 @@ def test_builds_of_which_actors_die(
     build(**options, out=tmp_path / "whole", executor="ray")
     assert contents(tmp_path / "whole") == peace
     for seed in range(12):
-        out = tmp_path / f"out{seed}"
+        out, before = tmp_path / f"out{seed}", len(ray.actors)
         build(**options, out=out, executor="ray", progress=Killing(ray, seed))
         assert contents(out) == peace
+        left = [actor for actor in ray.actors[before:] if not actor.is_killed]
+        assert left
+        for actor in left:
+            while actor.queues["give"]:
+                actor.step("give")
+            assert not actor.made._kept
 
 
 class Killing(Progress):
@@ -267,10 +333,37 @@ class Killing(Progress):
 
     def note_memory(self) -> None:
         is_encoding = self.stages[-1].name.startswith("encoding")
-        living = [actor for actor in self._ray.actors if not actor.is_dead]
+        living = [actor for actor in self._ray.actors if actor.done and not actor.is_dead]
         if is_encoding and living and self._n < 3 and self._random.random() < 0.05:
-            self._random.choice(living).is_dead = True
+            for actor in self._random.sample(living, min(len(living), self._random.choice([1, 4]))):
+                actor.is_dead = actor.is_killed = True
             self._n += 1
+
+
+@pytest.mark.parametrize(
+    ("n", "more"),
+    [(400, {}), (20_000, {}), (100, {"split_documents": True, "val_fraction": 0}), (400, None)],
+)
+def test_what_actors_keep_is_bounded(
+    ray: Any, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, n: int,
+    more: dict[str, Any] | None,
+) -> None:
+    if more is None:  # one document
+        options["train"] = tmp_path / "long"
+        options["val_fraction"] = 0
+        options["train"].write_text((tmp_path / "text").read_text().replace("<|endoftext|>", " "))
+    run, most = Worker.run_apart, 0
+
+    def noted(self: Worker, *values: Any) -> Any:
+        nonlocal most
+        found = run(self, *values)
+        most = max(most, sum(len(actor.made._kept) for actor in ray.actors))
+        return found
+
+    monkeypatch.setattr(Worker, "run_apart", noted)
+    build(**options | {"shard_tokens": n} | (more or {}), out=tmp_path / "out", executor="ray")
+    # Results of tasks, those that lanes are about to take, and that whose document goes on.
+    assert 4 < most <= (3 + 4) * 2 + 1
 
 
 class Short(Progress):

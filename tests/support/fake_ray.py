@@ -12,6 +12,10 @@ class RayActorError(Exception):
     """An actor has died."""
 
 
+class OutOfMemoryError(Exception):
+    """An actor was killed to free memory."""
+
+
 class ObjectLostError(Exception):
     """The machine with an object is gone."""
 
@@ -42,7 +46,10 @@ class Actor:
     """An actor, and what each group of its threads has to do."""
 
     def __init__(self, made: Any) -> None:
-        self.made, self.done, self.is_dead = made, list[str](), False
+        self.made, self.done = made, list[str]()
+        self.is_dead = False
+        self.is_killed = False  # by a test
+        self.is_pending = False  # no machine has room for it
         self.queues = defaultdict[str, deque[tuple[str, tuple[Any, ...], Reference]]](deque)
 
     def __getattr__(self, name: str) -> Method:
@@ -63,6 +70,7 @@ def get(reference: Any) -> Any:
     if isinstance(reference, list):
         return [get(each) for each in reference]
     while not reference.is_done:
+        assert not reference.actor.is_pending, "waits for ever"
         if reference.actor.is_dead:
             raise RayActorError("killed")
         reference.actor.step(reference.group)
@@ -80,8 +88,10 @@ def wait(
     def is_ready(reference: Reference) -> bool:
         return reference.is_done or (reference.actor is not None and reference.actor.is_dead)
 
-    if timeout and not any(map(is_ready, references)):
-        get(references[0])
+    moving = [each for each in references if each.actor is None or not each.actor.is_pending]
+    for reference in moving[:num_returns] if timeout else []:
+        if not is_ready(reference) and (num_returns > 1 or not any(map(is_ready, references))):
+            get(reference)
     done = [each for each in references if is_ready(each)][: max(num_returns, 1)]
     return done, [each for each in references if each not in done]
 
@@ -116,5 +126,8 @@ def fake_ray(cpus: tuple[int, ...] = (1, 1)) -> Any:
         nodes=lambda: [{"Alive": True, "Resources": {"CPU": float(n)}} for n in cpus],
         put=lambda value: Reference(None, value), kill=kill,
         is_initialized=lambda: True, cluster_resources=lambda: {"CPU": float(sum(cpus))},
-        exceptions=SimpleNamespace(RayActorError=RayActorError, ObjectLostError=ObjectLostError),
+        exceptions=SimpleNamespace(
+            RayActorError=RayActorError, ObjectLostError=ObjectLostError,
+            OutOfMemoryError=OutOfMemoryError,
+        ),
     )
