@@ -210,6 +210,9 @@ class Actors:
 
     def end(self) -> None:
         """End the actors."""
+        # Ray may lose the end of an actor whose process is starting, which then keeps its CPUs.
+        if starting := [*self.starting()]:
+            self._ray.wait(starting, num_returns=len(starting), timeout=_SECONDS_TO_ANSWER)
         for each in self._actors:
             self._ray.kill(each.handle)
         self._actors = []

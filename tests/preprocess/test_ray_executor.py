@@ -64,6 +64,19 @@ def test_workers_of_a_machine_share_actors(
     assert {each.n_tasks for each in executor.actors} == {0}
 
 
+def test_an_actor_that_is_starting_is_waited_for_before_it_is_ended(ray: Any) -> None:
+    executor = started(ray, 2)
+    lost, other = executor.actors
+    lost.handle.is_dead = other.handle.is_dead = True
+    executor.actors.replace_dead()
+    starting, pending = executor.actors
+    pending.handle.is_pending = True
+    executor.close()
+    assert starting.handle.done == ["process"]
+    assert starting.handle.is_dead
+    assert pending.handle.is_dead
+
+
 def test_sizes_of_actors_by_other_resources() -> None:
     nodes = [
         {"Alive": False, "Resources": {"CPU": 9.0}}, {"Alive": True, "Resources": {"CPU": 9.0}},
