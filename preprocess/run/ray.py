@@ -59,7 +59,7 @@ class Kept:
 
 
 class Lane(NamedTuple):
-    """A thread of an actor, which calls functions one after the other."""
+    """A thread of an actor, which calls one function at a time."""
 
     actor: Actor
     name: str
@@ -72,6 +72,7 @@ class Call:
     reference: Any
     actor: Actor
     n_replaced: int  # actors that had been replaced before
+    n_parts: int = 0  # parts of tasks that it takes
 
 
 class RayExecutor:
@@ -89,6 +90,7 @@ class RayExecutor:
         self._keys, self._n_lanes = count(1), 0
         self._work: tuple[int, Any] = 0, None  # number, and reference to what makes it
         self._n_given = 0  # units of this work, to actors
+        self._n_replaced = 0  # actors, before this work
         self._busy = self._seconds = 0.0  # of all actors together
 
     def __call__(
@@ -115,6 +117,7 @@ class RayExecutor:
         # An array is not copied where it arrives.
         made_of = np.frombuffer(pickle.dumps(make_work), np.uint8)
         self._work, self._n_given = (self._work[0] + 1, self._ray.put(made_of)), 0
+        self._n_replaced = self.actors.n_replaced
         for each in self.actors:
             each.n_tasks = 0
         keeps = bool(getattr(make_work, "keeps", False))
@@ -200,10 +203,14 @@ class RayExecutor:
         n, self._n_lanes = self._n_lanes, self._n_lanes + 1
         return Lane(ready[n % len(ready)], LANES[n // len(ready) % len(LANES)])
 
-    def write(self, lane: Lane, function: Callable[..., Any], *values: Any) -> Call:
-        """Let an actor call `function(worker, *values)`, after those before in the lane."""
+    def write(
+        self, lane: Lane, after: Call | None, function: Callable[..., Any], *values: Any
+    ) -> Call:
+        """Let an actor call `function(worker, *values)`, after another call to it."""
         writing = lane.actor.handle.write.options(concurrency_group=lane.name)
-        return Call(writing.remote(function, values), lane.actor, self.actors.n_replaced)
+        # Ray may change the order of calls, but not that of a call and what it depends on.
+        reference = writing.remote(function, values, after and after.reference)
+        return Call(reference, lane.actor, self.actors.n_replaced)
 
     def done_of(self, calls: Iterable[Call]) -> set[Any]:
         """Return the references of the calls that are done."""
@@ -228,8 +235,10 @@ class RayExecutor:
             forgetting = kept.actor.handle.forget.options(concurrency_group="give")
             forgetting.remote(kept.key, part, n_parts)
 
-    def result_of(self, call: Call) -> tuple[Any] | None:
+    def result_of(self, call: Call, is_again: bool = False) -> tuple[Any] | None:
         """Wait for a call, and return (its result,); None if an actor died, or an object is lost.
+
+        Losses before and after a call that is made again are in a row.
 
         Raises:
             RayError: Workers died, or objects were lost, again and again.
@@ -241,7 +250,8 @@ class RayExecutor:
             self.actors.note_loss(call.actor, error)
             return None
         if not isinstance(found, Failed):
-            self.actors.note_result()
+            if not is_again:
+                self.actors.note_result()
             return (found,)
         if not isinstance(found.error, self.actors.lost):
             raise found.error
@@ -255,14 +265,16 @@ class RayExecutor:
     def make_again(self, kept: Kept) -> Kept:
         """Make what an actor kept again, and wait for it."""
         again = Kept(kept.units, kept.n_units)
-        while again.actor not in self.actors:
-            reference = self._run_apart(again, self.actors.idlest())
+        while True:
+            actor = self.actors.idlest()
+            reference = self._run_apart(again, actor)
             try:
                 self._ray.get(reference)
             except self.actors.lost as error:
-                assert again.actor is not None
-                self.actors.note_loss(again.actor, error)
-        return again
+                self.actors.note_loss(actor, error)
+                self.forget(again, 1, 1)
+            else:
+                return again
 
     def _look(self, under_way: Iterable[_Task]) -> None:
         """Wait up to a second for a task to be done, or an actor to start; note all that are."""
@@ -289,6 +301,8 @@ class RayExecutor:
                 continue
             if not task.is_done:
                 lost.n_tasks -= 1
+            if task.kept is not None:
+                self.forget(task.kept, 1, 1)
             self._submit(task, self.actors.idlest())
 
     def _is_there(self, task: _Task) -> bool:
@@ -308,6 +322,8 @@ class RayExecutor:
             WorkerLostError: A worker died, with what it had kept.
         """
         handles, work = [each.handle for each in self.actors.ready()], self._work
+        if self.actors.n_replaced != self._n_replaced:
+            raise WorkerLostError("a worker of Ray ended before what it kept was collected")
         try:
             while len(handles) > 1:
                 half = (len(handles) + 1) // 2

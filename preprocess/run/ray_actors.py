@@ -16,7 +16,7 @@ LANES = "write0", "write1"  # a shard may be synced or uploaded while the next o
 LOOK_SECONDS = 1.0  # between looks at what has changed
 _MOST_LOSSES = 3  # in a row, without any result between them
 _SECONDS_BETWEEN_LINES = 30.0
-_SECONDS_FOR_ROOM = 60.0  # for several workers on one machine
+_SECONDS_FOR_ROOM = 180.0  # for several workers on one machine
 _SECONDS_TO_ANSWER = 10.0  # of an actor that is there
 
 
@@ -48,7 +48,7 @@ class Actors:
     Attributes:
         died: Errors that say that an actor has died.
         lost: Those, and that an object is lost.
-        n_replaced: Number of actors that died and were replaced.
+        n_replaced: Number of actors that had started, died and were replaced.
     """
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
@@ -60,6 +60,7 @@ class Actors:
         self.lost = *self.died, errors.ObjectLostError
         self._actors: list[Actor] = []
         self.n_replaced = 0
+        self._next_line = 0.0  # time at which it is said again what is waited for
         self._n_losses = 0  # in a row
 
     def __iter__(self) -> Iterator[Actor]:
@@ -85,19 +86,11 @@ class Actors:
         sizes = actor_sizes(self._ray.nodes(), self._workers, self._resources)
         self._actors = [self._spawn(each) for each in sizes]
         # All of them, if they come soon: so that their start is no part of the work.
-        deadline = time.monotonic() + _SECONDS_BETWEEN_LINES
-        while not all(each.is_ready for each in self._actors):
+        self._next_line = deadline = time.monotonic() + _SECONDS_BETWEEN_LINES
+        while self.starting():
             self._wait_for_start()
-            if time.monotonic() >= deadline:
-                n = sum(each.n_workers for each in self._actors if each.is_ready)
-                text = "%d of %d workers of Ray have started, each of which needs %s"
-                logger.info(text, n, self._workers, self._needs())
-                if n:
-                    return  # the others join when they start
-                deadline += _SECONDS_BETWEEN_LINES
-
-    def _needs(self) -> str:
-        return ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
+            if time.monotonic() >= deadline and self.ready():
+                return  # the others join when they start
 
     def _spawn(self, n_workers: int) -> Actor:
         needs = {name: n_workers * amount for name, amount in self._resources.items()}
@@ -145,11 +138,22 @@ class Actors:
         self._divide_waiting()
 
     def _wait_for_start(self) -> None:
-        """Wait up to a second for an actor to start."""
-        self.note_started(self._ray.wait([*self.starting()], timeout=LOOK_SECONDS)[0])
+        """Wait up to a second for an actor to start; say now and then what is waited for."""
+        done, left = self._ray.wait([*self.starting()], timeout=LOOK_SECONDS)
+        if left:
+            done += self._ray.wait(left, num_returns=len(left), timeout=0)[0]
+        self.note_started(done)
+        if time.monotonic() >= self._next_line:
+            self._next_line += _SECONDS_BETWEEN_LINES
+            n = sum(each.n_workers for each in self._actors if each.is_ready)
+            needs = ", ".join(f"{name}={amount:g}" for name, amount in self._resources.items())
+            text = "%d of %d workers of Ray have started, each of which needs %s"
+            logger.info(text, n, self._workers, needs)
 
     def ready(self) -> list[Actor]:
         """Return the actors that have started; wait if there are none."""
+        if all(not each.is_ready for each in self._actors):
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
         while not (ready := [each for each in self._actors if each.is_ready]):
             self._wait_for_start()
         return ready
@@ -175,23 +179,23 @@ class Actors:
     def _respawn(self, actor: Actor) -> None:
         """Put another actor in the place of one."""
         self._ray.kill(actor.handle)  # it may only be out of reach
-        self.n_replaced += 1
+        self.n_replaced += actor.is_ready
         self._actors[self._actors.index(actor)] = self._spawn(actor.n_workers)
 
     def replace_dead(self) -> None:
-        """Replace the actors that have started and died."""
-        asked = {
+        """Replace the actors that have died."""
+        ready = {
             each.handle.process.options(concurrency_group="give").remote(): each
             for each in self._actors if each.is_ready
         }  # fmt: skip
-        if not asked:
-            return
-        timeout = _SECONDS_TO_ANSWER
-        for reference in self._ray.wait([*asked], num_returns=len(asked), timeout=timeout)[0]:
-            try:
-                self._ray.get(reference)
-            except self.died:
-                self._respawn(asked[reference])
+        for asked, timeout in ((ready, _SECONDS_TO_ANSWER), (self.starting(), 0)):
+            if not asked:
+                continue
+            for reference in self._ray.wait([*asked], num_returns=len(asked), timeout=timeout)[0]:
+                try:
+                    self._ray.get(reference)
+                except self.died:
+                    self._respawn(asked[reference])
 
     def count_loss(self, error: Exception) -> None:
         """Count an actor or an object that is lost; raise RayError if there were too many."""

@@ -86,15 +86,16 @@ def append_to_shard(
         RayActorError: An actor with ids has died.
         Exceptions of a unit that failed when it was done again, unchanged.
     """
-    opened = worker.opened.get(file.stem)
-    if opened is None or attempt > opened.attempt:
+    opened: _Opened | None = worker.opened.get(file.stem)
+    if n_before == 0 and (opened is None or attempt > opened.attempt):
         close_shard(worker, file.stem)
         opened = worker.opened[file.stem] = _Opened(file, attempt)
-    if (attempt, n_before) != (opened.attempt, opened.n_calls):
+    # Also a late call of an attempt that was given up, which must not touch the files.
+    found = opened and (opened.attempt, opened.n_calls)
+    if opened is None or found != (attempt, n_before):
         raise RayError(
-            f"{file.stem}: ids came out of order: expected call {opened.n_calls:,} of attempt"
-            f" {opened.attempt:,}, found call {n_before:,} of attempt {attempt:,}; rerun the same"
-            " command to resume"
+            f"{file.stem}: ids came out of order: expected (attempt, call) {found}, found"
+            f" {(attempt, n_before)}; rerun the same command to resume"
         )
     for part in parts:
         opened.append(worker, part)

@@ -36,7 +36,7 @@ from preprocess.run.units import MakeWork
 from preprocess.sources import WorkUnit
 from preprocess.storage import DamagedStateError, Stream
 
-_MOST_CALLS = 4  # under way, for each worker
+_MOST_PARTS = 4  # of tasks, which lanes are to take, for each worker
 
 
 class Ids:
@@ -115,6 +115,7 @@ class _Open:
         self._n_sent = self._n_calls = self._attempt = 0
         self._lane = executor.lane()
         self.calls = deque[Call]()
+        self._last: Call | None = None  # of this attempt
         self._asked: list[tuple[Kept, int, int | None]] = []  # part of a task, number of its parts
         self._shard: Shard | None = None
 
@@ -151,8 +152,9 @@ class _Open:
 
     def _call(self, parts: Sequence[Part], finishes: bool) -> None:
         values = self._file, self._attempt, self._n_calls, parts, finishes
-        self.calls.append(self._executor.write(self._lane, append_to_shard, *values))
-        self._n_calls += 1
+        call = self._executor.write(self._lane, self._last, append_to_shard, *values)
+        call.n_parts, self._last, self._n_calls = len(parts), call, self._n_calls + 1
+        self.calls.append(call)
 
     def take_done(self, done: Container[Any]) -> None:
         """Take the results of the first calls, as far as their references are in `done`."""
@@ -175,12 +177,12 @@ class _Open:
         for asked in self._asked:
             self._executor.forget(*asked)
         self._asked.clear()
-        self._attempt, self._n_calls = self._attempt + 1, 0
+        self._attempt, self._n_calls, self._last = self._attempt + 1, 0, None
         if self._lane.actor not in self._executor.actors:
             self._lane = self._executor.lane()
         for pieces in _by_task(self.pieces[: self._n_sent]):
             self._call([self._again(pieces)], finishes=False)
-            if self._executor.result_of(self.calls.popleft()) is None:
+            if self._executor.result_of(self.calls.popleft(), is_again=True) is None:
                 return None
         if not self.is_closed:
             return (None,)
@@ -190,7 +192,7 @@ class _Open:
     def close(self) -> None:
         """Let the actor close the files."""
         if self._n_calls and self._lane.actor in self._executor.actors:
-            self._executor.write(self._lane, close_shard, self._file.stem)
+            self._executor.write(self._lane, self._last, close_shard, self._file.stem)
 
 
 def _by_task(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
@@ -263,10 +265,10 @@ class ShardsOnRay:
             self._open.pieces.append(last)
         self._open.send()
         # Bounds what the actors keep.
-        most = _MOST_CALLS * self._executor.workers
-        if self._n_calls() > most:
+        most = _MOST_PARTS * self._executor.workers
+        if self._n_parts() > most:
             self._take_done(self._executor.done_of)
-        while self._n_calls() > most:
+        while self._n_parts() > most:
             self._take_done(self._executor.wait_for)
 
     def _unwritten(self) -> list[_Open]:
@@ -274,8 +276,8 @@ class ShardsOnRay:
         return [each for each in (*self._shards[self._n_written :], self._open)
                 if isinstance(each, _Open)]  # fmt: skip
 
-    def _n_calls(self) -> int:
-        return sum(len(each.calls) for each in self._unwritten())
+    def _n_parts(self) -> int:
+        return sum(call.n_parts for each in self._unwritten() for call in each.calls)
 
     def _take_done(self, done_of: Callable[[Iterable[Call]], set[Any]]) -> None:
         """Take the results of the calls that are done."""

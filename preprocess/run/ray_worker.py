@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,11 +137,14 @@ class Worker:
 
     def forget(self, key: int, part: int, n_parts: int | None) -> None:
         """Note that nobody takes a part, as `kept`."""
-        if key in self._kept:
+        with suppress(KeyError):  # it is forgotten already
             self.kept(key, part, n_parts)
 
-    def write(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        """Return the result of a function, which gets this object, too; or what failed."""
+    def write(self, function: Callable[..., Any], values: tuple[Any, ...], after: Any) -> Any:
+        """Return the result of a function, which gets this object, too; or what failed.
+
+        `after` is what the call that had to be done before has returned.
+        """
         try:
             return function(self, *values)
         except Exception as error:  # noqa: BLE001 (raised where the result is taken)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 import random
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +23,12 @@ from bpe.errors import ChangedError
 from preprocess import build
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
-from preprocess.run import ray_shards
+from preprocess.run import ray_actors, ray_shards
 from preprocess.run.ray import Kept, RayExecutor
 from preprocess.run.ray_cluster import RayError, actor_sizes
 from preprocess.run.ray_shard_writer import Part, ShardFile, append_to_shard
 from preprocess.run.ray_worker import Worker
+from preprocess.run.units import WorkerLostError
 from preprocess.storage import DamagedStateError, LocalStorage
 
 
@@ -77,6 +80,61 @@ def test_an_actor_that_is_starting_is_waited_for_before_it_is_ended(ray: Any) ->
     assert pending.handle.is_dead
 
 
+def test_what_an_idle_actor_had_kept_is_missed_when_it_is_collected(ray: Any) -> None:
+    executor = started(ray, 2)
+    with closing(executor(map(Unit, range(20)), Squares(keeps=True), 2)) as results:
+        assert len(list(results)) == 20
+    assert executor.collect() == sum(range(20))
+    with closing(executor(map(Unit, range(20)), Squares(keeps=True), 2)) as results:
+        assert len(list(results)) == 20
+    next(iter(executor.actors)).handle.is_dead = True
+    executor.actors.replace_dead()
+    with pytest.raises(WorkerLostError, match="ended before what it kept was collected"):
+        executor.collect()
+
+
+def test_actors_that_die_together_are_one_loss(ray: Any) -> None:
+    executor = started(fake_ray.fake_ray((1,) * 9), 9)
+    for _ in range(2):  # some of them while they start
+        first, *others = executor.actors
+        for each in (first, *others[:5]):
+            each.handle.is_dead = True
+        executor.actors.note_loss(first, fake_ray.RayActorError("killed"))
+    assert executor.actors._n_losses == 2
+    assert not any(each.handle.is_dead for each in executor.actors)
+
+
+def test_it_is_said_that_no_worker_has_room(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = started(ray, 2)
+    monkeypatch.setattr(ray_actors, "_SECONDS_BETWEEN_LINES", 0.0)
+    for each in executor.actors:
+        each.handle.is_dead = True
+    executor.actors.replace_dead()
+    with caplog.at_level(logging.INFO):
+        assert executor.actors.ready()
+    assert "of 2 workers of Ray have started, each of which needs CPU=1" in caplog.text
+
+
+def test_a_shard_whose_writers_die_again_and_again_ends_the_run(
+    ray: Any, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, n = ray_shards.append_to_shard, 0
+
+    def dying(worker: Worker, file: ShardFile, attempt: int, n_before: int, *more: Any) -> Any:
+        nonlocal n
+        if n_before == 3:
+            n += 1
+            raise fake_ray.OutOfMemoryError("killed for memory")
+        return append(worker, file, attempt, n_before, *more)
+
+    monkeypatch.setattr(ray_shards, "append_to_shard", dying)
+    with pytest.raises(RayError, match="4 times in a row, the last time so: killed for memory;"):
+        build(**options | {"shard_tokens": 9000}, out=tmp_path / "out", executor="ray")
+    assert n == 4
+
+
 def test_sizes_of_actors_by_other_resources() -> None:
     nodes = [
         {"Alive": False, "Resources": {"CPU": 9.0}}, {"Alive": True, "Resources": {"CPU": 9.0}},
@@ -106,7 +164,7 @@ def test_workers_that_no_machine_has_room_for_together() -> None:
     executor.actors.replace_dead()
     executor._look([])
     assert list(executor.actors) == [first, waiting]
-    waiting.since -= 100
+    waiting.since -= 200
     executor._look([])
     assert [each.n_workers for each in executor.actors] == [1, 1, 1, 1]
     assert waiting.handle.is_dead
@@ -190,9 +248,9 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
 
     lane = executor.lane()
     for _ in range(3):
-        assert executor.result_of(executor.write(lane, losing)) is None
+        assert executor.result_of(executor.write(lane, None, losing)) is None
     with pytest.raises(RayError, match="what they had made was lost, 4 times in a row, the last"):
-        executor.result_of(executor.write(lane, losing))
+        executor.result_of(executor.write(lane, None, losing))
     assert list(executor.actors) == before
     executor.actors._n_losses = 0
 
@@ -211,7 +269,7 @@ def test_objects_that_are_lost_again_and_again_end_the_run(ray: Any, kind: Any) 
 def test_only_an_actor_that_died_is_replaced(ray: Any) -> None:
     executor = started(ray, 2)
     lane = executor.lane()
-    calls = [executor.write(lane, tell, 5) for _ in range(2)]
+    calls = [executor.write(lane, None, tell, 5) for _ in range(2)]
     assert executor.done_of(calls) == set()
     lane.actor.handle.is_dead = True
     assert executor.done_of(calls) == {each.reference for each in calls}
@@ -221,7 +279,7 @@ def test_only_an_actor_that_died_is_replaced(ray: Any) -> None:
     # It is not counted again.
     assert executor.result_of(calls[1]) is None
     assert executor.actors._n_losses == 1
-    assert executor.result_of(executor.write(executor.lane(), tell, 5)) == (5,)
+    assert executor.result_of(executor.write(executor.lane(), None, tell, 5)) == (5,)
 
 
 def tell(worker: Worker, value: int) -> int:
@@ -254,7 +312,7 @@ def test_a_unit_that_fails_when_it_is_made_again(ray: Any, tmp_path: Path) -> No
     part = Part(None, kept.key, [(0, 0, 1, 0, 0)], 1, 1)
     with LocalStorage(tmp_path, "x") as storage:
         values = ShardFile(storage, "a", 300, False), 0, 0, [part], True
-        call = executor.write(executor.lane(), append_to_shard, *values)
+        call = executor.write(executor.lane(), None, append_to_shard, *values)
         with pytest.raises(ChangedError, match="unit 5: has changed"):
             executor.result_of(call)
 
@@ -281,14 +339,19 @@ def test_ids_that_come_out_of_order(tmp_path: Path) -> None:
     with LocalStorage(tmp_path, "x") as storage:
         file = ShardFile(storage, "a", 300, False)
         assert append_to_shard(worker, file, 0, 0, [], False) is None
-        for attempt, n_before in ((0, 0), (0, 2), (1, 1)):
-            message = rf"a: ids came out of order: .* found call {n_before} of attempt {attempt}"
+        for late in ((0, 0), (0, 2), (1, 1)):
+            message = rf"a: ids came out of order: .* \(0, 1\), found {re.escape(str(late))};"
             with pytest.raises(RayError, match=message):
-                append_to_shard(worker, file, attempt, n_before, [], False)
+                append_to_shard(worker, file, *late, [], False)
         shard = append_to_shard(worker, file, 2, 0, [], True)
         assert shard is not None
         assert shard.n_tokens == 0
         assert not worker.opened
+        # A call of an attempt that was given up leaves the files of the finished shard alone.
+        storage.path("a.bin").write_bytes(b"is there")
+        with pytest.raises(RayError, match=r"expected \(attempt, call\) None, found \(0, 1\)"):
+            append_to_shard(worker, file, 0, 1, [], False)
+        assert storage.path("a.bin").read_bytes() == b"is there"
 
 
 # Whole builds.
