@@ -49,7 +49,7 @@ class _Task:
 
 @dataclass(eq=False)
 class Kept:
-    """What an actor keeps of the results of a task, and what it is made of again if it is lost."""
+    """Results of a task that an actor holds, and the units to compute lost results from."""
 
     units: Any  # reference to the units of the task
     n_units: int
@@ -111,8 +111,11 @@ class RayExecutor:
     ) -> Generator[tuple[Result, Kept | None, int], None, None]:
         """Yield (result of a unit, None, number of the unit in its task), in order, as `__call__`.
 
-        If the results are pairs that are taken apart, the first of each is yielded, and the second
-        is kept by the actor, as one of a list.
+        With `is_apart`, results are pairs: the first item of each is yielded, and the actor holds
+        the second in a list with one element per unit of the task.
+
+        Raises:
+            RayError, WorkerLostError, exceptions of `units` and the work: As `__call__`.
         """
         # An array is not copied where it arrives.
         made_of = np.frombuffer(pickle.dumps(make_work), np.uint8)
@@ -263,7 +266,7 @@ class RayExecutor:
         return None
 
     def make_again(self, kept: Kept) -> Kept:
-        """Make what an actor kept again, and wait for it."""
+        """Compute lost results again on an actor, and wait; raise RayError as `note_loss`."""
         again = Kept(kept.units, kept.n_units)
         while True:
             actor = self.actors.idlest()

@@ -38,7 +38,9 @@ class Actor:
 
 
 class Actors:
-    """Actors with a number of workers in all, as threads; iterates over those that are there.
+    """The actors of an executor, which have a given number of workers in total.
+
+    Iteration yields the actors that are not known to have died.
 
     Args:
         ray: The module, connected to a cluster.
@@ -60,7 +62,7 @@ class Actors:
         self.lost = *self.died, errors.ObjectLostError
         self._actors: list[Actor] = []
         self.n_replaced = 0
-        self._next_line = 0.0  # time at which it is said again what is waited for
+        self._next_line = 0.0  # time of the next log line about waiting
         self._n_losses = 0  # in a row
 
     def __iter__(self) -> Iterator[Actor]:
@@ -111,17 +113,12 @@ class Actors:
                 self._actors.remove(each)
                 self._actors += [self._spawn(1) for _ in range(each.n_workers)]
 
-    def processes(self) -> list[int]:
-        """Return the numbers of the processes of the actors, each on its machine."""
-        found: list[int] = self._ray.get([each.started for each in self._actors])
-        return found
-
     def starting(self) -> dict[Any, Actor]:
         """Return the actors that have not started, by what is ready when they have."""
         return {each.started: each for each in self._actors if not each.is_ready}
 
     def note_started(self, done: Iterable[Any]) -> None:
-        """Note the actors whose start is among what is done, and divide those that wait too long.
+        """Mark the actors whose `started` is in `done` as ready; split those that wait too long.
 
         Raises:
             RayError: As `note_loss`.
@@ -138,7 +135,7 @@ class Actors:
         self._divide_waiting()
 
     def _wait_for_start(self) -> None:
-        """Wait up to a second for an actor to start; say now and then what is waited for."""
+        """Wait up to a second for an actor to start, and log every 30 s how many have started."""
         done, left = self._ray.wait([*self.starting()], timeout=LOOK_SECONDS)
         if left:
             done += self._ray.wait(left, num_returns=len(left), timeout=0)[0]
@@ -163,7 +160,7 @@ class Actors:
         return min(self.ready(), key=attrgetter("load"))
 
     def note_result(self) -> None:
-        """Note that an actor has done something: losses are no longer in a row."""
+        """Reset the count of losses in a row, after a result."""
         self._n_losses = 0
 
     def note_loss(self, actor: Actor, error: Exception) -> None:
@@ -177,7 +174,7 @@ class Actors:
             self.replace_dead()  # all of a machine, before units go to them
 
     def _respawn(self, actor: Actor) -> None:
-        """Put another actor in the place of one."""
+        """Replace an actor by a new one."""
         self._ray.kill(actor.handle)  # it may only be out of reach
         self.n_replaced += actor.is_ready
         self._actors[self._actors.index(actor)] = self._spawn(actor.n_workers)

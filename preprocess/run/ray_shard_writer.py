@@ -1,4 +1,4 @@
-"""What an actor of Ray does to write a shard."""
+"""Write a shard in an actor of Ray."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class _Piece:
 
 
 class _Open:
-    """A shard that is not yet written, as the process knows it that tells the actors."""
+    """A shard that is being written: its pieces, and the calls to the actor that appends them."""
 
     def __init__(self, executor: RayExecutor, file: ShardFile) -> None:
         self._executor, self._file = executor, file
@@ -219,7 +219,7 @@ class ShardsOnRay:
         self._open = self._next()
 
     def _next(self) -> _Open:
-        """Return the shard after those that have all their ids."""
+        """Open the next shard."""
         files, stem = self._files, shard_name(self._name, len(self._shards))
         file = ShardFile(files.storage, stem, files.vocab_size, files.has_mask)
         return _Open(self._executor, file)

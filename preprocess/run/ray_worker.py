@@ -56,7 +56,7 @@ class _Works:
 
 @dataclass
 class _Kept:
-    """What stays of the results of a task, which parts were taken, and how many there are."""
+    """Results of a task that wait to be written, and the parts of it that were taken."""
 
     results: list[Any]
     taken: set[int] = field(default_factory=set)
@@ -64,11 +64,11 @@ class _Kept:
 
 
 class Worker:
-    """What an actor runs: the work of one or several workers, each on a thread of the actor.
+    """The class of the actors: runs one or several workers, each on its own thread.
 
-    A number and what makes the work come with all that is given to it; the work of a higher number
-    takes the place of that before. Further threads write what the workers have kept, and give it to
-    other actors.
+    Each call has the number of the work and the pickled function that makes it; work with a higher
+    number replaces the work before. Further threads write the results that the actor holds, and
+    send them to other actors.
 
     Args:
         n_workers: Number of workers. One more thread stores and fetches what they need meanwhile.
@@ -93,7 +93,16 @@ class Worker:
     def run(
         self, number: int, make_work: NDArray[np.uint8], units: Sequence[Any]
     ) -> tuple[list[Any], float]:
-        """Return (results of units, of which the last may be what failed; the seconds taken)."""
+        """Run the work on units, in order, up to the first that fails.
+
+        Args:
+            number: Number of the work.
+            make_work: uint8[n], the pickled function that makes the work.
+            units: Work units.
+
+        Returns:
+            (results, of which the last is `Failed` if a unit failed; time in seconds).
+        """
         found = list[Any]()
         with self._free:
             began = time.perf_counter()
@@ -108,9 +117,9 @@ class Worker:
     def run_apart(
         self, number: int, make_work: NDArray[np.uint8], units: Sequence[Any], key: int
     ) -> tuple[list[Any], float]:
-        """Return what is sent of the results, as `run`; what stays is kept until it is taken.
+        """Run the work as `run`; return the first item of each result, and hold the second.
 
-        Both have what failed, if so: nobody takes the first if units are done again for the second.
+        Both have the `Failed`: if units are repeated for the second items, nobody reads the first.
         """
         found, seconds = self.run(number, make_work, units)
         pairs = [(each, each) if isinstance(each, Failed) else each for each in found]
@@ -120,7 +129,7 @@ class Worker:
         return [sent for sent, _ in pairs], seconds
 
     def kept(self, key: int, part: int, n_parts: int | None) -> list[Any]:
-        """Return what stays of the results of a task; it is forgotten after all parts are taken.
+        """Return the held results of a task, which are dropped after all parts are taken.
 
         Args:
             key: Key of the task.
@@ -136,7 +145,7 @@ class Worker:
         return kept.results
 
     def forget(self, key: int, part: int, n_parts: int | None) -> None:
-        """Note that nobody takes a part, as `kept`."""
+        """Count a part of a task as taken; arguments as of `kept`."""
         with suppress(KeyError):  # it is forgotten already
             self.kept(key, part, n_parts)
 

@@ -150,6 +150,13 @@ def test_workers_of_one_actor_or_of_several(
 # Workers that die.
 
 
+def processes(actors: Actors) -> list[int]:
+    """Return the numbers of the processes of actors."""
+    import ray
+
+    return list(ray.get([each.started for each in actors]))
+
+
 class Killing(Progress):
     """Kills a worker in a stage, each time that so many units of it are done."""
 
@@ -162,7 +169,7 @@ class Killing(Progress):
         if self.stages[-1].name == self._stage and self.stages[-1].done:
             self._n += 1
             if self._n in self._units:
-                numbers = self._pools[-1].processes()
+                numbers = processes(self._pools[-1])
                 os.kill(numbers[self.killed % len(numbers)], signal.SIGKILL)
                 self.killed += 1
 
@@ -233,7 +240,7 @@ def test_what_a_worker_had_kept_is_lost_with_it(executor: RayExecutor) -> None:
     while executor.actors.starting():  # so that each keeps something
         executor._look([])
     squares(executor, Squares(keeps=True))
-    os.kill(executor.actors.processes()[1], signal.SIGKILL)
+    os.kill(processes(executor.actors)[1], signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
         executor.collect()
     squares(executor, Squares(keeps=True))
@@ -270,7 +277,7 @@ def test_errors_of_work_come_in_order_and_unchanged(executor: RayExecutor) -> No
 
 def test_workers_end_with_the_executor(ray: Any) -> None:
     with on_ray(2, None, {}, Progress()) as found:
-        numbers = found.actors.processes()
+        numbers = processes(found.actors)
         results = found(map(Unit, range(1000)), Squares(), 2)
         assert next(results) == 0
         results.close()
