@@ -125,7 +125,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     n_replaced: int = 0  # invalid sequences that became U+FFFD
     n_records: int = 0  # records of the unit that `Rejected.record` numbers; 0: those of the source
     rejected: tuple[Rejected, ...] = ()
-    content: Bytes | None = None  # raw bytes of the unit, to digest them; not pickled
+    content: Bytes | None = None  # raw bytes of the unit, for its digest; not pickled
     fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # what is trained on; None: all
     special: Spans | None = None  # special tokens in the text, and their ids; None: it has none

@@ -1,6 +1,6 @@
 """Encode documents into sinks, one per output.
 
-Workers encode units; the calling thread appends, counts and digests their results in order.
+Workers encode and digest units; the calling thread appends and counts their results in order.
 
 A `.bin` holds for each document in order: the begin-of-text id (optional), `encode_ordinary` of the
 document, the end-of-text id. Text that spells a special token is encoded as ordinary text and
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import xxhash
 from msgspec import Struct
 
 from preprocess.dataset.manifest import Count
@@ -33,7 +32,7 @@ from preprocess.report.summary import (
     check_has_documents,
     out_of_time,
 )
-from preprocess.run.encoding import Encoding, Result, SpecialIds
+from preprocess.run.encoding import Encoded, Encoding, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.readers import Read, unit_readers
 from preprocess.run.sinks import LateSink, Sink, Sinks
@@ -45,6 +44,7 @@ from preprocess.run.units import (
     units_after,
 )
 from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
+from preprocess.sources.digest import SourceDigest
 from preprocess.storage import JOURNAL_FILE, Stream
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SourceProgress(Struct, forbid_unknown_fields=True):
 
     counts: Counts = msgspec.field(default_factory=Counts)
     records: int = 0  # as `DocumentBatch.n_records`
-    digest: str = xxhash.xxh3_128_hexdigest(b"")
+    digest: str = SourceDigest().hexdigest()
     outputs: list[Counts] = []  # counts by output
 
 
@@ -257,10 +257,8 @@ class EncodePass:
                 unit.check_unchanged()
                 begins_source = index != source or after is None  # the position before this unit
                 if begins_source:
-                    digest = xxhash.xxh3_128()
-                content = result[0].content
-                digest.update((unit.content() if content is None else content).data)
-                del content
+                    digest = SourceDigest()
+                digest.update(result.digests)
                 self._of_sources[index].digest = digest.hexdigest()
                 self._append(index, result, sinks)
                 del result  # frees the memory of its text and ids for the next unit
@@ -291,17 +289,17 @@ class EncodePass:
 
     def _encoded(
         self, units: Iterable[tuple[int, WorkUnit]], n_outputs: int, read: Read
-    ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
+    ) -> Generator[tuple[int, WorkUnit, Encoded], None, None]:
         """Encode units, as `run_numbered`."""
         encoding = Encoding(
             self.tokenizer, self.ids, self._look_alikes, n_outputs, self.has_mask, read
         )
         return run_numbered(units, encoding, self.workers, self.executor)
 
-    def _append(self, index: int, result: Result, sinks: Mapping[str, Sink]) -> None:
+    def _append(self, index: int, result: Encoded, sinks: Mapping[str, Sink]) -> None:
         """Append and count the result of a unit of source `index`."""
         report, source = self.report, self._of_sources[index]
-        batch, parts, look_alikes = result
+        batch, parts = result.batch, result.parts
         report.left_out.add(batch)
         report.rejected += [
             msgspec.structs.replace(each, record=each.record + source.records)
@@ -310,7 +308,7 @@ class EncodePass:
         source.records += batch.n_records
         check_bad_records(report.left_out, batch, self.max_bad_records)
         tokens = self._look_alikes.tokens
-        report.look_alikes.update(dict(zip(tokens, look_alikes.tolist(), strict=True)))
+        report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
         for part in parts:
             source.counts.add(*part.counts())
         outputs = zip(sinks.items(), parts, source.outputs, strict=False)
@@ -371,10 +369,10 @@ class EncodePass:
         self._at, self._n_reported = entry, found.n_rejected
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
-    def _reread_digest(self) -> xxhash.xxh3_128:
+    def _reread_digest(self) -> SourceDigest:
         """Return the digest of the current source before the checkpoint; raise if it differs."""
         if self._at.after is None:
-            return xxhash.xxh3_128()
+            return SourceDigest()
         source = self.sources[self._at.source]
         digest = digest_of(source, self._at.after)
         if digest.hexdigest() != self._of_sources[self._at.source].digest:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -30,6 +30,7 @@ from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.record import end_of_text_token
 from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sources import Source, WorkUnit
+from preprocess.sources.digest import BlockDigests, digest_blocks
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
@@ -121,8 +122,13 @@ class Part(Struct, frozen=True, eq=False):
         return len(self.document_ends), self.n_bytes, len(self.ids)
 
 
-# (batch without text, part for each output, counts of special-token text)
-Result = tuple[DocumentBatch, list[Part], NDArray[np.int64]]
+class Encoded(NamedTuple):
+    """Result of a unit."""
+
+    batch: DocumentBatch  # without text
+    parts: list[Part]  # one for each output
+    look_alikes: NDArray[np.int64]  # counts of special-token text
+    digests: BlockDigests  # of the bytes of the source
 
 
 class Encoding:
@@ -130,10 +136,9 @@ class Encoding:
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
-        n_outputs: int, has_mask: bool, read: Read = read_here, keeps_content: bool = True,
+        n_outputs: int, has_mask: bool, read: Read = read_here,
     ) -> None:
         self._tokenizer, self._ids, self._has_mask, self._read = tokenizer, ids, has_mask, read
-        self._keeps_content = keeps_content
         self._look_alikes, self._n_outputs = look_alikes, n_outputs
         # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
@@ -142,7 +147,6 @@ class Encoding:
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoding, (
             self._tokenizer, self._ids, self._look_alikes, self._n_outputs, self._has_mask,
-            read_here, False,  # the content is not sent
         )
 
     @cached_property
@@ -153,13 +157,16 @@ class Encoding:
     def _lengths(self) -> NDArray[np.int64]:
         return token_lengths(self._tokenizer)
 
-    def __call__(self) -> Callable[[WorkUnit], Result]:
+    def __call__(self) -> Callable[[WorkUnit], Encoded]:
         """Return a function that encodes units, for one thread at a time."""
         encoder = self._tokenizer.new_encoder(token_dtype(self._tokenizer.vocab_size))
         return partial(self._encode, encoder)
 
-    def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> Result:
+    def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> Encoded:
         batch, begin = self._read(unit, self._memory.array), self._ids.begin_of_text
+        content = batch.content if batch.content is not None else unit.content(self._memory.array)
+        digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
+        del content  # frees its memory
         prefix_id, suffix_id, begins = -1 if begin is None else begin, self._ids.end_of_text, None
         if batch.special is not None:
             ids, offsets, begins = encode_segments(
@@ -183,9 +190,7 @@ class Encoding:
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, mask)
         parts = _divide(encoded, self._n_outputs, self._has_mask)
         counts = self._look_alikes.count(batch)
-        content = batch.content if self._keeps_content else None
-        counted = replace(batch.without_text(), content=content, fields={})
-        return counted, parts, counts
+        return Encoded(replace(batch.without_text(), fields={}), parts, counts, digests)
 
 
 def reencode(
@@ -200,8 +205,8 @@ def reencode(
     with unit_readers([source], workers) as read:
         make_work = Encoding(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
         with closing(run_in_order(source.units(), make_work, workers)) as results:
-            for _, parts, _ in results:
-                yield parts
+            for encoded in results:
+                yield encoded.parts
 
 
 def _reject(batch: DocumentBatch, untrained: NDArray[np.bool_], where: str) -> DocumentBatch:

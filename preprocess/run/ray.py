@@ -28,8 +28,8 @@ from preprocess.run.signals import watching
 from preprocess.run.units import MakeWork, Result, WorkerLostError
 from preprocess.sources import WorkUnit
 
-# A task is a few units, for it costs this process and Ray about 5 ms.
-_UNITS_OF_TASK = 8
+# A task is several units, for it costs this process and Ray about 5 ms.
+_UNITS_OF_TASK = 16
 _TASKS_BEFORE = 4  # of each worker, as long as a task: few units are shared out, too
 _MOST_TASKS = 2  # under way at a worker
 _WINDOW = 3  # tasks or their results of each worker at a time, at most

@@ -101,6 +101,9 @@ def append_to_shard(
         opened.append(worker, part)
     opened.n_calls += 1
     if not finishes:
+        # Otherwise the run would wait for the last shard at its end.
+        for stream in opened.writer.streams:
+            stream.begin_sync()
         return None
     try:
         return opened.writer.finish_files()

@@ -27,7 +27,7 @@ from msgspec import structs
 from preprocess.dataset.columns import Values, columns_of, shard_name
 from preprocess.dataset.manifest import Manifest, Shard
 from preprocess.dataset.writer import TokenFileWriter, WriterState, count_fitting
-from preprocess.run.encoding import Encoding, Result
+from preprocess.run.encoding import Encoded, Encoding
 from preprocess.run.journal import journal_errors
 from preprocess.run.ray import Call, Kept, RayExecutor
 from preprocess.run.ray_shard_writer import Part, ShardFile, append_to_shard, close_shard
@@ -36,7 +36,7 @@ from preprocess.run.units import MakeWork
 from preprocess.sources import WorkUnit
 from preprocess.storage import DamagedStateError, Stream
 
-_MOST_PARTS = 4  # of tasks, which lanes are to take, for each worker
+_MOST_PARTS = 2  # of tasks, which lanes are to take, for each worker
 
 
 class Ids:
@@ -53,16 +53,17 @@ class Ids:
 class _Apart:
     """Makes work that encodes a unit and takes the values of the first output apart."""
 
-    def __init__(self, encoding: MakeWork[Result]) -> None:
+    def __init__(self, encoding: MakeWork[Encoded]) -> None:
         self._encoding = encoding
 
     def __call__(self) -> Any:
         encode = self._encoding()
 
-        def work(unit: WorkUnit) -> tuple[Result, dict[str, Values]]:
-            batch, (first, *others), counts = encode(unit)
+        def work(unit: WorkUnit) -> tuple[Encoded, dict[str, Values]]:
+            encoded = encode(unit)
+            first, *others = encoded.parts
             sent = structs.replace(first, ids=np.empty(len(first.ids), "V0"), columns={})
-            return (batch, [sent, *others], counts), first.values()
+            return encoded._replace(parts=[sent, *others]), first.values()
 
         return work
 
@@ -80,10 +81,11 @@ class EncodingApart:
         assert isinstance(make_work, Encoding)
         apart = _Apart(make_work)
         with closing(self._executor.run_tasks(units, apart, is_apart=True)) as results:
-            for (batch, (first, *others), counts), kept, number in results:
+            for encoded, kept, number in results:
                 assert kept is not None
+                first, *others = encoded.parts
                 ids: Any = Ids(kept, number, len(first.ids))
-                yield batch, [structs.replace(first, ids=ids), *others], counts
+                yield encoded._replace(parts=[structs.replace(first, ids=ids), *others])
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Executor(Protocol):
 
     Units, `make_work` and results can be pickled. The executor is called once by an encoding pass,
     and by a count pass again after each checkpoint. `EncodePass` and `train_tokenizer` take it as
-    an argument. Raw bytes are not pickled: the caller reads them again to digest them.
+    an argument.
     """
 
     def __call__(

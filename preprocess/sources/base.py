@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import xxhash
 from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
@@ -41,12 +41,16 @@ class WorkUnit(Protocol):
     All methods raise CorpusError if the source changed since it was found.
 
     Attributes:
+        start: Position of the first byte of the unit in the source.
         n_bytes: Bytes of the source in the unit.
         where: Description of the range, for messages.
         after: Position after the unit, where a later run may resume; None after the last unit, for
             `resume_point_after`: `Source.units` would begin with the first unit again.
         is_rendered: True if reading renders templates, which is done by Python code.
     """
+
+    @property
+    def start(self) -> int: ...
 
     @property
     def n_bytes(self) -> int: ...
@@ -93,15 +97,15 @@ class Source(Protocol):
         and skips units before the position.
         """
 
-    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
-        """Yield the bytes of the source up to a position (None: the end); raise if it changed."""
+    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
+        """Yield (position, bytes there) up to a position (None: the end); raise if it changed."""
 
 
-def digest_of(source: Source, before: ResumePoint | None = None) -> xxhash.xxh3_128:
-    """Compute the xxh3_128 of the bytes of a source up to a position (None: the end)."""
-    digest = xxhash.xxh3_128()
-    for piece in source.content(before):
-        digest.update(piece.data)
+def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest:
+    """Compute the digest of the bytes of a source up to a position (None: the end)."""
+    digest = SourceDigest()
+    for start, piece in source.content(before):
+        digest.update(digest_blocks(piece, start))
     return digest
 
 
@@ -219,9 +223,9 @@ class FileSource(ABC):
         part.ends_early = stop < self.file.n_bytes
         return part
 
-    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         stop = self.file.n_bytes if before is None else before[0]
         file = read_ahead(self.file)
         # Small pieces, so that memory is bounded when a digest is computed.
         for start in range(self.begin, stop, _STRIDE_BYTES):
-            yield file.read(start, min(start + _STRIDE_BYTES, stop), new_array)
+            yield start, file.read(start, min(start + _STRIDE_BYTES, stop), new_array)

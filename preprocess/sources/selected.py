@@ -89,8 +89,8 @@ class SelectedSource(FileSource):
             )
             start, first = stop, end
 
-    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         stop = self.n_bytes if before is None else before[0]
         for unit in self._units(1 << 20, [0, 0]):
             if unit.start < stop:
-                yield unit.content()[: stop - unit.start]
+                yield unit.start, unit.content()[: stop - unit.start]

@@ -34,7 +34,7 @@ class StandardInput:
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         self._refuse()
 
-    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

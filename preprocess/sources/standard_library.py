@@ -70,6 +70,10 @@ class StandardLibraryUnit:
     last: int
 
     @property
+    def start(self) -> int:
+        return int(_corpus()[1][self.first])
+
+    @property
     def n_bytes(self) -> int:
         return len(self.content())
 
@@ -113,9 +117,9 @@ class StandardLibrary:
         self.n_bytes = len(buffer)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
-    def content(self, before: ResumePoint | None = None) -> Iterator[Bytes]:
+    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         buffer, offsets = _corpus()
-        yield buffer[: offsets[before[0] if before else -1]]
+        yield 0, buffer[: offsets[before[0] if before else -1]]
 
     def units(self, after: ResumePoint | None = None) -> Iterator[StandardLibraryUnit]:
         _, offsets = _corpus()

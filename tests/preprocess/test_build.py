@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import digests
 import numpy as np
 import pytest
 import tiktoken
@@ -120,7 +121,7 @@ def test_build_trains_encodes_and_reports(corpus: Path, tmp_path: Path) -> None:
     for source in sources:
         data = (corpus / "train" / source["name"]).read_bytes()
         assert source["bytes"] == len(data)
-        assert source["digest"] == xxhash.xxh3_128_hexdigest(data)
+        assert source["digest"] == digests.digest_of_source(data)
     stats = json.loads((tmp_path / "stats.json").read_text())
     every = [*train_documents, *split(corpus / "val.txt")]
     assert stats["files"] == 3

@@ -121,7 +121,7 @@ def test_units_follow_one_another_and_are_resumed(tmp_path: Path, suffix: str) -
     units = list(source.units())
     assert sum(unit.n_bytes for unit in units) == path.stat().st_size
     assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
-    assert b"".join(piece.tobytes() for piece in source.content()) == path.read_bytes()
+    assert b"".join(piece.tobytes() for _, piece in source.content()) == path.read_bytes()
     for number in range(0, len(units) - 1, 7):
         after = units[number].after
         assert after is not None
@@ -129,7 +129,7 @@ def test_units_follow_one_another_and_are_resumed(tmp_path: Path, suffix: str) -
         assert [unit.after for unit in rest] == [unit.after for unit in units[number + 1 :]]
         assert rest[0].read().buffer.tobytes() == units[number + 1].read().buffer.tobytes()
         before = b"".join(unit.content().tobytes() for unit in units[: number + 1])
-        assert b"".join(piece.tobytes() for piece in source.content(after)) == before
+        assert b"".join(piece.tobytes() for _, piece in source.content(after)) == before
 
 
 @pytest.mark.parametrize("suffix", format_files.SUFFIXES)

@@ -192,11 +192,11 @@ def test_tasks_have_more_units_after_a_while(ray: Any) -> None:
         submit(task, actor)
 
     executor._submit = noted  # type: ignore[method-assign]
-    with closing(executor(map(Unit, range(200)), Squares(), 2)) as results:
-        assert list(results) == [i**2 for i in range(200)]
+    with closing(executor(map(Unit, range(400)), Squares(), 2)) as results:
+        assert list(results) == [i**2 for i in range(400)]
     assert sizes[:16] == [1] * 16
     assert sizes == [*sorted(sizes[:-1]), sizes[-1]]
-    assert sizes[-2] == 8
+    assert sizes[-2] == 16
 
 
 def test_units_of_earlier_work_are_not_done(ray: Any) -> None:
@@ -439,7 +439,7 @@ def test_what_actors_keep_is_bounded(
     monkeypatch.setattr(Worker, "run_apart", noted)
     build(**options | {"shard_tokens": n} | (more or {}), out=tmp_path / "out", executor="ray")
     # Results of tasks, those that lanes are about to take, and that whose document goes on.
-    assert 4 < most <= (3 + 4) * 2 + 1
+    assert 2 < most <= (3 + 2) * 2 + 1
 
 
 class Short(Progress):

@@ -124,8 +124,8 @@ def test_units_of_every_format_are_resumed_and_pickled(
     for here, there in zip(local, found, strict=True):
         units, expected = list(there.units()), list(here.units())
         assert [each.after for each in units] == [each.after for each in expected]
-        content = b"".join(x.tobytes() for x in here.content())
-        assert b"".join(x.tobytes() for x in there.content()) == content
+        content = b"".join(x.tobytes() for _, x in here.content())
+        assert b"".join(x.tobytes() for _, x in there.content()) == content
         assert b"".join(unit.content().tobytes() for unit in units) == content
         for number in range(0, len(units) - 1, 5):
             rest = next(iter(there.units(units[number].after)))

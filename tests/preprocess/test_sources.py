@@ -269,8 +269,8 @@ def test_what_is_read_of_the_file_is_what_is_looked_at(
         units = list(source.units())
         for unit in units:
             if unit.after is not None:
-                before = source.content(unit.after)
-                assert b"".join(map(bytes, before)) == data[: unit.stop]
+                before = [bytes(piece) for _, piece in source.content(unit.after)]
+                assert b"".join(before) == data[: unit.stop]
         patch.setattr(text_file.Cutter, "_bytes", of_the_whole)
         expected = [unit.after for unit in source.units()]
     assert [unit.after for unit in units] == expected

@@ -150,7 +150,7 @@ def test_any_text_is_divided_between_documents(
     parts = [sources_of_task([source], index, count) for index in range(count)]
     assert documents(x for part in parts for x in part) == documents([source])
     assert b"".join(
-        piece.tobytes() for part in parts for each in part for piece in each.content()
+        piece.tobytes() for part in parts for each in part for _, piece in each.content()
     ) == text.encode()
     # Any position between units of a part is one where it can be resumed.
     for each in (x for part in parts for x in part):

@@ -1,0 +1,75 @@
+"""Digest of a source, which workers compute unit by unit.
+
+It is the xxh3_128 of the xxh3_128s of all blocks of BLOCK_BYTES, the last one shorter. Blocks begin
+at multiples of BLOCK_BYTES of the file, so the digest does not depend on units: of a block in two
+units, each has a part, which is digested when the parts are together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import xxhash
+
+from preprocess.documents.batch import Bytes
+
+BLOCK_BYTES = 64 * 1024
+
+
+class BlockDigests(NamedTuple):
+    """Whole blocks of a range of bytes as their digests, and the bytes before and after these."""
+
+    head: bytes
+    ends_block: bool  # a block ends after `head`
+    blocks: bytes  # xxh3_128 of each block, 16 bytes
+    tail: bytes
+
+
+def digest_blocks(content: Bytes, start: int) -> BlockDigests:
+    """Digest the blocks in a range of a source.
+
+    Args:
+        content: uint8[n].
+        start: Position of the first byte in the source.
+    """
+    first = min(-start % BLOCK_BYTES, len(content))
+    stop = len(content) - (len(content) - first) % BLOCK_BYTES
+    blocks = b"".join(
+        xxhash.xxh3_128_digest(content[begin : begin + BLOCK_BYTES].data)
+        for begin in range(first, stop, BLOCK_BYTES)
+    )
+    head, tail = content[:first].tobytes(), content[stop:].tobytes()
+    return BlockDigests(head, (start + first) % BLOCK_BYTES == 0, blocks, tail)
+
+
+class SourceDigest:
+    """Digest of the bytes of a source so far."""
+
+    def __init__(self) -> None:
+        self._blocks, self._open, self._n_open = xxhash.xxh3_128(), xxhash.xxh3_128(), 0
+
+    def update(self, digests: BlockDigests) -> None:
+        """Add the next bytes."""
+        self._extend(digests.head)
+        if digests.ends_block:
+            self._close()
+        self._blocks.update(digests.blocks)
+        self._extend(digests.tail)
+
+    def _extend(self, part: bytes) -> None:
+        """Add bytes to the open block."""
+        self._open.update(part)
+        self._n_open += len(part)
+
+    def _close(self) -> None:
+        """Add the open block, unless it is empty."""
+        if self._n_open:
+            self._blocks.update(self._open.digest())
+            self._open, self._n_open = xxhash.xxh3_128(), 0
+
+    def hexdigest(self) -> str:
+        """Return the digest, hexadecimal: that of no bytes is the xxh3_128 of none."""
+        digest = self._blocks.copy()
+        if self._n_open:
+            digest.update(self._open.digest())
+        return digest.hexdigest()
