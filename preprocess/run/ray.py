@@ -28,8 +28,9 @@ from preprocess.run.signals import watching
 from preprocess.run.units import MakeWork, Result, WorkerLostError
 from preprocess.sources import WorkUnit
 
-# A task is several units, for it costs this process and Ray about 5 ms.
-_UNITS_OF_TASK = 16
+# A task is several units, for it costs this process and Ray about 5 ms. Ids that stay in an actor
+# take its memory longer than those that this process fetches, so these tasks are smaller.
+_UNITS_APART, _UNITS_SENT = 16, 32
 _TASKS_BEFORE = 4  # of each worker, as long as a task: few units are shared out, too
 _MOST_TASKS = 2  # under way at a worker
 _WINDOW = 3  # tasks or their results of each worker at a time, at most
@@ -165,7 +166,7 @@ class RayExecutor:
             is_full = actor.load >= _MOST_TASKS
             if under_way and (is_full or under_way[-1].error is not None):
                 return
-            units, raised = self._take(remaining)
+            units, raised = self._take(remaining, is_apart)
             if units:
                 kept = Kept(self._ray.put(units), len(units)) if is_apart else None
                 under_way.append(_Task(units, kept=kept))
@@ -175,12 +176,14 @@ class RayExecutor:
             if raised is not None or not units:
                 return
 
-    def _take(self, remaining: Iterator[WorkUnit]) -> tuple[list[WorkUnit], Exception | None]:
+    def _take(
+        self, remaining: Iterator[WorkUnit], is_apart: bool
+    ) -> tuple[list[WorkUnit], Exception | None]:
         """Return (units of the next task, what the iterator raised)."""
         units: list[WorkUnit] = []
-        n = self._n_given // (_TASKS_BEFORE * self.workers)
+        n = max(self._n_given // (_TASKS_BEFORE * self.workers), 1)
         try:
-            for unit in islice(remaining, min(max(n, 1), _UNITS_OF_TASK)):
+            for unit in islice(remaining, min(n, _UNITS_APART if is_apart else _UNITS_SENT)):
                 units.append(unit)
         except Exception as error:  # noqa: BLE001 (raised when it is its turn)
             return units, error

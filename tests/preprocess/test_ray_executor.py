@@ -17,7 +17,7 @@ from typing import Any
 import fake_ray
 import numpy as np
 import pytest
-from ray_cases import Squares, Unit
+from ray_cases import Squares, Unit, pairs
 
 from bpe.errors import ChangedError
 from preprocess import build
@@ -182,9 +182,9 @@ def test_an_actor_that_has_started_is_kept_however_late_that_is_seen() -> None:
     assert late.is_ready
 
 
-def test_tasks_have_more_units_after_a_while(ray: Any) -> None:
-    executor = started(ray, 2)
-    sizes = []
+@pytest.mark.parametrize(("is_apart", "most"), [(True, 16), (False, 32)])
+def test_tasks_have_more_units_after_a_while(ray: Any, is_apart: bool, most: int) -> None:
+    executor, sizes = started(ray, 2), list[int]()
     submit = executor._submit
 
     def noted(task: Any, actor: Any) -> None:
@@ -192,11 +192,10 @@ def test_tasks_have_more_units_after_a_while(ray: Any) -> None:
         submit(task, actor)
 
     executor._submit = noted  # type: ignore[method-assign]
-    with closing(executor(map(Unit, range(400)), Squares(), 2)) as results:
-        assert list(results) == [i**2 for i in range(400)]
+    with closing(executor.run_tasks(map(Unit, range(999)), pairs, is_apart)) as results:
+        assert [each for each, *_ in results] == [i if is_apart else (i, i) for i in range(999)]
     assert sizes[:16] == [1] * 16
-    assert sizes == [*sorted(sizes[:-1]), sizes[-1]]
-    assert sizes[-2] == 16
+    assert (sizes[:-1], sizes[-2]) == (sorted(sizes[:-1]), most)
 
 
 def test_units_of_earlier_work_are_not_done(ray: Any) -> None:

@@ -40,6 +40,11 @@ class Squares:
         return Work(self)
 
 
+def pairs() -> Callable[[Unit], tuple[int, int]]:
+    """Make work that returns the number of a unit, twice."""
+    return lambda unit: (unit.number, unit.number)
+
+
 class Strange(Exception):  # noqa: N818
     """Cannot be pickled."""
 
