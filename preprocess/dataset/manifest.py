@@ -103,8 +103,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
             imported ids.
         pattern: Name of the split pattern.
         unicode_version: Unicode version of the character classes in the pattern.
-        sources: One object for each source, in reading order: "name", "bytes", "digest" (xxh3_128),
-            and its "documents" and "tokens" in this token file; of imported ids also "imported".
+        sources: One object for each source, in reading order: "name", "bytes", "digest" (see
+            `preprocess.sources.digest`), and its "documents" and "tokens" in this token file; of
+            imported ids also "imported".
         extra_columns: Columns besides ids and document ends; key "columns", absent without any.
         digests: As in `Shard`; {} with shards.
         shards: The shards, in order; they replace the digests in the JSON object. (): none.

@@ -123,7 +123,7 @@ class Part(Struct, frozen=True, eq=False):
 
 
 class Encoded(NamedTuple):
-    """Result of a unit."""
+    """What encoding a unit gives."""
 
     batch: DocumentBatch  # without text
     parts: list[Part]  # one for each output

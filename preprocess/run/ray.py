@@ -29,8 +29,9 @@ from preprocess.run.units import MakeWork, Result, WorkerLostError
 from preprocess.sources import WorkUnit
 
 # A task is several units, for it costs this process and Ray about 5 ms. Ids that stay in an actor
-# take its memory longer than those that this process fetches, so these tasks are smaller.
-_UNITS_APART, _UNITS_SENT = 16, 32
+# occupy its memory longer than ids that this process fetches, so their tasks are smaller.
+_UNITS_APART, _UNITS_FETCHED = 16, 32
+_HELD_BYTES = 32 * 1024 * 1024  # of text that the units of a task have themselves
 _TASKS_BEFORE = 4  # of each worker, as long as a task: few units are shared out, too
 _MOST_TASKS = 2  # under way at a worker
 _WINDOW = 3  # tasks or their results of each worker at a time, at most
@@ -181,10 +182,13 @@ class RayExecutor:
     ) -> tuple[list[WorkUnit], Exception | None]:
         """Return (units of the next task, what the iterator raised)."""
         units: list[WorkUnit] = []
-        n = max(self._n_given // (_TASKS_BEFORE * self.workers), 1)
+        n, n_held = max(self._n_given // (_TASKS_BEFORE * self.workers), 1), 0
         try:
-            for unit in islice(remaining, min(n, _UNITS_APART if is_apart else _UNITS_SENT)):
+            for unit in islice(remaining, min(n, _UNITS_APART if is_apart else _UNITS_FETCHED)):
                 units.append(unit)
+                n_held += unit.n_held
+                if n_held >= _HELD_BYTES:
+                    break
         except Exception as error:  # noqa: BLE001 (raised when it is its turn)
             return units, error
         self._n_given += len(units)

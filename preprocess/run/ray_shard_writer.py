@@ -101,7 +101,7 @@ def append_to_shard(
         opened.append(worker, part)
     opened.n_calls += 1
     if not finishes:
-        # Otherwise the run would wait for the last shard at its end.
+        # Otherwise the run would wait at its end until the disk has the last shard.
         for stream in opened.writer.streams:
             stream.begin_sync()
         return None

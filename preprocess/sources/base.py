@@ -41,8 +41,9 @@ class WorkUnit(Protocol):
     All methods raise CorpusError if the source changed since it was found.
 
     Attributes:
-        start: Position of the first byte of the unit in the source.
+        start: Position of the first byte of the unit in the file, also if the source is a part.
         n_bytes: Bytes of the source in the unit.
+        n_held: Bytes of text that the unit itself has, about; 0: it is only a range.
         where: Description of the range, for messages.
         after: Position after the unit, where a later run may resume; None after the last unit, for
             `resume_point_after`: `Source.units` would begin with the first unit again.
@@ -60,6 +61,9 @@ class WorkUnit(Protocol):
 
     @property
     def after(self) -> ResumePoint | None: ...
+
+    @property
+    def n_held(self) -> int: ...
 
     @property
     def is_rendered(self) -> bool: ...
@@ -98,7 +102,10 @@ class Source(Protocol):
         """
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
-        """Yield (position, bytes there) up to a position (None: the end); raise if it changed."""
+        """Yield the bytes up to a position (None: the end), in pieces; raise if it changed.
+
+        Each piece is (position of its first byte, as `WorkUnit.start`; uint8[n]).
+        """
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest:
@@ -158,6 +165,10 @@ class FileUnit(ABC):
     @property
     def after(self) -> ResumePoint | None:
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
+
+    @property
+    def n_held(self) -> int:
+        return 0
 
     @property
     def is_rendered(self) -> bool:

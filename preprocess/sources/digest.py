@@ -1,8 +1,9 @@
 """Digest of a source, which workers compute unit by unit.
 
-It is the xxh3_128 of the xxh3_128s of all blocks of BLOCK_BYTES, the last one shorter. Blocks begin
-at multiples of BLOCK_BYTES of the file, so the digest does not depend on units: of a block in two
-units, each has a part, which is digested when the parts are together.
+It is the xxh3_128 of the digests (xxh3_128, 16 bytes) of its blocks. Blocks begin at multiples of
+BLOCK_BYTES in the file, so the digest does not depend on units; the last block, and the first of a
+part of a file, may be shorter. A unit passes on the bytes of blocks that it shares with others, up
+to twice BLOCK_BYTES; such a block is digested when all of it is there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BLOCK_BYTES = 64 * 1024
 
 
 class BlockDigests(NamedTuple):
-    """Whole blocks of a range of bytes as their digests, and the bytes before and after these."""
+    """Digests of the whole blocks in a range of a file, and the bytes before and after these."""
 
     head: bytes
     ends_block: bool  # a block ends after `head`
@@ -26,11 +27,11 @@ class BlockDigests(NamedTuple):
 
 
 def digest_blocks(content: Bytes, start: int) -> BlockDigests:
-    """Digest the blocks in a range of a source.
+    """Digest the whole blocks in a range of a file.
 
     Args:
-        content: uint8[n].
-        start: Position of the first byte in the source.
+        content: uint8[n], the bytes in the range.
+        start: Position of the first byte in the file.
     """
     first = min(-start % BLOCK_BYTES, len(content))
     stop = len(content) - (len(content) - first) % BLOCK_BYTES

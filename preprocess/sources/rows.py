@@ -72,6 +72,10 @@ class RowsUnit(_RowRange):
     def end(self) -> int:
         return self.first + len(self.offsets) - 1
 
+    @property
+    def n_held(self) -> int:
+        return len(self.text)
+
     def read(self, array: Array = new_array) -> DocumentBatch:
         bounds = np.repeat(self.offsets, 2)[1:-1]
         batch = DocumentBatch(self.text, bounds, content=self.content(array))
@@ -98,6 +102,10 @@ class ChatRowsUnit(_RowRange):
     @property
     def end(self) -> int:
         return self.first + len(self.records)
+
+    @property
+    def n_held(self) -> int:
+        return self.reading.unit_size
 
     @property
     def is_rendered(self) -> bool:

@@ -96,7 +96,8 @@ class LocalStream:
             start, self._n_begun = self._n_begun, self.n_bytes
             # Linux writes pages that are not needed; it keeps those that are not written yet.
             advice = os.POSIX_FADV_DONTNEED
-            os.posix_fadvise(self._descriptor, start, self.n_bytes - start, advice)
+            with writing(self._path):
+                os.posix_fadvise(self._descriptor, start, self.n_bytes - start, advice)
 
     def sync(self) -> None:
         with self._lock, writing(self._path):

@@ -151,6 +151,7 @@ def test_units_follow_one_another_and_are_resumed(
     (source,) = find_sources([path], ReadOptions(unit_size=unit_size))
     units = list(source.units())
     assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
+    assert sum(unit.n_held for unit in units) == len("".join(documents).encode())
     for number, unit in enumerate(units[:-1]):
         assert unit.after is not None
         rest = list(source.units(unit.after))

@@ -17,7 +17,7 @@ from typing import Any
 import fake_ray
 import numpy as np
 import pytest
-from ray_cases import Squares, Unit, pairs
+from ray_cases import Squares, Unit
 
 from bpe.errors import ChangedError
 from preprocess import build
@@ -180,22 +180,6 @@ def test_an_actor_that_has_started_is_kept_however_late_that_is_seen() -> None:
     executor._look([])
     assert list(executor.actors) == [late]
     assert late.is_ready
-
-
-@pytest.mark.parametrize(("is_apart", "most"), [(True, 16), (False, 32)])
-def test_tasks_have_more_units_after_a_while(ray: Any, is_apart: bool, most: int) -> None:
-    executor, sizes = started(ray, 2), list[int]()
-    submit = executor._submit
-
-    def noted(task: Any, actor: Any) -> None:
-        sizes.append(len(task.units))
-        submit(task, actor)
-
-    executor._submit = noted  # type: ignore[method-assign]
-    with closing(executor.run_tasks(map(Unit, range(999)), pairs, is_apart)) as results:
-        assert [each for each, *_ in results] == [i if is_apart else (i, i) for i in range(999)]
-    assert sizes[:16] == [1] * 16
-    assert (sizes[:-1], sizes[-2]) == (sorted(sizes[:-1]), most)
 
 
 def test_units_of_earlier_work_are_not_done(ray: Any) -> None:

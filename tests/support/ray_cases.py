@@ -18,6 +18,7 @@ class Unit:
 
     number: int
     n_bytes: int = 1
+    n_held: int = 0
 
     @property
     def where(self) -> str:
