@@ -145,4 +145,4 @@ $(VENV)/clients/%/.ready: tests/clients/%.txt | $(VENV)/bin/python
 	@if '$(VENV)/clients/$*/bin/python' -m pip install --quiet --disable-pip-version-check \
 	  --requirement '$<' 2>'$(VENV)/clients/$*/pip.log'; then touch '$@'; \
 	else echo '$< could not be installed; its tests are skipped. pip said:' >&2; \
-	  tail -n 1 '$(VENV)/clients/$*/pip.log' >&2; fi
+	  grep . '$(VENV)/clients/$*/pip.log' | tail -n 1 >&2; fi
