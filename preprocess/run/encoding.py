@@ -123,7 +123,7 @@ class Part(Struct, frozen=True, eq=False):
 
 
 class Encoded(NamedTuple):
-    """What encoding a unit gives."""
+    """Token ids, counts and digests of a unit."""
 
     batch: DocumentBatch  # without text
     parts: list[Part]  # one for each output

@@ -31,7 +31,7 @@ from preprocess.sources import WorkUnit
 # A task is several units, for it costs this process and Ray about 5 ms. Ids that stay in an actor
 # occupy its memory longer than ids that this process fetches, so their tasks are smaller.
 _UNITS_APART, _UNITS_FETCHED = 16, 32
-_HELD_BYTES = 32 * 1024 * 1024  # of text that the units of a task have themselves
+_HELD_BYTES = 32 * 1024 * 1024  # of text that the units of a task contain
 _TASKS_BEFORE = 4  # of each worker, as long as a task: few units are shared out, too
 _MOST_TASKS = 2  # under way at a worker
 _WINDOW = 3  # tasks or their results of each worker at a time, at most

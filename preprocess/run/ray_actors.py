@@ -118,7 +118,10 @@ class Actors:
         return {each.started: each for each in self._actors if not each.is_ready}
 
     def note_started(self, done: Iterable[Any]) -> None:
-        """Mark the actors whose `started` is in `done` as ready; split those that wait too long.
+        """Note which actors have started, and replace those that no machine has room for.
+
+        Args:
+            done: References that are ready; those that are no actor's `started` are ignored.
 
         Raises:
             RayError: As `note_loss`.

@@ -101,7 +101,7 @@ class Worker:
             units: Work units.
 
         Returns:
-            (results, of which the last is `Failed` if a unit failed; time in seconds).
+            (results; if a unit fails, the last one is a `Failed`, seconds that the work took).
         """
         found = list[Any]()
         with self._free:

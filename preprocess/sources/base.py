@@ -43,7 +43,7 @@ class WorkUnit(Protocol):
     Attributes:
         start: Position of the first byte of the unit in the file, also if the source is a part.
         n_bytes: Bytes of the source in the unit.
-        n_held: Bytes of text that the unit itself has, about; 0: it is only a range.
+        n_held: Approximate number of bytes of text that the unit contains; 0: it is a range only.
         where: Description of the range, for messages.
         after: Position after the unit, where a later run may resume; None after the last unit, for
             `resume_point_after`: `Source.units` would begin with the first unit again.

@@ -22,7 +22,7 @@ class BlockDigests(NamedTuple):
 
     head: bytes
     ends_block: bool  # a block ends after `head`
-    blocks: bytes  # xxh3_128 of each block, 16 bytes
+    blocks: bytes  # 16 bytes for each block, its xxh3_128
     tail: bytes
 
 
@@ -50,7 +50,7 @@ class SourceDigest:
         self._blocks, self._open, self._n_open = xxhash.xxh3_128(), xxhash.xxh3_128(), 0
 
     def update(self, digests: BlockDigests) -> None:
-        """Add the next bytes."""
+        """Add the digests of the bytes that follow."""
         self._extend(digests.head)
         if digests.ends_block:
             self._close()

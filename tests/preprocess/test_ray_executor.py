@@ -421,7 +421,7 @@ def test_what_actors_keep_is_bounded(
 
     monkeypatch.setattr(Worker, "run_apart", noted)
     build(**options | {"shard_tokens": n} | (more or {}), out=tmp_path / "out", executor="ray")
-    # Results of tasks, those that lanes are about to take, and that whose document goes on.
+    # Tasks with results to fetch, tasks that are to be written, and one whose document goes on.
     assert 2 < most <= (3 + 2) * 2 + 1
 
 

@@ -1,4 +1,4 @@
-"""How many units a task of Ray has."""
+"""Number of units in a task of Ray."""
 
 from __future__ import annotations
 
