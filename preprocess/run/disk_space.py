@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _MOST_BYTES_PER_TOKEN = 6.0
 _MAX_SAMPLED_SOURCES = 4
 _SHARDS_ON_DISK = 2  # that are being uploaded to a bucket, beside those that are written
-_SAMPLED_BYTES = 1024 * 1024  # of a compressed source; its first unit counts what is read ahead
 
 
 def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
@@ -109,12 +108,8 @@ def _estimate_text(sources: Sequence[Source]) -> int:
     """Estimate the bytes of text in sources; an upper bound unless some are compressed."""
     compressed = [source for source in sources if source.is_compressed]
     n_compressed = sum(source.n_bytes for source in compressed)
-    read = text = 0
-    for source in compressed[:_MAX_SAMPLED_SOURCES]:
-        limit = read + _SAMPLED_BYTES
-        for unit in source.units():
-            read, text = read + unit.n_bytes, text + unit.read().n_bytes
-            if read >= limit:
-                break
+    sampled = compressed[:_MAX_SAMPLED_SOURCES]
+    read = sum(source.n_bytes for source in sampled)
+    text = sum(source.text_bytes() for source in sampled)
     n_text = round(n_compressed * text / read) if read else n_compressed
     return sum(source.n_bytes for source in sources) - n_compressed + n_text

@@ -26,6 +26,10 @@ from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
+# Bytes of a compressed file that are read to estimate its text; the first unit also counts what was
+# read ahead for it.
+_SAMPLED_BYTES = 1024 * 1024
+
 # Bytes of a file read at a time for its digest.
 _STRIDE_BYTES = 1024 * 1024
 
@@ -100,6 +104,9 @@ class Source(Protocol):
         May be called again, for another pass. A source without random access reads from its start
         and skips units before the position.
         """
+
+    def text_bytes(self) -> int:
+        """Estimate the bytes of text; if it is compressed, by its first units."""
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         """Yield the bytes up to a position (None: the end), in pieces; raise if it changed.
@@ -219,6 +226,16 @@ class FileSource(ABC):
 
     @abstractmethod
     def units(self, after: ResumePoint | None = None) -> Iterator[FileUnit]: ...
+
+    def text_bytes(self) -> int:
+        if not self.is_compressed:
+            return self.n_bytes
+        read = text = 0
+        for unit in self.units():
+            read, text = read + unit.n_bytes, text + unit.read().n_bytes
+            if read >= _SAMPLED_BYTES:
+                break
+        return round(self.n_bytes * text / read) if read else self.n_bytes
 
     def start_of_document(self, position: int) -> int:
         """Return the first start of a document at byte `position` or later, where a part may begin.

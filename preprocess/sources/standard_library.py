@@ -121,6 +121,9 @@ class StandardLibrary:
         self.n_bytes = len(buffer)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
+    def text_bytes(self) -> int:
+        return self.n_bytes
+
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         buffer, offsets = _corpus()
         yield 0, buffer[: offsets[before[0] if before else -1]]
