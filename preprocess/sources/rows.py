@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError, TokenbinError, listed
+from bpe.parallel import run_ahead
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
     Bytes,
@@ -26,6 +27,7 @@ from preprocess.documents.batch import (
     Rejected,
     prepare,
 )
+from preprocess.reused_memory import ReusedMemory
 from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint, import_library
 from preprocess.sources.fields import PRESETS, join_documents
 from preprocess.sources.json_records import shown_path
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
     # (rows of the file before the batch, the batch, bytes of the file up to its end)
     Rows = tuple[int, pa.RecordBatch, int]
+
+_UNITS_AHEAD = 2  # that a thread decodes while the one that asked for them does other work
+_POOLED_UNITS, _LARGEST_POOLED = 256, 64 * 1024 * 1024  # limits of the memory that is used again
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +135,54 @@ class ChatRowsUnit(_RowRange):
         return structs.replace(prepared, rejected=tuple(rejected))
 
 
+class _Filling:
+    """Rows that are copied out of batches until they make a unit.
+
+    So units are as long as those of other formats, whatever the batches, which are not kept.
+    """
+
+    def __init__(self, start: int, first: int) -> None:
+        self._start, self._first, self.n_rows, self._n_bytes = start, first, 0, 0
+        self._text = np.zeros(0, np.uint8)
+        # Starts of documents, and bad rows, of each batch.
+        self._starts = [np.zeros(0, np.int64)]
+        self._bad = [np.zeros(0, np.int64)]
+
+    def add(
+        self, text: Bytes, offsets: Offsets, bad: Offsets, begin: int, size: int, array: Array
+    ) -> int:
+        """Add the rows from `begin` on that a unit of `size` bytes has room for; return their end.
+
+        A row that is longer than a unit becomes one by itself; its text is not copied.
+        """
+        limit = offsets[begin] + size - self._n_bytes
+        end = int(np.searchsorted(offsets, limit, side="right")) - 1
+        # The offsets of short rows take no more memory than a unit's text.
+        end = min(end, begin + max(size // 8, 1) - self.n_rows)
+        if end > begin:
+            if not self.n_rows:
+                self._text = array(size)
+            stop = self._n_bytes + int(offsets[end] - offsets[begin])
+            self._text[self._n_bytes : stop] = text[offsets[begin] : offsets[end]]
+        elif not self.n_rows:
+            end = begin + 1
+            stop = int(offsets[end] - offsets[begin])
+            self._text = text[offsets[begin] : offsets[end]]
+        else:
+            return begin
+        self._starts.append(offsets[begin:end] - offsets[begin] + self._n_bytes)
+        self._bad.append(bad[(bad >= begin) & (bad < end)] - begin + self.n_rows)
+        self._n_bytes, self.n_rows = stop, self.n_rows + end - begin
+        return end
+
+    def unit(self, file: InputFile, reading: ReadOptions, stop: int) -> RowsUnit:
+        text = self._text[: self._n_bytes]
+        text.flags.writeable = False
+        offsets = np.concatenate([*self._starts, [self._n_bytes]])
+        bad = np.concatenate(self._bad)
+        return RowsUnit(file, reading, self._start, stop, self._first, text, offsets, bad)
+
+
 class RowsSource(FileSource):
     """One file of rows; subclasses define `_schema` and `_batches`.
 
@@ -183,58 +236,57 @@ class RowsSource(FileSource):
             return self._pyarrow.PythonFile(Handle(ahead or ReadAhead(self.file)), "r")
         return self._pyarrow.OSFile(os.fsencode(self.file.path))
 
-    def units(self, after: ResumePoint | None = None) -> Iterator[RowsUnit | ChatRowsUnit]:
-        start, row = after or [0, 0]
+    def units(self, after: ResumePoint | None = None) -> Generator[RowsUnit | ChatRowsUnit]:
+        return run_ahead(self._units(*(after or [0, 0])), _UNITS_AHEAD)
+
+    def _units(self, start: int, row: int) -> Generator[RowsUnit | ChatRowsUnit]:
         held: RowsUnit | ChatRowsUnit
         if self.has_spans:
             held = ChatRowsUnit(self.file, self.reading_of_units, start, start, row, [])
         else:
-            empty = np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros(0, np.int64)
-            held = RowsUnit(self.file, self.reading_of_units, start, start, row, *empty)
-        divide = self._divide_chats if self.has_spans else self._divide
+            held = _Filling(start, row).unit(self.file, self.reading_of_units, start)
         with self._errors():
-            for first, rows, stop in self._batches(row):
-                skipped = max(row - first, 0)
-                for unit in divide(first, rows, held.stop, stop, skipped):
-                    # The last unit has the bytes after the last row, too.
-                    if held.end > held.first:
-                        yield held
-                    held = unit
-                self.file.check_unchanged()
+            for unit in (self._chat_units if self.has_spans else self._text_units)(start, row):
+                # The last unit has the bytes after the last row, too.
+                if held.end > held.first:
+                    yield held
+                held = unit
         yield replace(held, stop=self.n_bytes, is_last=True)
 
-    def _divide(
-        self, first: int, rows: pa.RecordBatch, start: int, stop: int, skipped: int
-    ) -> Iterator[RowsUnit]:
-        """Yield units of whole rows from row `skipped` of a batch on; bytes are in proportion."""
-        text, offsets, bad = self._text_of(first, rows)
-        n = len(offsets) - 1
-        begin = skipped
-        while begin < n:
-            limit = offsets[begin] + self.reading.unit_size
-            end = max(int(np.searchsorted(offsets, limit, side="right")) - 1, begin + 1)
-            unit_stop = start + (stop - start) * (end - begin) // (n - begin)
-            part = offsets[begin : end + 1]
-            yield RowsUnit(
-                self.file, self.reading_of_units, start, unit_stop, first + begin,
-                text[part[0] : part[-1]], part - part[0],
-                bad[(bad >= begin) & (bad < end)] - begin,
-            )
-            start, begin = unit_stop, end
+    def _text_units(self, start: int, row: int) -> Iterator[RowsUnit]:
+        """Yield units of rows from `row` on; the bytes of a batch are in proportion to its rows."""
+        size = self.reading.unit_size
+        memory = ReusedMemory(limit=_POOLED_UNITS, largest=_LARGEST_POOLED)
+        filling = _Filling(start, row)
+        for first, rows, stop in self._batches(row):
+            text, offsets, bad = self._text_of(first, rows)
+            n = len(offsets) - 1
+            begin = cut = max(row - first, 0)
+            while begin < n:
+                end = filling.add(text, offsets, bad, begin, size, memory.array)
+                if end < n:
+                    start, cut = start + (stop - start) * (end - cut) // (n - cut), end
+                    yield filling.unit(self.file, self.reading_of_units, start)
+                    filling = _Filling(start, first + end)
+                begin = end
+            self.file.check_unchanged()
+            start = stop
+        if filling.n_rows:
+            yield filling.unit(self.file, self.reading_of_units, start)
 
-    def _divide_chats(
-        self, first: int, rows: pa.RecordBatch, start: int, stop: int, skipped: int
-    ) -> Iterator[ChatRowsUnit]:
-        """Yield units of conversations, as `_divide`."""
-        n, size = len(rows), rows.nbytes
-        n_of_unit = max(1, self.reading.unit_size * n // max(size, 1))
-        for begin in range(skipped, n, n_of_unit):
-            end = min(begin + n_of_unit, n)
-            unit_stop = start + (stop - start) * (end - begin) // (n - begin)
-            records = rows.slice(begin, end - begin).to_pylist()
-            unit = self.file, self.reading_of_units, start, unit_stop, first + begin, records
-            yield ChatRowsUnit(*unit)
-            start = unit_stop
+    def _chat_units(self, start: int, row: int) -> Iterator[ChatRowsUnit]:
+        """Yield units of conversations, as `_text_units`; each is of one batch."""
+        for first, rows, stop in self._batches(row):
+            n = len(rows)
+            n_of_unit = max(1, self.reading.unit_size * n // max(rows.nbytes, 1))
+            for begin in range(max(row - first, 0), n, n_of_unit):
+                end = min(begin + n_of_unit, n)
+                unit_stop = start + (stop - start) * (end - begin) // (n - begin)
+                records = rows.slice(begin, end - begin).to_pylist()
+                unit = self.file, self.reading_of_units, start, unit_stop, first + begin, records
+                yield ChatRowsUnit(*unit)
+                start = unit_stop
+            self.file.check_unchanged()
 
     def _text_of(self, first: int, rows: pa.RecordBatch) -> tuple[Bytes, Offsets, Offsets]:
         """Return (text of all rows, uint8[n_bytes], offsets int64[n_rows + 1], bad rows int64)."""

@@ -138,20 +138,38 @@ def documents_of(path: Path, **options: Any) -> list[str]:
     return found
 
 
+def rows_of_units(sizes: list[int], unit_size: int) -> list[list[int]]:
+    """Return the sizes of the rows of each unit, by definition."""
+    units: list[list[int]] = []
+    for size in sizes:
+        if (
+            not units
+            or sum(units[-1]) + size > unit_size
+            or len(units[-1]) >= max(unit_size // 8, 1)
+        ):
+            units.append([])
+        units[-1].append(size)
+    return units
+
+
 @given(
-    documents=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), max_size=30),
-    suffix=st.sampled_from(sorted(WRITERS)), unit_size=st.integers(1, 60),
+    some=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), max_size=30),
+    times=st.integers(1, 4), suffix=st.sampled_from(sorted(WRITERS)),
+    unit_size=st.integers(1, 60) | st.integers(60, 2000),
 )
 def test_units_follow_one_another_and_are_resumed(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[str], suffix: str, unit_size: int
+    tmp_path_factory: pytest.TempPathFactory, some: list[str], times: int, suffix: str,
+    unit_size: int,
 ) -> None:
+    documents = some * times  # several row groups and batches
     path = tmp_path_factory.mktemp("x") / f"x.{suffix}"
     WRITERS[suffix](path, table_of(documents))
     assert documents_of(path, unit_size=unit_size) == [each for each in documents if each]
     (source,) = find_sources([path], ReadOptions(unit_size=unit_size))
     units = list(source.units())
     assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
-    assert sum(unit.n_held for unit in units) == len("".join(documents).encode())
+    rows = rows_of_units([len(each.encode()) for each in documents], unit_size)
+    assert [unit.n_held for unit in units] == ([sum(each) for each in rows] or [0])
     for number, unit in enumerate(units[:-1]):
         assert unit.after is not None
         rest = list(source.units(unit.after))
@@ -334,6 +352,49 @@ def test_repeated_large_values(tmp_path: Path) -> None:
         most = max(most, pa.total_allocated_bytes())
         assert unit.read().n_bytes
     assert most - before < 40_000_000
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        (format_files.DOCUMENTS, {}), (["short"] * 1000, {}), (["word " * 4000] * 3000, {}),
+        (["word " * 4000] * 3000, {"use_dictionary": False}), ([], {}),
+    ],
+)
+def test_the_size_of_text_is_estimated(
+    tmp_path: Path, documents: list[str], options: dict[str, Any]
+) -> None:
+    table = pa.table({"text": pa.array(documents, pa.string())})
+    parquet.write_table(table, tmp_path / "x.parquet", **options)
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    n_bytes = len("".join(documents).encode())
+    assert n_bytes <= source.text_bytes() <= 1.2 * n_bytes + 5 * len(documents) + 1000
+
+
+def test_nothing_is_decoded_to_estimate_text_that_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parquet(tmp_path / "x.parquet", table_of(format_files.DOCUMENTS))
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    monkeypatch.setattr(ParquetSource, "_batches", None)
+    assert source.text_bytes() > len("".join(format_files.DOCUMENTS).encode())
+
+
+@pytest.mark.parametrize("documents", [format_files.DOCUMENTS, ["word " * 400] * 2000])
+def test_pyarrow_starts_no_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+) -> None:
+    write_parquet(tmp_path / "x.parquet", pa.table({"text": documents}))
+    iter_batches, given = parquet.ParquetFile.iter_batches, []
+
+    def watched(*arguments: Any, use_threads: bool = True, **options: Any) -> Any:
+        given.append(use_threads)
+        return iter_batches(*arguments, use_threads=use_threads, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
+    assert documents_of(tmp_path / "x.parquet") == [each for each in documents if each]
+    assert given
+    assert not any(given)
 
 
 @pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError])
