@@ -29,8 +29,8 @@ def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | Non
 
     Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
     to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
-    that no feasible run is refused. The bytes of text in compressed sources are estimated from
-    their first units. Of outputs in a bucket only a few shards are on the disk at a time.
+    that no feasible run is refused. The text of compressed sources is estimated, too. Of outputs
+    in a bucket only a few shards are on the disk at a time.
 
     Raises:
         OutputError: The token files do not fit.
@@ -110,6 +110,6 @@ def _estimate_text(sources: Sequence[Source]) -> int:
     n_compressed = sum(source.n_bytes for source in compressed)
     sampled = compressed[:_MAX_SAMPLED_SOURCES]
     read = sum(source.n_bytes for source in sampled)
-    text = sum(source.text_bytes() for source in sampled)
+    text = sum(source.estimate_text() for source in sampled)
     n_text = round(n_compressed * text / read) if read else n_compressed
     return sum(source.n_bytes for source in sources) - n_compressed + n_text

@@ -105,8 +105,8 @@ class Source(Protocol):
         and skips units before the position.
         """
 
-    def text_bytes(self) -> int:
-        """Estimate the bytes of text; if it is compressed, by its first units."""
+    def estimate_text(self) -> int:
+        """Estimate the bytes of text; of a compressed source from its metadata or first units."""
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
         """Yield the bytes up to a position (None: the end), in pieces; raise if it changed.
@@ -227,7 +227,7 @@ class FileSource(ABC):
     @abstractmethod
     def units(self, after: ResumePoint | None = None) -> Iterator[FileUnit]: ...
 
-    def text_bytes(self) -> int:
+    def estimate_text(self) -> int:
         if not self.is_compressed:
             return self.n_bytes
         read = text = 0

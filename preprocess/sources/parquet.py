@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from preprocess.sources.remote import ReadAhead, RemoteFile
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
     from preprocess.sources.rows import Rows
 
 _PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
-_BATCH_BYTES = 4 * 1024 * 1024  # of text decoded at a time, by the average of the row group
+_BATCH_BYTES = 2 * 1024 * 1024  # of text decoded at a time, by the average of the row group
 _BATCH_ROWS = 16 * 1024
 _SAMPLED_ROWS = 64
-_NUMBER_BYTES = 4  # at most, of a value in a dictionary
+_FEW_ROWS = 256  # that are decoded without a sample: it would take a large part of their time
+_NUMBER_BYTES, _HEADER_BYTES = 4, 256  # of a number of a value in a dictionary, of headers of pages
 
 
 class ParquetSource(RowsSource):
@@ -39,14 +39,15 @@ class ParquetSource(RowsSource):
         with self._open() as opened:
             return opened.schema_arrow
 
-    def text_bytes(self) -> int:
+    def estimate_text(self) -> int:
         paths = [".".join(path) for path in self.columns]
         with self._errors(), self._open() as opened:
             groups = map(opened.metadata.row_group, range(opened.num_row_groups))
-            sizes = [_encoded_text(group, paths) for group in groups]
-        if all(is_text for _, is_text in sizes):
-            return sum(n_bytes for n_bytes, _ in sizes)
-        return super().text_bytes()
+            in_groups = [_chunks(group, paths) for group in groups]
+        for chunks in in_groups:
+            if len(chunks) < len(paths) or any(map(_may_abbreviate_most, chunks)):
+                return super().estimate_text()
+        return sum(map(_encoded_bytes, in_groups))
 
     def _batches(self, row: int) -> Iterator[Rows]:
         paths = [".".join(path) for path in self.columns]
@@ -59,14 +60,16 @@ class ParquetSource(RowsSource):
                     first += group.num_rows
                     continue
                 if ahead is not None:
-                    ahead.will_read(_chunks(group, paths))
-                n_bytes, is_text = _encoded_text(group, paths)
-                if not (is_text or sampled):
-                    # Without the argument, pyarrow decodes on its threads, later batches, too.
+                    ahead.will_read(_ranges(group, paths))
+                chunks = _chunks(group, paths)
+                n_bytes = _encoded_bytes(chunks) // max(group.num_rows, 1)  # of a row
+                is_sure = len(chunks) >= len(paths) and not any(map(_may_abbreviate, chunks))
+                if not (is_sure or sampled or _batch_rows(n_bytes) <= _FEW_ROWS):
+                    # If pyarrow may use threads once, it decodes all later batches on them.
                     read = opened.iter_batches(_SAMPLED_ROWS, [number], paths, use_threads=False)
-                    sampled = max(1, *(each.nbytes // len(each) for each in islice(read, 1)))
-                of_row = max(n_bytes // max(group.num_rows, 1), 1 if is_text else sampled)
-                n = max(1, min(_BATCH_ROWS, _BATCH_BYTES // of_row))
+                    rows = next(read, None)
+                    sampled = rows.nbytes // len(rows) if rows else 0
+                n = _batch_rows(n_bytes if is_sure else max(n_bytes, sampled))
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:
@@ -74,7 +77,12 @@ class ParquetSource(RowsSource):
                     first = end
 
 
-def _chunks(group: Any, paths: list[str]) -> list[tuple[int, int]]:
+def _batch_rows(n_bytes: int) -> int:
+    """Return how many rows of `n_bytes` each to decode at a time."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(n_bytes, 1)))
+
+
+def _ranges(group: Any, paths: list[str]) -> list[tuple[int, int]]:
     """Return the ranges of a file that the columns of a row group take."""
     ranges = []
     for each in map(group.column, range(group.num_columns)):
@@ -86,20 +94,30 @@ def _chunks(group: Any, paths: list[str]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _encoded_text(group: Any, paths: list[str]) -> tuple[int, bool]:
-    """Return (bytes of the columns of a row group, True if that is about the size of their text).
+def _chunks(group: Any, paths: list[str]) -> list[Any]:
+    """Return the column chunks of a row group that have strings; a list has none of its own."""
+    chunks = map(group.column, range(group.num_columns))
+    return [chunk for chunk in chunks if chunk.path_in_schema in paths]
 
-    The text is longer if values are repeated: numbers of values in a dictionary stand for them.
+
+def _encoded_bytes(chunks: list[Any]) -> int:
+    """Return the bytes of column chunks, decompressed but still encoded."""
+    return sum(chunk.total_uncompressed_size for chunk in chunks)
+
+
+def _may_abbreviate(chunk: Any) -> bool:
+    """Return whether the encoding of some values may be much shorter than they are.
+
+    DELTA_BYTE_ARRAY leaves out what a value shares with the one before; the number of a value in a
+    dictionary takes its place.
     """
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema in paths]
-    is_text = len(chunks) == len(paths) and not any(map(_may_be_numbers, chunks))
-    return sum(chunk.total_uncompressed_size for chunk in chunks), is_text
+    return any(x == "DELTA_BYTE_ARRAY" or "DICTIONARY" in x for x in chunk.encodings)
 
 
-def _may_be_numbers(chunk: Any) -> bool:
-    """Return whether a column chunk may have a dictionary, and only numbers beside it."""
-    if not chunk.has_dictionary_page:
-        return False
+def _may_abbreviate_most(chunk: Any) -> bool:
+    """Return whether the encoding of most values may be much shorter than they are."""
+    if "DELTA_BYTE_ARRAY" in chunk.encodings or not chunk.has_dictionary_page:
+        return _may_abbreviate(chunk)
     n_dictionary = chunk.data_page_offset - chunk.dictionary_page_offset
-    return bool(chunk.total_compressed_size - n_dictionary <= _NUMBER_BYTES * chunk.num_values)
+    most = _HEADER_BYTES + _NUMBER_BYTES * chunk.num_values
+    return bool(chunk.total_compressed_size - n_dictionary <= most)

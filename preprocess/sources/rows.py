@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     Rows = tuple[int, pa.RecordBatch, int]
 
 _UNITS_AHEAD = 2  # that a thread decodes while the one that asked for them does other work
-_TINY_BYTES = 256 * 1024
-_POOLED_UNITS, _LARGEST_POOLED = 256, 64 * 1024 * 1024  # limits of the memory that is used again
+_TINY_BYTES = 256 * 1024  # of a file that needs no thread, which costs a tenth of its time
+_LEAST_BYTES = 4 * 1024 * 1024  # of memory for a unit, unless the unit is smaller
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class ChatRowsUnit(_RowRange):
 class _Filling:
     """Rows that are copied out of batches until they make a unit.
 
-    So units are as long as those of other formats, whatever the batches, which are not kept.
+    So units are as long as those of other formats, and do not keep batches.
     """
 
     def __init__(self, start: int, first: int) -> None:
@@ -154,16 +154,16 @@ class _Filling:
     ) -> int:
         """Add the rows from `begin` on that a unit of `size` bytes has room for; return their end.
 
-        A row that is longer than a unit becomes one by itself; its text is not copied.
+        A row that is longer than a unit becomes one by itself, a view of its batch.
         """
-        limit = offsets[begin] + size - self._n_bytes
+        limit = min(int(offsets[begin]) + size - self._n_bytes, int(offsets[-1]))
         end = int(np.searchsorted(offsets, limit, side="right")) - 1
         # The offsets of short rows take no more memory than a unit's text.
         end = min(end, begin + max(size // 8, 1) - self.n_rows)
         if end > begin:
-            if not self.n_rows:
-                self._text = array(size)
             stop = self._n_bytes + int(offsets[end] - offsets[begin])
+            if stop > len(self._text):
+                self._grow(stop, size, array)
             self._text[self._n_bytes : stop] = text[offsets[begin] : offsets[end]]
         elif not self.n_rows:
             end = begin + 1
@@ -175,6 +175,12 @@ class _Filling:
         self._bad.append(bad[(bad >= begin) & (bad < end)] - begin + self.n_rows)
         self._n_bytes, self.n_rows = stop, self.n_rows + end - begin
         return end
+
+    def _grow(self, n_bytes: int, size: int, array: Array) -> None:
+        """Move the text to memory for `n_bytes` or more, but at most `size` bytes."""
+        larger = array(min(size, max(n_bytes, 2 * len(self._text), _LEAST_BYTES)))
+        larger[: self._n_bytes] = self._text[: self._n_bytes]
+        self._text = larger
 
     def unit(self, file: InputFile, reading: ReadOptions, stop: int) -> RowsUnit:
         text = self._text[: self._n_bytes]
@@ -239,7 +245,6 @@ class RowsSource(FileSource):
 
     def units(self, after: ResumePoint | None = None) -> Generator[RowsUnit | ChatRowsUnit]:
         units = self._units(*(after or [0, 0]))
-        # A thread costs a tenth of the time that a tiny file takes.
         return run_ahead(units, _UNITS_AHEAD) if self.n_bytes > _TINY_BYTES else units
 
     def _units(self, start: int, row: int) -> Generator[RowsUnit | ChatRowsUnit]:
@@ -259,12 +264,12 @@ class RowsSource(FileSource):
     def _text_units(self, start: int, row: int) -> Iterator[RowsUnit]:
         """Yield units of rows from `row` on; the bytes of a batch are in proportion to its rows."""
         size = self.reading.unit_size
-        memory = ReusedMemory(limit=_POOLED_UNITS, largest=_LARGEST_POOLED)
+        memory = ReusedMemory(limit=256, largest=1 << 26)
         filling = _Filling(start, row)
         for first, rows, stop in self._batches(row):
             text, offsets, bad = self._text_of(first, rows)
             n = len(offsets) - 1
-            begin = cut = max(row - first, 0)
+            begin = cut = max(row - first, 0)  # rows from `cut` on have the bytes [start, stop)
             while begin < n:
                 end = filling.add(text, offsets, bad, begin, size, memory.array)
                 if end < n:

@@ -34,7 +34,7 @@ class StandardInput:
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         self._refuse()
 
-    def text_bytes(self) -> int:
+    def estimate_text(self) -> int:
         self._refuse()
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:

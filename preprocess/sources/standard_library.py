@@ -121,7 +121,7 @@ class StandardLibrary:
         self.n_bytes = len(buffer)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
 
-    def text_bytes(self) -> int:
+    def estimate_text(self) -> int:
         return self.n_bytes
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:

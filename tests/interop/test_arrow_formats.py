@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from preprocess import CorpusError, build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
 from preprocess.run import count_pass, journal
-from preprocess.sources import find_sources
+from preprocess.sources import find_sources, rows
 from preprocess.sources.parquet import ParquetSource
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
@@ -155,26 +157,64 @@ def rows_of_units(sizes: list[int], unit_size: int) -> list[list[int]]:
 @given(
     some=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), max_size=30),
     times=st.integers(1, 4), suffix=st.sampled_from(sorted(WRITERS)),
-    unit_size=st.integers(1, 60) | st.integers(60, 2000),
+    unit_size=st.integers(1, 60) | st.integers(60, 2000), has_thread=st.booleans(),
 )
 def test_units_follow_one_another_and_are_resumed(
     tmp_path_factory: pytest.TempPathFactory, some: list[str], times: int, suffix: str,
-    unit_size: int,
+    unit_size: int, has_thread: bool,
 ) -> None:
     documents = some * times  # several row groups and batches
     path = tmp_path_factory.mktemp("x") / f"x.{suffix}"
     WRITERS[suffix](path, table_of(documents))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "_TINY_BYTES", 0 if has_thread else 1_000_000)
+        patch.setattr(rows, "_LEAST_BYTES", 20)
+        check_units(path, documents, unit_size)
+
+
+def check_units(path: Path, documents: list[str], unit_size: int) -> None:
     assert documents_of(path, unit_size=unit_size) == [each for each in documents if each]
     (source,) = find_sources([path], ReadOptions(unit_size=unit_size))
     units = list(source.units())
     assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
-    rows = rows_of_units([len(each.encode()) for each in documents], unit_size)
-    assert [unit.n_held for unit in units] == ([sum(each) for each in rows] or [0])
+    expected = rows_of_units([len(each.encode()) for each in documents], unit_size)
+    assert [unit.n_held for unit in units] == ([sum(each) for each in expected] or [0])
     for number, unit in enumerate(units[:-1]):
         assert unit.after is not None
         rest = list(source.units(unit.after))
         assert [each.after for each in rest] == [each.after for each in units[number + 1 :]]
         assert rest[0].read().buffer.tobytes() == units[number + 1].read().buffer.tobytes()
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("unit_size", [1, 50, 1_000_000, 1 << 70])
+def test_bad_rows_have_their_numbers(tmp_path: Path, suffix: str, unit_size: int) -> None:
+    documents = [None if i % 37 == 5 else f"document {i}" for i in range(300)]
+    path = tmp_path / f"x.{suffix}"
+    WRITERS[suffix](path, pa.table({"text": documents}))
+    (source,) = find_sources([path], ReadOptions(unit_size=unit_size, skip_bad_records=True))
+    batches = [unit.read() for unit in source.units()]
+    rejected = [each.record for batch in batches for each in batch.rejected]
+    assert rejected == [i for i, each in enumerate(documents) if each is None]
+    assert sum(len(batch.bounds) // 2 for batch in batches) == 300 - len(rejected)
+
+
+def ahead() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "tokenbin-ahead"]
+
+
+def test_a_thread_runs_ahead_while_a_large_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parquet(tmp_path / "x.parquet", table_of(format_files.DOCUMENTS))
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=100))
+    for n_threads in (0, 1):
+        units = iter(source.units())
+        next(units)
+        assert len(ahead()) == n_threads
+        del units
+        assert not ahead()
+        monkeypatch.setattr(rows, "_TINY_BYTES", 0)
 
 
 KINDS: dict[str, Any] = {
@@ -341,11 +381,26 @@ def test_names_that_are_odd(tmp_path: Path, suffix: str) -> None:
         documents_of(tmp_path / f"y.{suffix}")
 
 
-def test_repeated_large_values(tmp_path: Path) -> None:
+PREFIXES = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+LARGE = ["word " * 4000]
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        (LARGE * 20_000, {}), (LARGE * 20_000, PREFIXES), (LARGE * 20_000, {"row_group_size": 6}),
+        ([f"{LARGE[0]}{i}" for i in range(10_000)], PREFIXES),
+        # The first ones are in the dictionary, until it is too large.
+        ([*LARGE * 10_000, *(hashlib.sha256(b"%d" % i).hexdigest() for i in range(20_000))], {}),
+    ],
+)  # fmt: skip
+def test_repeated_large_values(
+    tmp_path: Path, documents: list[str], options: dict[str, Any]
+) -> None:
     """Their encoded size is tiny, so it says nothing about the size of rows."""
     path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"text": ["word " * 4000] * 20_000}), path)
-    assert path.stat().st_size < 10_000
+    parquet.write_table(pa.table({"text": documents}), path, **options)
+    assert path.stat().st_size < len("".join(documents)) / 40
     (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
     before = most = pa.total_allocated_bytes()
     for unit in source.units():
@@ -358,7 +413,8 @@ def test_repeated_large_values(tmp_path: Path) -> None:
     ("documents", "options"),
     [
         (format_files.DOCUMENTS, {}), (["short"] * 1000, {}), (["word " * 4000] * 3000, {}),
-        (["word " * 4000] * 3000, {"use_dictionary": False}), ([], {}),
+        (["word " * 4000] * 3000, {"use_dictionary": False}), (["word " * 4000] * 3000, PREFIXES),
+        (["word " * 4000] * 3000, {"row_group_size": 6}), ([], {}),
     ],
 )
 def test_the_size_of_text_is_estimated(
@@ -368,16 +424,19 @@ def test_the_size_of_text_is_estimated(
     parquet.write_table(table, tmp_path / "x.parquet", **options)
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
     n_bytes = len("".join(documents).encode())
-    assert n_bytes <= source.text_bytes() <= 1.2 * n_bytes + 5 * len(documents) + 1000
+    assert n_bytes <= source.estimate_text() <= 1.2 * n_bytes + 5 * len(documents) + 1000
 
 
 def test_nothing_is_decoded_to_estimate_text_that_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_parquet(tmp_path / "x.parquet", table_of(format_files.DOCUMENTS))
+    parquet.write_table(
+        table_of(format_files.DOCUMENTS), tmp_path / "x.parquet",
+        dictionary_pagesize_limit=1000, write_batch_size=10,
+    )  # fmt: skip
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
     monkeypatch.setattr(ParquetSource, "_batches", None)
-    assert source.text_bytes() > len("".join(format_files.DOCUMENTS).encode())
+    assert source.estimate_text() > len("".join(format_files.DOCUMENTS).encode())
 
 
 @pytest.mark.parametrize("documents", [format_files.DOCUMENTS, ["word " * 400] * 2000])
