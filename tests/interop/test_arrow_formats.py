@@ -172,6 +172,15 @@ def test_units_follow_one_another_and_are_resumed(
         check_units(path, documents, unit_size)
 
 
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_the_memory_of_a_unit_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(rows, "_LEAST_BYTES", 20)
+    WRITERS[suffix](tmp_path / f"x.{suffix}", table_of(format_files.DOCUMENTS))
+    check_units(tmp_path / f"x.{suffix}", format_files.DOCUMENTS, 10_000)
+
+
 def check_units(path: Path, documents: list[str], unit_size: int) -> None:
     assert documents_of(path, unit_size=unit_size) == [each for each in documents if each]
     (source,) = find_sources([path], ReadOptions(unit_size=unit_size))
