@@ -69,8 +69,6 @@ class ReusedMemory:
                 others.append(memory)
             self._free.extend(reversed(others))
             return memory
-        # Drop pieces that are too small.
-        others = [memory for memory in others if len(memory) >= n_bytes]
         room = rounded + sum(size for size, _ in list(self._used.values())) + _SPARE
         sizes = itertools.accumulate(map(len, others))
         kept = [memory for memory, size in zip(others, sizes, strict=True) if size <= room]

@@ -91,20 +91,23 @@ def test_no_more_is_kept_than_was_asked_for() -> None:
     held = [reused.array(STEP) for _ in range(5)]
     del held
     assert len(reused._free) == 2
-    # What is too small for an array is not kept beside it.
+    # What is too small for an array is kept beside it, for one that needs it.
     small = ReusedMemory(limit=4, largest=4 * STEP)
-    for n in (1, 2, 3, 4):
-        small.array(n * STEP)
-    assert [len(memory) for memory in small._free] == [4 * STEP]
+    places = [address(small.array(n * STEP)) for n in (1, 2, 4)]
+    assert [len(memory) // STEP for memory in small._free] == [1, 2, 4]
+    assert [address(small.array(n * STEP)) for n in (4, 2, 1)] == places[::-1]
     reused.array(STEP + 1)
     assert all(len(memory) == STEP for memory in reused._free)
 
 
-def test_little_more_is_free_than_is_in_use() -> None:
-    """Where arrays become smaller, larger memory would wait in vain for one that needs it."""
+@pytest.mark.parametrize("grow", [False, True])
+def test_little_more_is_free_than_is_in_use(grow: bool) -> None:
+    """Where sizes change, memory of another size would wait in vain for one that needs it."""
     reused = ReusedMemory(limit=256, largest=1 << 26)
-    n_bytes = 1 << 26
-    while n_bytes > 2 * STEP:
+    sizes = [1 << 26]
+    while sizes[-1] > 2 * STEP:
+        sizes.append(sizes[-1] * 5 // 8)
+    for n_bytes in sizes[::-1] if grow else sizes:
         held = [reused.array(n_bytes) for _ in range(4)]
         used = sum(map(len, held))
         # Rounded, and the spare.
@@ -113,7 +116,6 @@ def test_little_more_is_free_than_is_in_use() -> None:
         again = {address(array) for array in held}
         del held
         assert {address(each) for each in [reused.array(n_bytes) for _ in range(4)]} == again
-        n_bytes = n_bytes * 5 // 8
 
 
 def test_as_much_may_be_free_as_comes_into_use_and_a_spare() -> None:
