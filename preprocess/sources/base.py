@@ -26,8 +26,7 @@ from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
-# Bytes of a compressed file that are read to estimate its text; the first unit also counts what was
-# read ahead for it.
+# Bytes of a compressed file that are read to estimate its text.
 _SAMPLED_BYTES = 1024 * 1024
 
 # Bytes of a file read at a time for its digest.

@@ -17,8 +17,7 @@ _PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
 _BATCH_BYTES = 2 * 1024 * 1024  # of text decoded at a time, by the average of the row group
 _BATCH_ROWS = 16 * 1024
 _SAMPLED_ROWS = 64
-_FEW_ROWS = 256  # that are decoded without a sample: it would take a large part of their time
-_NUMBER_BYTES, _HEADER_BYTES = 4, 256  # of a number of a value in a dictionary, of headers of pages
+_FEW_ROWS = 256  # a batch of so few rows is made without a sample
 
 
 class ParquetSource(RowsSource):
@@ -40,36 +39,47 @@ class ParquetSource(RowsSource):
             return opened.schema_arrow
 
     def estimate_text(self) -> int:
-        paths = [".".join(path) for path in self.columns]
         with self._errors(), self._open() as opened:
-            groups = map(opened.metadata.row_group, range(opened.num_row_groups))
-            in_groups = [_chunks(group, paths) for group in groups]
-        for chunks in in_groups:
-            if len(chunks) < len(paths) or any(map(_may_abbreviate_most, chunks)):
-                return super().estimate_text()
-        return sum(map(_encoded_bytes, in_groups))
+            n_rows, of_row = opened.metadata.num_rows, self._bytes_of_long_rows(opened.metadata)
+        return n_rows * of_row if of_row else super().estimate_text()
+
+    def _bytes_of_long_rows(self, metadata: Any) -> int:
+        """Return the mean bytes of an encoded row if rows are long, and have only text; else 0.
+
+        For shorter ones a sample takes little time, and tells how long they are when decoded: short
+        numbers may stand for repeated values. The metadata of columns tells more, but pyarrow
+        aborts the process where it is damaged.
+        """
+        if metadata.num_columns != len(self.columns):
+            return 0
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        of_row = sum(group.total_byte_size for group in groups) // max(metadata.num_rows, 1)
+        return of_row if _batch_rows(of_row) <= _FEW_ROWS else 0
 
     def _batches(self, row: int) -> Iterator[Rows]:
         paths = [".".join(path) for path in self.columns]
         ahead = ReadAhead(self.file) if isinstance(self.file, RemoteFile) else None
         with self._open(ahead) as opened:
-            n_rows, first, sampled = opened.metadata.num_rows, 0, 0
-            for number in range(opened.num_row_groups):
-                group = opened.metadata.row_group(number)
+            n_rows, first = opened.metadata.num_rows, 0
+            groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
+            if sum(group.num_rows for group in groups) != n_rows:
+                raise self._pyarrow.ArrowInvalid(f"the row groups do not have {n_rows:,} rows")
+            # Bytes of a row, and how many times the bytes of an encoded one that is.
+            of_row, ratio = self._bytes_of_long_rows(opened.metadata), 1.0
+            for number, group in enumerate(groups):
                 if first + group.num_rows <= row:
                     first += group.num_rows
                     continue
                 if ahead is not None:
                     ahead.will_read(_ranges(group, paths))
-                chunks = _chunks(group, paths)
-                n_bytes = _encoded_bytes(chunks) // max(group.num_rows, 1)  # of a row
-                is_sure = len(chunks) >= len(paths) and not any(map(_may_abbreviate, chunks))
-                if not (is_sure or sampled or _batch_rows(n_bytes) <= _FEW_ROWS):
-                    # If pyarrow may use threads once, it decodes all later batches on them.
+                encoded = max(group.total_byte_size // max(group.num_rows, 1), 1)
+                if not of_row:
+                    # Once pyarrow was allowed to use threads, it uses them for later batches, too.
                     read = opened.iter_batches(_SAMPLED_ROWS, [number], paths, use_threads=False)
-                    rows = next(read, None)
-                    sampled = rows.nbytes // len(rows) if rows else 0
-                n = _batch_rows(n_bytes if is_sure else max(n_bytes, sampled))
+                    if rows := next(read, None):
+                        of_row = max(rows.nbytes // len(rows), 1)
+                        ratio = of_row / encoded
+                n = _batch_rows(max(of_row, round(encoded * ratio)))
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:
@@ -92,32 +102,3 @@ def _ranges(group: Any, paths: list[str]) -> list[tuple[int, int]]:
             start = min(place for place in places if place is not None)
             ranges.append((start, start + each.total_compressed_size))
     return ranges
-
-
-def _chunks(group: Any, paths: list[str]) -> list[Any]:
-    """Return the column chunks of a row group that have strings; a list has none of its own."""
-    chunks = map(group.column, range(group.num_columns))
-    return [chunk for chunk in chunks if chunk.path_in_schema in paths]
-
-
-def _encoded_bytes(chunks: list[Any]) -> int:
-    """Return the bytes of column chunks, decompressed but still encoded."""
-    return sum(chunk.total_uncompressed_size for chunk in chunks)
-
-
-def _may_abbreviate(chunk: Any) -> bool:
-    """Return whether the encoding of some values may be much shorter than they are.
-
-    DELTA_BYTE_ARRAY leaves out what a value shares with the one before; the number of a value in a
-    dictionary takes its place.
-    """
-    return any(x == "DELTA_BYTE_ARRAY" or "DICTIONARY" in x for x in chunk.encodings)
-
-
-def _may_abbreviate_most(chunk: Any) -> bool:
-    """Return whether the encoding of most values may be much shorter than they are."""
-    if "DELTA_BYTE_ARRAY" in chunk.encodings or not chunk.has_dictionary_page:
-        return _may_abbreviate(chunk)
-    n_dictionary = chunk.data_page_offset - chunk.dictionary_page_offset
-    most = _HEADER_BYTES + _NUMBER_BYTES * chunk.num_values
-    return bool(chunk.total_compressed_size - n_dictionary <= most)

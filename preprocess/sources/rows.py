@@ -139,7 +139,8 @@ class ChatRowsUnit(_RowRange):
 class _Filling:
     """Rows that are copied out of batches until they make a unit.
 
-    So units are as long as those of other formats, and do not keep batches.
+    So units are as long as those of other formats, and batches are not kept. Only a row that is
+    longer than a unit is not copied.
     """
 
     def __init__(self, start: int, first: int) -> None:
@@ -154,7 +155,7 @@ class _Filling:
     ) -> int:
         """Add the rows from `begin` on that a unit of `size` bytes has room for; return their end.
 
-        A row that is longer than a unit becomes one by itself, a view of its batch.
+        A row that is longer than a unit becomes one by itself.
         """
         limit = min(int(offsets[begin]) + size - self._n_bytes, int(offsets[-1]))
         end = int(np.searchsorted(offsets, limit, side="right")) - 1

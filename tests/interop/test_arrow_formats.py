@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -331,8 +332,6 @@ def test_content_decides_without_a_suffix(tmp_path: Path) -> None:
 )
 def test_the_command_that_converts_csv(tmp_path: Path, suffix: str, content: str) -> None:
     import shlex
-    import subprocess
-    import sys
 
     path = tmp_path / f"x.{suffix}"
     path.write_text(content)
@@ -341,18 +340,6 @@ def test_the_command_that_converts_csv(tmp_path: Path, suffix: str, content: str
     command = shlex.split(str(raised.value).partition("convert it: ")[2])
     subprocess.run([sys.executable, *command[1:]], check=True)
     assert documents_of(tmp_path / f"x.{suffix}.parquet") == ["a\nb" if suffix == "csv" else "a"]
-
-
-def test_a_large_row_group_is_not_held(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"text": ["word " * 200] * 80_000}), path, use_dictionary=False)
-    assert parquet.ParquetFile(path).num_row_groups == 1
-    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for unit in source.units():
-        unit.read()
-        most = max(most, pa.total_allocated_bytes())
-    assert most - before < 20_000_000
 
 
 def test_several_streams_in_a_file(tmp_path: Path) -> None:
@@ -388,81 +375,6 @@ def test_names_that_are_odd(tmp_path: Path, suffix: str) -> None:
     WRITERS[suffix](tmp_path / f"y.{suffix}", twice)
     with pytest.raises(CorpusError, match=r"has 2 columns named 'text', expected one; write it"):
         documents_of(tmp_path / f"y.{suffix}")
-
-
-PREFIXES = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
-LARGE = ["word " * 4000]
-
-
-@pytest.mark.parametrize(
-    ("documents", "options"),
-    [
-        (LARGE * 20_000, {}), (LARGE * 20_000, PREFIXES), (LARGE * 20_000, {"row_group_size": 6}),
-        ([f"{LARGE[0]}{i}" for i in range(10_000)], PREFIXES),
-        # The first ones are in the dictionary, until it is too large.
-        ([*LARGE * 10_000, *(hashlib.sha256(b"%d" % i).hexdigest() for i in range(20_000))], {}),
-    ],
-)  # fmt: skip
-def test_repeated_large_values(
-    tmp_path: Path, documents: list[str], options: dict[str, Any]
-) -> None:
-    """Their encoded size is tiny, so it says nothing about the size of rows."""
-    path = tmp_path / "x.parquet"
-    parquet.write_table(pa.table({"text": documents}), path, **options)
-    assert path.stat().st_size < len("".join(documents)) / 40
-    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for unit in source.units():
-        most = max(most, pa.total_allocated_bytes())
-        assert unit.read().n_bytes
-    assert most - before < 40_000_000
-
-
-@pytest.mark.parametrize(
-    ("documents", "options"),
-    [
-        (format_files.DOCUMENTS, {}), (["short"] * 1000, {}), (["word " * 4000] * 3000, {}),
-        (["word " * 4000] * 3000, {"use_dictionary": False}), (["word " * 4000] * 3000, PREFIXES),
-        (["word " * 4000] * 3000, {"row_group_size": 6}), ([], {}),
-    ],
-)
-def test_the_size_of_text_is_estimated(
-    tmp_path: Path, documents: list[str], options: dict[str, Any]
-) -> None:
-    table = pa.table({"text": pa.array(documents, pa.string())})
-    parquet.write_table(table, tmp_path / "x.parquet", **options)
-    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
-    n_bytes = len("".join(documents).encode())
-    assert n_bytes <= source.estimate_text() <= 1.2 * n_bytes + 5 * len(documents) + 1000
-
-
-def test_nothing_is_decoded_to_estimate_text_that_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parquet.write_table(
-        table_of(format_files.DOCUMENTS), tmp_path / "x.parquet",
-        dictionary_pagesize_limit=1000, write_batch_size=10,
-    )  # fmt: skip
-    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
-    monkeypatch.setattr(ParquetSource, "_batches", None)
-    assert source.estimate_text() > len("".join(format_files.DOCUMENTS).encode())
-
-
-@pytest.mark.parametrize("documents", [format_files.DOCUMENTS, ["word " * 400] * 2000])
-def test_pyarrow_starts_no_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]
-) -> None:
-    write_parquet(tmp_path / "x.parquet", pa.table({"text": documents}))
-    iter_batches, given = parquet.ParquetFile.iter_batches, []
-
-    def watched(*arguments: Any, use_threads: bool = True, **options: Any) -> Any:
-        given.append(use_threads)
-        return iter_batches(*arguments, use_threads=use_threads, **options)
-
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
-    assert documents_of(tmp_path / "x.parquet") == [each for each in documents if each]
-    assert given
-    assert not any(given)
 
 
 @pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError])

@@ -1,0 +1,180 @@
+"""Parquet: memory is bounded and text is estimated, whatever the encoding and the metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import format_files
+import pytest
+
+from preprocess.documents.batch import ReadOptions
+from preprocess.documents.chat_template import ChatFormat
+from preprocess.sources import find_sources
+from preprocess.sources.parquet import ParquetSource
+
+pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
+from pyarrow import parquet  # noqa: E402
+
+
+def test_a_large_row_group_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"text": ["word " * 200] * 80_000}), path, use_dictionary=False)
+    assert parquet.ParquetFile(path).num_row_groups == 1
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        unit.read()
+        most = max(most, pa.total_allocated_bytes())
+    assert most - before < 20_000_000
+
+
+PREFIXES = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+LARGE = ["word " * 4000]
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        (LARGE * 20_000, {}), (LARGE * 20_000, PREFIXES), (LARGE * 20_000, {"row_group_size": 6}),
+        ([f"{LARGE[0]}{i}" for i in range(10_000)], PREFIXES),
+        # The first ones are in the dictionary, until it is too large.
+        ([*LARGE * 10_000, *(hashlib.sha256(b"%d" % i).hexdigest() for i in range(20_000))], {}),
+    ],
+)  # fmt: skip
+def test_repeated_large_values(
+    tmp_path: Path, documents: list[str], options: dict[str, Any]
+) -> None:
+    """Their encoded size is tiny, so it says nothing about the size of rows."""
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"text": documents}), path, **options)
+    assert path.stat().st_size < len("".join(documents)) / 40
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        most = max(most, pa.total_allocated_bytes())
+        assert unit.read().n_bytes
+    assert most - before < 40_000_000
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        (format_files.DOCUMENTS, {}), (["short"] * 1000, {}), (["word " * 4000] * 3000, {}),
+        (["word " * 4000] * 3000, {"use_dictionary": False}), (["word " * 4000] * 3000, PREFIXES),
+        (["word " * 4000] * 3000, {"row_group_size": 6}), ([], {}),
+    ],
+)
+def test_the_size_of_text_is_estimated(
+    tmp_path: Path, documents: list[str], options: dict[str, Any]
+) -> None:
+    table = pa.table({"text": pa.array(documents, pa.string())})
+    parquet.write_table(table, tmp_path / "x.parquet", **options)
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    n_bytes = len("".join(documents).encode())
+    assert n_bytes <= source.estimate_text() <= 1.2 * n_bytes + 5 * len(documents) + 1000
+
+
+def test_nothing_is_decoded_to_estimate_long_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [f"{i} " * 4000 for i in range(100)]
+    parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet")
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    monkeypatch.setattr(ParquetSource, "_batches", None)
+    n_bytes = len("".join(documents))
+    assert n_bytes <= source.estimate_text() < 1.01 * n_bytes + 10_000
+
+
+def test_other_columns_are_no_text(tmp_path: Path) -> None:
+    table = pa.table({"text": ["short"] * 300, "image": [hashlib.sha512(b"").digest() * 200] * 300})
+    parquet.write_table(table, tmp_path / "x.parquet", use_dictionary=False, compression="none")
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    assert 1500 <= source.estimate_text() < 5000
+
+
+def test_the_text_of_conversations_is_estimated(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": f"{i} " * 4000} for i in range(100)]
+    table = pa.table({"messages": [[turn] for turn in turns]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    form = ChatFormat("{{ messages[0].content }}", (), train_on="all")
+    options = ReadOptions(chat="auto", chat_format=form)
+    (source,) = find_sources([tmp_path / "x.parquet"], options)
+    n_bytes = len("".join(turn["content"] for turn in turns))
+    assert n_bytes <= source.estimate_text() < 1.1 * n_bytes + 10_000
+
+
+def test_rows_of_later_row_groups_are_longer(tmp_path: Path) -> None:
+    short = [f"short {i}" for i in range(20_000)]
+    documents = short + [f"{i} " * 5000 for i in range(4_000)]
+    table = pa.table({"text": documents, "id": list(range(len(documents)))})
+    parquet.write_table(
+        table, tmp_path / "x.parquet", row_group_size=20_000, use_dictionary=False,
+        write_batch_size=64,
+    )  # fmt: skip
+    del table
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for _ in source.units():
+        most = max(most, pa.total_allocated_bytes())
+    assert most - before < 30_000_000
+
+
+DAMAGE = """
+import sys
+from pathlib import Path
+from preprocess import CorpusError
+from preprocess.documents.batch import ReadOptions
+from preprocess.sources import find_sources
+
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+refused = []
+for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole) - 8):
+    for change in (1, 0x10, 0xF0):
+        damaged = bytearray(whole)
+        damaged[place] ^= change
+        path.write_bytes(damaged)
+        try:
+            (source,) = find_sources([path], ReadOptions(unit_size=100))
+            source.estimate_text()
+            for unit in source.units():
+                unit.read()
+        except CorpusError as error:
+            refused.append(str(error))
+print(len(refused), *{each for each in refused if "row groups" in each})
+"""
+
+
+def test_damaged_metadata_is_an_error(tmp_path: Path) -> None:
+    """In another process, which pyarrow can abort."""
+    documents = [f"document {i}" for i in range(90)]
+    parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet", row_group_size=40)
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGE, tmp_path / "x.parquet"], capture_output=True, text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout.split()[0]) > 200
+    assert "is damaged or truncated (the row groups do not have -91 rows); get the" in done.stdout
+
+
+@pytest.mark.parametrize("documents", [format_files.DOCUMENTS, ["word " * 400] * 2000])
+def test_pyarrow_starts_no_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+) -> None:
+    parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet", row_group_size=40)
+    iter_batches, given = parquet.ParquetFile.iter_batches, []
+
+    def watched(*arguments: Any, use_threads: bool = True, **options: Any) -> Any:
+        given.append(use_threads)
+        return iter_batches(*arguments, use_threads=use_threads, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions())
+    assert sum(unit.read().n_ended for unit in source.units()) == len(list(filter(None, documents)))
+    assert given
+    assert not any(given)
