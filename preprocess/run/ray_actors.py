@@ -118,10 +118,10 @@ class Actors:
         return {each.started: each for each in self._actors if not each.is_ready}
 
     def note_started(self, done: Iterable[Any]) -> None:
-        """Note which actors have started, and replace those that no machine has room for.
+        """Mark actors that have started as ready, and replace those that no machine has room for.
 
         Args:
-            done: References that are ready; those that are no actor's `started` are ignored.
+            done: Ray references that are ready, of starts of actors and of other calls.
 
         Raises:
             RayError: As `note_loss`.

@@ -421,7 +421,7 @@ def test_what_actors_keep_is_bounded(
 
     monkeypatch.setattr(Worker, "run_apart", noted)
     build(**options | {"shard_tokens": n} | (more or {}), out=tmp_path / "out", executor="ray")
-    # Tasks with results to fetch, tasks that are to be written, and one whose document goes on.
+    # Tasks whose results are fetched, tasks of shards, and one that ends inside a document.
     assert 2 < most <= (3 + 2) * 2 + 1
 
 

@@ -102,7 +102,7 @@ def test_no_more_is_kept_than_was_asked_for() -> None:
 
 @pytest.mark.parametrize("grow", [False, True])
 def test_little_more_is_free_than_is_in_use(grow: bool) -> None:
-    """Where sizes change, memory of another size would wait in vain for one that needs it."""
+    """Free memory is bounded while arrays become larger or smaller, too."""
     reused = ReusedMemory(limit=256, largest=1 << 26)
     sizes = [1 << 26]
     while sizes[-1] > 2 * STEP:
