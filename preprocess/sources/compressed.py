@@ -14,11 +14,12 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError
@@ -138,19 +139,17 @@ class _Stream:
         while self.stop < position and not self.ended:
             self._append(self._next_piece())
 
-    def read_into(self, content: Bytes, start: int) -> None:
-        """Copy the bytes from `start` on, which is not before `self.start`, to `content`."""
-        n_done = 0
-        while n_done < len(content):
-            self.forward(start + n_done + 1)
-            assert self.stop > start + n_done, "read past the end"
+    def views(self, start: int, stop: int) -> Iterator[Bytes]:
+        """Yield bytes [start, stop) in views of pieces; `start` is not before `self.start`."""
+        while start < stop:
+            self.forward(start + 1)
+            assert self.stop > start, "read past the end"
             place = self.start
             for piece in self._pieces:
-                skipped = start + n_done - place
-                if skipped < len(piece):
-                    taken = memoryview(piece)[skipped : skipped + len(content) - n_done]
-                    content.data[n_done : n_done + len(taken)] = taken
-                    n_done += len(taken)
+                if place < stop and start < place + len(piece):
+                    view = np.frombuffer(piece, np.uint8)[start - place : stop - place]
+                    start += len(view)
+                    yield view
                 place += len(piece)
 
     def _append(self, piece: bytes) -> None:
@@ -223,13 +222,21 @@ class DecompressedFile:
         return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        content = array(stop - start)
+        return _joined(self._views(start, stop), stop - start, array)
+
+    def held(self, start: int, stop: int) -> DecompressedRange:
+        """Read bytes [start, stop)."""
+        if stop - start > self._kept:
+            views = [self.read(start, stop)]  # frees the pieces one by one
+        else:
+            views = [*self._views(start, stop)]
+        return DecompressedRange(self._file, self._codec, self.n_bytes, start, stop, views)
+
+    def _views(self, start: int, stop: int) -> Iterator[Bytes]:
         stream = self._stream_at(start)
-        stream.read_into(content, start)
+        yield from stream.views(start, stop)
         self._forward(stream, stop + 1)  # knows that this is the end, if it is
         self.n_read = max(self.n_read, stream.n_read)
-        content.flags.writeable = False
-        return content
 
     def check_unchanged(self) -> None:
         self._file.check_unchanged()
@@ -251,19 +258,35 @@ class DecompressedFile:
         return following
 
 
+def _joined(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
+    """Copy views, of `n_bytes` bytes in all, into one array, which is read-only."""
+    content, n_done = array(n_bytes), 0
+    for view in views:
+        content[n_done : n_done + len(view)] = view
+        n_done += len(view)
+    content.flags.writeable = False
+    return content
+
+
 @dataclass(frozen=True)
 class DecompressedRange:
-    """A range of a decompressed file in memory; what is outside of it is decompressed again."""
+    """Bytes [start, stop) of a decompressed file in memory; others are decompressed again.
+
+    Several views are joined by the thread that reads them: a file is decompressed by one thread,
+    which limits how many others are busy.
+    """
 
     file: InputFile
     codec: Codec
     n_bytes: int
     start: int
-    data: Bytes
+    stop: int
+    views: list[Bytes]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without `_whole`, whose decompressors are of this process.
-        return DecompressedRange, (self.file, self.codec, self.n_bytes, self.start, self.data)
+        values = self.file, self.codec, self.n_bytes, self.start, self.stop, self.views
+        return DecompressedRange, values
 
     @cached_property
     def _whole(self) -> DecompressedFile:
@@ -281,8 +304,10 @@ class DecompressedRange:
         return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        if self.start <= start and stop <= self.start + len(self.data):
-            return self.data[start - self.start : stop - self.start]
+        if self.start <= start and stop <= self.stop:
+            n_bytes = self.stop - self.start
+            text = self.views[0] if len(self.views) == 1 else _joined(self.views, n_bytes, array)
+            return text[start - self.start : stop - self.start]
         return self._whole.read(start, stop, array)
 
     def check_unchanged(self) -> None:
@@ -343,9 +368,7 @@ class CompressedSource(FileSource):
         text, source = self._open()
         start = after[0] if after else 0
         for unit in source.units(after[1:] if after else None):
-            data = text.read(unit.start, unit.stop)
-            held = DecompressedRange(self.file, self._codec, text.n_bytes, unit.start, data)
-            unit = replace(unit, file=held)
+            unit = replace(unit, file=text.held(unit.start, unit.stop))
             stop = self.n_bytes if unit.after is None else max(start, text.n_read)
             yield CompressedUnit(self.file, self.reading_of_units, start, stop, unit)
             start = stop
