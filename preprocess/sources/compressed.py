@@ -38,9 +38,10 @@ from preprocess.sources.base import (
 from preprocess.sources.remote import read_ahead
 
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
-_MAX_STREAMS = 3
+_MAX_STREAMS = 4  # one for each reading of a long document, see `DecompressedFile`
 _UNITS_AHEAD = 2  # that a thread decompresses while the one that asked for them does other work
 _PIECE_BYTES = 1024 * 1024  # most bytes decompressed at a time
+_SCANNED_BYTES = 4 * 1024 * 1024  # at least what sources read after a unit to find its end
 
 
 class Decompressor(Protocol):
@@ -206,7 +207,8 @@ class DecompressedFile:
 
     The last `kept` bytes before the position that was read are remembered. Reading again what is
     further back decompresses the file again, in another stream, which then follows the first: so
-    long documents can be scanned to their ends, then read for a decision, then read in parts.
+    long documents can be scanned to their ends, then cut, then read for a decision, then read in
+    parts.
     """
 
     def __init__(self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES) -> None:
@@ -357,7 +359,7 @@ class CompressedSource(FileSource):
         self.has_spans = text.has_spans
 
     def _open(self) -> tuple[DecompressedFile, FileSource]:
-        kept = self.reading.unit_size + _PIECE_BYTES
+        kept = self.reading.unit_size + _SCANNED_BYTES
         text = DecompressedFile(self.file, self._codec, kept)
         return text, self._open_text(text, self.name, self.reading)
 

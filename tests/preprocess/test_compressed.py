@@ -128,31 +128,47 @@ def test_the_largest_window(tmp_path: Path) -> None:
     assert documents_of(tmp_path / "x.txt.zst") == ["a b"]
 
 
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all pieces that are decompressed."""
+    sizes: list[int] = []
+    append = compressed._Stream._append
+
+    def counted(stream: compressed._Stream, piece: bytes) -> None:
+        sizes.append(len(piece))
+        append(stream, piece)
+
+    monkeypatch.setattr(compressed._Stream, "_append", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("reading", [{}, {"validation_fraction": 0.5}, {"min_length": 1}])
+@pytest.mark.parametrize("name", ["x.txt.gz", "x.jsonl.zst", "x.json.gz"])
+def test_files_are_decompressed_once(
+    tmp_path: Path, pieces: list[int], name: str, reading: dict[str, Any]
+) -> None:
+    words = [f"{i} " + " ".join(f"{i * k:x}" for k in range(2_000)) for i in range(1_200)]
+    format_files.write(tmp_path / name, words)
+    for unit_size in range(700_000, 1_500_000, 200_000):
+        (source,) = find_sources([tmp_path / name], ReadOptions(unit_size=unit_size, **reading))
+        pieces.clear()
+        sizes = [unit.n_held for unit in source.units()]
+        assert len(sizes) > 5
+        assert sum(pieces) == sum(sizes)
+
+
 @pytest.mark.parametrize(
     "reading", [{"validation_fraction": 0.5}, {"on_invalid_utf8": "skip"}, {"min_length": 1}]
 )
 def test_many_long_documents_are_decompressed_a_few_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: dict[str, Any]
+    tmp_path: Path, pieces: list[int], reading: dict[str, Any]
 ) -> None:
-    documents = [f"{i} " + "word " * 400_000 for i in range(12)]
+    documents = [f"{i} " + "word " * 5_000_000 for i in range(6)]
     path = tmp_path / "x.txt.zst"
     path.write_bytes(zstd.compress(format_files.text(documents)))
-    n_decompressed = 0
-    append = compressed._Stream._append
-
-    def counted(stream: compressed._Stream, piece: bytes) -> None:
-        nonlocal n_decompressed
-        n_decompressed += len(piece)
-        append(stream, piece)
-
-    monkeypatch.setattr(compressed._Stream, "_append", counted)
-    assert sum(map(len, texts_of(path, reading))) == sum(map(len, documents))
-    assert n_decompressed < 4.5 * sum(map(len, documents))
-
-
-def texts_of(path: Path, reading: dict[str, Any]) -> list[bytes]:
-    (source,) = find_sources([path], ReadOptions(unit_size=50_000, **reading))
-    return [unit.read().buffer.tobytes() for unit in source.units()]
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000, **reading))
+    assert sum(unit.n_held for unit in source.units()) > sum(map(len, documents))
+    assert sum(pieces) < 4 * sum(map(len, documents))
 
 
 def test_suffixes_and_content_that_differ(tmp_path: Path) -> None:
