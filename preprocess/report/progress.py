@@ -69,7 +69,8 @@ class Progress:
 
     Attributes:
         stages: Stages in the order of their start.
-        peak_memory: Maximum of `anonymous_memory` so far, in bytes.
+        peak_memory: Maximum of the anonymous memory so far, in bytes; between two notes from the
+            maximum of all resident memory, which the system keeps.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Progress:
     ) -> None:
         self.stages: list[Stage] = []
         self.peak_memory, self._noted = 0, -math.inf
+        _, self._mapped, self._most_resident = resident_memory()
         self._show, self._stream, self._clock, self._verbose = show, stream, clock, verbose
         self._started, self._deadline = 0.0, math.inf
 
@@ -165,7 +167,12 @@ class Progress:
         now = self._clock()
         if now - self._noted >= _SECONDS_BETWEEN_NOTES:
             self._noted = now
-            self.peak_memory = max(self.peak_memory, anonymous_memory())
+            anonymous, mapped, most = resident_memory()
+            if most > self._most_resident:
+                # Mapped files were about as now or, if they are closed, as at the last note.
+                anonymous = max(anonymous, most - max(mapped, self._mapped))
+            self._mapped, self._most_resident = mapped, most
+            self.peak_memory = max(self.peak_memory, anonymous)
 
 
 def line_of(stage: Stage, seconds: float) -> str:
@@ -197,7 +204,8 @@ class _MachineUse:
         passed, used = max(now - self.seconds, 1e-9), used_resources()
         rates = {name: (used[name] - before) / passed for name, before in self._used.items()}
         self.seconds, self._used = now, used
-        text = f"memory {anonymous_memory() / 1e6:,.0f} MB, {rates['cpu_seconds']:.1f} processors"
+        memory = resident_memory()[0] / 1e6
+        text = f"memory {memory:,.0f} MB, {rates['cpu_seconds']:.1f} processors"
         for what in ("read", "write"):
             if f"disk_{what}_bytes" in rates:
                 text += f", disk {what} {rates[f'disk_{what}_bytes'] / 1e6:,.1f} MB/s"
@@ -234,12 +242,19 @@ def used_resources() -> dict[str, float]:
     return used
 
 
-def anonymous_memory() -> int:
-    """Return resident memory without mapped files in bytes; not on Linux: its peak."""
-    if anonymous := system_values(Path("/proc/self/status")).get("RssAnon"):
-        return int(anonymous.split()[0]) * 1024
+def resident_memory() -> tuple[int, int, int]:
+    """Return resident (anonymous memory, mapped files, maximum of both so far), in bytes.
+
+    Not on Linux: (the maximum, 0, the maximum).
+    """
+    values = system_values(Path("/proc/self/status"))
+    if "RssAnon" in values and "VmHWM" in values:
+        names = "RssAnon", "RssFile", "RssShmem", "VmHWM"
+        anonymous, files, shared, most = (int(values[x].split()[0]) * 1024 for x in names)
+        return anonymous, files + shared, most
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    peak *= 1 if sys.platform == "darwin" else 1024
+    return peak, 0, peak
 
 
 def system_values(path: Path) -> dict[str, str]:

@@ -380,6 +380,37 @@ def test_a_stage_with_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None
     assert lines == ["1 of 9 in 0 s", "3 of 9 in 2 s", "5 of 9 in 4 s"]
 
 
+def test_memory_between_two_notes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([
+        (100, 50, 900),  # 900: before the run
+        (120, 60, 900),
+        (130, 60, 1000),  # 940 for a moment, and freed
+        (110, 10, 1000),
+        (100, 300, 1200),
+        (110, 10, 1300),  # a file of 290 is closed, so there were about 1000
+    ])  # fmt: skip
+    monkeypatch.setattr("preprocess.report.progress.resident_memory", lambda: next(looks))
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BETWEEN_NOTES", 0.0)
+    progress, peaks = Progress(), []
+    for _ in range(5):
+        progress.note_memory()
+        peaks.append(progress.peak_memory)
+    assert peaks == [120, 940, 940, 940, 1000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory that is in use")
+def test_memory_that_a_unit_takes_for_a_moment_counts() -> None:
+    """In a process of its own, which had never taken as much."""
+    code = (
+        "import numpy as np; from preprocess.report.progress import Progress\n"
+        "progress = Progress()\n"
+        "with progress.stage('x', 1):\n"
+        "    np.ones(200_000_000, np.uint8)\n"
+        "assert 200e6 < progress.peak_memory < 300e6, progress.peak_memory"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_verbose_lines_say_what_the_run_takes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +421,8 @@ def test_verbose_lines_say_what_the_run_takes(
         return {"cpu_seconds": 1.5 * seconds, "disk_read_bytes": 0, "disk_write_bytes": written}
 
     monkeypatch.setattr("preprocess.report.progress.used_resources", used)
-    monkeypatch.setattr("preprocess.report.progress.anonymous_memory", lambda: 123_400_000)
+    memory = 123_400_000, 0, 123_400_000
+    monkeypatch.setattr("preprocess.report.progress.resident_memory", lambda: memory)
     progress = Progress("lines", clock=lambda: seconds, verbose=True)
     caplog.set_level("INFO", logger=logger.name)
     with progress.stage("merging", 70, "merges") as stage:
