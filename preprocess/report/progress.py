@@ -69,8 +69,8 @@ class Progress:
 
     Attributes:
         stages: Stages in the order of their start.
-        peak_memory: Maximum of the anonymous memory so far, in bytes; between two notes from the
-            maximum of all resident memory, which the system keeps.
+        peak_memory: Maximum of the anonymous memory in stages so far, in bytes. What was taken and
+            freed between two notes is estimated from the system's maximum of resident memory.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Progress:
     ) -> None:
         self.stages: list[Stage] = []
         self.peak_memory, self._noted = 0, -math.inf
-        _, self._mapped, self._most_resident = resident_memory()
+        self._mapped = self._most_resident = 0
         self._show, self._stream, self._clock, self._verbose = show, stream, clock, verbose
         self._started, self._deadline = 0.0, math.inf
 
@@ -144,6 +144,7 @@ class Progress:
                 logger.info(text, extra={"only_file": self._show != "lines"})
 
         stage._shown = shown
+        _, self._mapped, self._most_resident = resident_memory()
         try:
             yield stage
         finally:
@@ -169,7 +170,7 @@ class Progress:
             self._noted = now
             anonymous, mapped, most = resident_memory()
             if most > self._most_resident:
-                # Mapped files were about as now or, if they are closed, as at the last note.
+                # Assumes that mapped files took as much as now or at the last note.
                 anonymous = max(anonymous, most - max(mapped, self._mapped))
             self._mapped, self._most_resident = mapped, most
             self.peak_memory = max(self.peak_memory, anonymous)
@@ -243,9 +244,9 @@ def used_resources() -> dict[str, float]:
 
 
 def resident_memory() -> tuple[int, int, int]:
-    """Return resident (anonymous memory, mapped files, maximum of both so far), in bytes.
+    """Return (anonymous memory, mapped files and shared memory, maximum of their sum so far).
 
-    Not on Linux: (the maximum, 0, the maximum).
+    All are resident bytes. A system that tells only the maximum: (maximum, 0, maximum).
     """
     values = system_values(Path("/proc/self/status"))
     if "RssAnon" in values and "VmHWM" in values:

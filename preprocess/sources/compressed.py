@@ -41,7 +41,7 @@ _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
 _MAX_STREAMS = 4  # one for each reading of a long document, see `DecompressedFile`
 _UNITS_AHEAD = 2  # that a thread decompresses while the one that asked for them does other work
 _PIECE_BYTES = 1024 * 1024  # most bytes decompressed at a time
-_SCANNED_BYTES = 4 * 1024 * 1024  # at least what sources read after a unit to find its end
+_SCANNED_BYTES = 4 * 1024 * 1024  # more than is read after a unit of short documents
 
 
 class Decompressor(Protocol):
@@ -145,13 +145,10 @@ class _Stream:
         while start < stop:
             self.forward(start + 1)
             assert self.stop > start, "read past the end"
-            place = self.start
-            for piece in self._pieces:
-                if place < stop and start < place + len(piece):
-                    view = np.frombuffer(piece, np.uint8)[start - place : stop - place]
-                    start += len(view)
-                    yield view
-                place += len(piece)
+            pieces = (np.frombuffer(piece, np.uint8) for piece in self._pieces)
+            for view in _part(pieces, start - self.start, stop - self.start):
+                start += len(view)
+                yield view
 
     def _append(self, piece: bytes) -> None:
         if not piece:
@@ -227,9 +224,9 @@ class DecompressedFile:
         return _joined(self._views(start, stop), stop - start, array)
 
     def held(self, start: int, stop: int) -> DecompressedRange:
-        """Read bytes [start, stop)."""
+        """Read bytes [start, stop), which are kept as they are, or joined if they are many."""
         if stop - start > self._kept:
-            views = [self.read(start, stop)]  # frees the pieces one by one
+            views = [self.read(start, stop)]  # copies, so that pieces are freed one by one
         else:
             views = [*self._views(start, stop)]
         return DecompressedRange(self._file, self._codec, self.n_bytes, start, stop, views)
@@ -260,8 +257,17 @@ class DecompressedFile:
         return following
 
 
+def _part(views: Iterable[Bytes], start: int, stop: int) -> Iterator[Bytes]:
+    """Yield bytes [start, stop) of what views have, in views."""
+    place = 0
+    for view in views:
+        if place < stop and start < place + len(view):
+            yield view[max(start - place, 0) : stop - place]
+        place += len(view)
+
+
 def _joined(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
-    """Copy views, of `n_bytes` bytes in all, into one array, which is read-only."""
+    """Copy views of `n_bytes` bytes in all into one array, which is read-only."""
     content, n_done = array(n_bytes), 0
     for view in views:
         content[n_done : n_done + len(view)] = view
@@ -274,8 +280,8 @@ def _joined(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
 class DecompressedRange:
     """Bytes [start, stop) of a decompressed file in memory; others are decompressed again.
 
-    Several views are joined by the thread that reads them: a file is decompressed by one thread,
-    which limits how many others are busy.
+    They are joined by the thread that reads the unit, for all others wait for the only one that
+    decompresses the file.
     """
 
     file: InputFile
@@ -307,9 +313,8 @@ class DecompressedRange:
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         if self.start <= start and stop <= self.stop:
-            n_bytes = self.stop - self.start
-            text = self.views[0] if len(self.views) == 1 else _joined(self.views, n_bytes, array)
-            return text[start - self.start : stop - self.start]
+            views = [*_part(self.views, start - self.start, stop - self.start)]
+            return views[0] if len(views) == 1 else _joined(views, stop - start, array)
         return self._whole.read(start, stop, array)
 
     def check_unchanged(self) -> None:

@@ -382,20 +382,26 @@ def test_a_stage_with_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None
 
 def test_memory_between_two_notes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([
-        (100, 50, 900),  # 900: before the run
+        (100, 50, 900),  # 900: before the stage
         (120, 60, 900),
         (130, 60, 1000),  # 940 for a moment, and freed
         (110, 10, 1000),
         (100, 300, 1200),
         (110, 10, 1300),  # a file of 290 is closed, so there were about 1000
+        (110, 10, 1300),
+        (100, 10, 5000),  # 5000: between the stages
+        (110, 10, 5000),
     ])  # fmt: skip
     monkeypatch.setattr("preprocess.report.progress.resident_memory", lambda: next(looks))
     monkeypatch.setattr("preprocess.report.progress._SECONDS_BETWEEN_NOTES", 0.0)
     progress, peaks = Progress(), []
-    for _ in range(5):
-        progress.note_memory()
-        peaks.append(progress.peak_memory)
-    assert peaks == [120, 940, 940, 940, 1000]
+    with progress.stage("x", 5) as stage:
+        for _ in range(5):
+            stage.advance(1)
+            peaks.append(progress.peak_memory)
+    with progress.stage("y", 0):
+        pass
+    assert [*peaks, progress.peak_memory] == [120, 940, 940, 940, 1000, 1000]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory that is in use")

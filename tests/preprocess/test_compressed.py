@@ -171,6 +171,34 @@ def test_many_long_documents_are_decompressed_a_few_times(
     assert sum(pieces) < 4 * sum(map(len, documents))
 
 
+def test_a_unit_longer_than_what_is_kept(tmp_path: Path) -> None:
+    documents = [f"{i} " + "".join(f"{i * k:x} " for k in range(900_000)) for i in range(1, 3)]
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(format_files.text(documents), 1))
+    (source,) = find_sources([path], ReadOptions(unit_size=50_000, min_length=1))
+    found = []
+    for unit in source.units():
+        assert unit.n_held > 50_000 + compressed._SCANNED_BYTES
+        batch = unit.read()
+        bounds = batch.bounds.reshape(-1, 2)
+        found += [batch.buffer[start:end].tobytes().decode() for start, end in bounds]
+    assert found == documents
+
+
+def test_parts_of_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "_PIECE_BYTES", 7)
+    text = bytes(range(60))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(text[:20]) + gzip.compress(text[20:]))
+    file, (codec, *_) = base.open_file(tmp_path / "x.gz"), compressed.CODECS
+    for start, stop in [(0, 60), (3, 55), (20, 21), (9, 9)]:
+        held = compressed.DecompressedFile(file, codec, 100).held(start, stop)
+        for first in range(61):
+            for last in range(first, 61):
+                part = held.read(first, last)
+                assert part.tobytes() == text[first:last]
+                assert not part.flags.writeable
+
+
 def test_suffixes_and_content_that_differ(tmp_path: Path) -> None:
     lines = format_files.json_lines(["a", "b"])
     (tmp_path / "x.jsonl.gz").write_bytes(zstd.compress(lines))
