@@ -88,15 +88,15 @@ def formats(job: Job, rounds: int) -> Table:
     rows = []
     for name in FORMATS:
         own = replace(to_bin, corpus=in_format(job.corpus, name, job.directory))
-        pairs = [(measure(own), measure(to_bin)) for _ in range(rounds)]
-        if len({each.digest for pair in pairs for each in pair}) > 1:
-            raise MeasurementError(f"{name} and text made different files")
-        of_library = ""
+        jobs = [own, to_bin]
         if name.startswith("txt."):
-            library = [measure(replace(own, work="decompress")) for _ in range(rounds)]
-            of_library = _ratio([own for own, _ in pairs], library)
+            jobs.append(replace(own, work="decompress"))
+        ours, text, *library = zip(*([*map(measure, jobs)] for _ in range(rounds)), strict=True)
+        if len({each.digest for each in ours + text}) > 1:
+            raise MeasurementError(f"{name} and text made different files")
         size = f"{own.corpus.stat().st_size / MB:,.1f}"
-        rows.append([name, size, _ratio(*zip(*pairs, strict=True)), of_library])
+        of_library = _ratio(ours, library[0]) if library else ""
+        rows.append([name, size, _ratio(ours, text), of_library])
     return Table(
         "From a file to a .bin, as the speed of text",
         ["format", "MB", "speed of text", "speed of decompression alone"],
