@@ -131,7 +131,7 @@ class _Stream:
         self._make, self._error = codec.load()
         self._decompressor: Decompressor | None = None
         self._input = b""
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[Bytes] = deque()
         self.start = self.stop = self.n_read = 0
         self.ended = False
 
@@ -145,15 +145,14 @@ class _Stream:
         while start < stop:
             self.forward(start + 1)
             assert self.stop > start, "read past the end"
-            pieces = (np.frombuffer(piece, np.uint8) for piece in self._pieces)
-            for view in _part(pieces, start - self.start, stop - self.start):
+            for view in _part(self._pieces, start - self.start, stop - self.start):
                 start += len(view)
                 yield view
 
     def _append(self, piece: bytes) -> None:
         if not piece:
             return
-        self._pieces.append(piece)
+        self._pieces.append(np.frombuffer(piece, np.uint8))
         self.stop += len(piece)
         while self.stop - self.start - len(self._pieces[0]) > self._kept:
             self.start += len(self._pieces.popleft())
