@@ -118,7 +118,7 @@ class Actors:
         return {each.started: each for each in self._actors if not each.is_ready}
 
     def note_started(self, done: Iterable[Any]) -> None:
-        """Mark actors that have started as ready, and replace those that no machine has room for.
+        """Mark the actors that have started, and replace those for which no machine has room.
 
         Args:
             done: Ray references that are ready, of starts of actors and of other calls.

@@ -141,11 +141,11 @@ class _Stream:
             self._append(self._next_piece())
 
     def views(self, start: int, stop: int) -> Iterator[Bytes]:
-        """Yield bytes [start, stop) in views of pieces; `start` is not before `self.start`."""
+        """Yield bytes [start, stop) in views of pieces, uint8; `start` is at least `self.start`."""
         while start < stop:
             self.forward(start + 1)
             assert self.stop > start, "read past the end"
-            for view in _part(self._pieces, start - self.start, stop - self.start):
+            for view in _slice(self._pieces, start - self.start, stop - self.start):
                 start += len(view)
                 yield view
 
@@ -220,10 +220,10 @@ class DecompressedFile:
         return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        return _joined(self._views(start, stop), stop - start, array)
+        return _join(self._views(start, stop), stop - start, array)
 
-    def held(self, start: int, stop: int) -> DecompressedRange:
-        """Read bytes [start, stop), which are kept as they are, or joined if they are many."""
+    def hold(self, start: int, stop: int) -> DecompressedRange:
+        """Read bytes [start, stop) for a unit: in views, or joined if they are many."""
         if stop - start > self._kept:
             views = [self.read(start, stop)]  # copies, so that pieces are freed one by one
         else:
@@ -256,8 +256,8 @@ class DecompressedFile:
         return following
 
 
-def _part(views: Iterable[Bytes], start: int, stop: int) -> Iterator[Bytes]:
-    """Yield bytes [start, stop) of what views have, in views."""
+def _slice(views: Iterable[Bytes], start: int, stop: int) -> Iterator[Bytes]:
+    """Yield bytes [start, stop) of the joined views, uint8, without copying them."""
     place = 0
     for view in views:
         if place < stop and start < place + len(view):
@@ -265,8 +265,8 @@ def _part(views: Iterable[Bytes], start: int, stop: int) -> Iterator[Bytes]:
         place += len(view)
 
 
-def _joined(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
-    """Copy views of `n_bytes` bytes in all into one array, which is read-only."""
+def _join(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
+    """Copy views of `n_bytes` bytes in all into one array: uint8[n_bytes], read-only."""
     content, n_done = array(n_bytes), 0
     for view in views:
         content[n_done : n_done + len(view)] = view
@@ -312,8 +312,8 @@ class DecompressedRange:
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         if self.start <= start and stop <= self.stop:
-            views = [*_part(self.views, start - self.start, stop - self.start)]
-            return views[0] if len(views) == 1 else _joined(views, stop - start, array)
+            views = [*_slice(self.views, start - self.start, stop - self.start)]
+            return views[0] if len(views) == 1 else _join(views, stop - start, array)
         return self._whole.read(start, stop, array)
 
     def check_unchanged(self) -> None:
@@ -374,7 +374,7 @@ class CompressedSource(FileSource):
         text, source = self._open()
         start = after[0] if after else 0
         for unit in source.units(after[1:] if after else None):
-            unit = replace(unit, file=text.held(unit.start, unit.stop))
+            unit = replace(unit, file=text.hold(unit.start, unit.stop))
             stop = self.n_bytes if unit.after is None else max(start, text.n_read)
             yield CompressedUnit(self.file, self.reading_of_units, start, stop, unit)
             start = stop

@@ -191,7 +191,7 @@ def test_parts_of_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "x.gz").write_bytes(gzip.compress(text[:20]) + gzip.compress(text[20:]))
     file, (codec, *_) = base.open_file(tmp_path / "x.gz"), compressed.CODECS
     for start, stop in [(0, 60), (3, 55), (20, 21), (9, 9)]:
-        held = compressed.DecompressedFile(file, codec, 100).held(start, stop)
+        held = compressed.DecompressedFile(file, codec, 100).hold(start, stop)
         for first in range(61):
             for last in range(first, 61):
                 part = held.read(first, last)
