@@ -123,6 +123,46 @@ def test_rows_of_later_row_groups_are_longer(tmp_path: Path) -> None:
     assert most - before < 30_000_000
 
 
+def test_rows_of_the_same_row_group_are_longer(tmp_path: Path) -> None:
+    """As in files that are sorted by the length of documents."""
+    documents = [f"short {i}" for i in range(20_000)] + [f"{i} " * 8000 for i in range(4_000)]
+    table = pa.table({"text": documents, "id": list(range(len(documents)))})
+    parquet.write_table(table, tmp_path / "x.parquet", use_dictionary=False, write_batch_size=64)
+    del table
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=1_000_000))
+    before = most = pa.total_allocated_bytes()
+    for _ in source.units():
+        most = max(most, pa.total_allocated_bytes())
+    assert most - before < 60_000_000
+
+
+@pytest.mark.parametrize(("n", "size"), [(10_000, 1000), (300, 30_000), (200_000, 5)])
+@pytest.mark.parametrize("field", ["text", "inside.text"])
+def test_dictionaries_are_decoded_in_few_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, size: int, field: str
+) -> None:
+    """Each batch takes time in proportion to the dictionary of the row group."""
+    documents = [f"{i:06} ".ljust(size, "x") for i in range(n)]
+    text = pa.array(documents).dictionary_encode()
+    inside = pa.StructArray.from_arrays([text], ["text"])
+    parquet.write_table(pa.table({"text": text, "inside": inside}), tmp_path / "x.parquet")
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(content_field=(field,)))
+    iter_batches, n_rows = parquet.ParquetFile.iter_batches, []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        for batch in iter_batches(*arguments, **options):
+            n_rows.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
+    batches = [unit.read() for unit in source.units()]
+    read = b"".join(batch.buffer.tobytes() for batch in batches)
+    assert read == "".join(documents).encode()
+    sample, *others = n_rows
+    assert sample <= 64
+    assert len(others) <= 8
+
+
 DAMAGE = """
 import sys
 from pathlib import Path
