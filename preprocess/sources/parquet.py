@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from preprocess.sources.remote import ReadAhead, RemoteFile
-from preprocess.sources.rows import RowsSource
+from preprocess.sources.rows import RowsSource, decoded_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 _PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
 _BATCH_BYTES = 2 * 1024 * 1024  # of text decoded at a time, by the average of the row group
 _BATCH_ROWS = 16 * 1024
-_UNEVEN = 2  # how many times _BATCH_BYTES a batch has at most on average, if the sample is short
+_UNEVEN = 2  # times _BATCH_BYTES of encoded rows, at most, if the sampled ones are shorter
+_DICTIONARY_BATCHES = 8  # of a row group with dictionaries, for they cost time in each batch
 _SAMPLED_ROWS = 64
 _FEW_ROWS = 256  # a batch of so few rows is made without a sample
 
@@ -48,30 +50,21 @@ class ParquetSource(RowsSource):
         """Return the mean bytes of an encoded row if rows are long, and have only text; else 0.
 
         For shorter ones a sample takes little time, and tells how long they are when decoded: short
-        numbers may stand for repeated values. The metadata of columns tells more, but pyarrow
-        aborts the process where it is damaged.
+        numbers may stand for repeated values, as they always do in dictionaries. The metadata of
+        columns tells more, but pyarrow aborts the process where it is damaged.
         """
-        if metadata.num_columns != len(self.columns) or any(map(self._is_dictionary, self.columns)):
+        if metadata.num_columns != len(self.columns) or self._has_dictionaries:
             return 0
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         of_row = sum(group.total_byte_size for group in groups) // max(metadata.num_rows, 1)
         return of_row if _batch_rows(of_row) <= _FEW_ROWS else 0
 
-    def _is_dictionary(self, path: tuple[str, ...]) -> bool:
-        kind: Any = self.schema
-        for key in path:
-            kind = kind.field(key).type
-        return bool(self._pyarrow.types.is_dictionary(kind))
-
-    def _decoded(self, rows: pa.RecordBatch) -> tuple[int, int, int]:
-        """Return (bytes of the text of rows, values of their dictionaries, bytes of those)."""
-        if self.has_spans:
-            return rows.nbytes, 0, 0
-        columns = [self._column(rows, path) for path in self.columns]
-        pairs = zip(columns, self.columns, strict=True)
-        found = [column.dictionary for column, path in pairs if self._is_dictionary(path)]
-        n_values, n_bytes = sum(map(len, found)), sum(each.nbytes for each in found)
-        return self._join(columns).nbytes, n_values, n_bytes
+    @cached_property
+    def _has_dictionaries(self) -> bool:
+        kinds = [self.schema.field(path[0]).type for path in self.columns]
+        for kind in kinds:  # which grows
+            kinds += [kind.field(i).type for i in range(kind.num_fields)]
+        return any(map(self._pyarrow.types.is_dictionary, kinds))
 
     def _batches(self, row: int) -> Iterator[Rows]:
         paths = [".".join(path) for path in self.columns]
@@ -81,9 +74,8 @@ class ParquetSource(RowsSource):
             groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
             if sum(group.num_rows for group in groups) != n_rows:
                 raise self._pyarrow.ArrowInvalid(f"the row groups do not have {n_rows:,} rows")
-            # Bytes of a row, and how many times the bytes of an encoded one that is.
+            # Bytes of a decoded row, and how many times the bytes of an encoded one that is.
             of_row, ratio = self._bytes_of_long_rows(opened.metadata), 1.0
-            dictionary = [0, 0]  # values, bytes
             for number, group in enumerate(groups):
                 if first + group.num_rows <= row:
                     first += group.num_rows
@@ -91,16 +83,15 @@ class ParquetSource(RowsSource):
                 if ahead is not None:
                     ahead.will_read(_ranges(group, paths))
                 encoded = max(group.total_byte_size // max(group.num_rows, 1), 1)
-                if not of_row:
+                if not of_row or self._has_dictionaries:
                     # Once pyarrow was allowed to use threads, it uses them for later batches, too.
                     read = opened.iter_batches(_SAMPLED_ROWS, [number], paths, use_threads=False)
                     if rows := next(read, None):
-                        n_bytes, *dictionary = self._decoded(rows)
-                        of_row = max(n_bytes // len(rows), 1)
+                        of_row = max(decoded_bytes(rows) // len(rows), 1)
                         ratio = of_row / encoded
-                    del read, rows  # frees the dictionary
+                    del read, rows  # frees dictionaries
                 of_group = round(encoded * max(ratio, 1 / _UNEVEN))
-                n = _batch_rows(max(of_row, of_group), *dictionary)
+                n = _batch_rows(max(of_row, of_group), group if self._has_dictionaries else None)
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:
@@ -108,13 +99,18 @@ class ParquetSource(RowsSource):
                     first = end
 
 
-def _batch_rows(n_bytes: int, dictionary_values: int = 0, dictionary_bytes: int = 0) -> int:
+def _batch_rows(n_bytes: int, with_dictionaries: Any = None) -> int:
     """Return how many rows of `n_bytes` each to decode at a time.
 
-    Each batch takes time in proportion to its dictionary, so it is at least a quarter as long.
+    Args:
+        n_bytes: Bytes of a decoded row.
+        with_dictionaries: Metadata of the row group, if a column is a dictionary: each batch then
+            takes time and memory for all values of the row group.
     """
-    most_rows = max(_BATCH_ROWS, dictionary_values // 4)
-    most_bytes = max(_BATCH_BYTES, dictionary_bytes // 4)
+    most_rows, most_bytes = _BATCH_ROWS, _BATCH_BYTES
+    if with_dictionaries is not None:
+        most_rows = max(most_rows, with_dictionaries.num_rows // _DICTIONARY_BATCHES)
+        most_bytes = max(most_bytes, with_dictionaries.total_byte_size // _DICTIONARY_BATCHES)
     return max(1, min(most_rows, most_bytes // max(n_bytes, 1)))
 
 

@@ -210,7 +210,7 @@ class RowsSource(FileSource):
         self._large = self._pyarrow.large_string(), self._pyarrow.large_binary()
         with self._errors():
             self.schema = self._schema()
-        self.columns = self._choose_columns()
+            self.columns = self._choose_columns()
 
     def _choose_columns(self) -> list[tuple[str, ...]]:
         """Return the paths of what is read: columns with text, or with conversations."""
@@ -286,8 +286,9 @@ class RowsSource(FileSource):
     def _chat_units(self, start: int, row: int) -> Iterator[ChatRowsUnit]:
         """Yield units of conversations, as `_text_units`; each is of one batch."""
         for first, rows, stop in self._batches(row):
+            rows.validate(full=True)  # to_pylist trusts offsets
             n = len(rows)
-            n_of_unit = max(1, self.reading.unit_size * n // max(rows.nbytes, 1))
+            n_of_unit = max(1, self.reading.unit_size * n // max(decoded_bytes(rows), 1))
             for begin in range(max(row - first, 0), n, n_of_unit):
                 end = min(begin + n_of_unit, n)
                 unit_stop = start + (stop - start) * (end - begin) // (n - begin)
@@ -312,8 +313,7 @@ class RowsSource(FileSource):
                             " text; correct or remove it"
                         )
         else:
-            # Invalid UTF-8 is kept: `prepare` decides about it.
-            binary = (column.cast(self._pyarrow.large_binary()).to_pylist() for column in columns)
+            binary = [self._binary(column).to_pylist() for column in columns]
             values = (
                 [None if x is None else x.decode(errors="surrogateescape") for x in row]
                 for row in zip(*binary, strict=True)
@@ -348,12 +348,25 @@ class RowsSource(FileSource):
             return columns[0]  # nothing is imported or copied
         import pyarrow.compute as pc
 
-        for column in columns:
-            column.validate(full=True)  # casts trust offsets
-        binary = [column.cast(pa.large_binary()) for column in columns]
+        binary = [self._binary(column) for column in columns]
         newline = pa.scalar(b"\n", pa.large_binary())
         text = binary[0] if len(binary) == 1 else pc.binary_join_element_wise(*binary, newline)
         return text.fill_null(b"")
+
+    def _binary(self, column: Any) -> Any:
+        """Return a column as `large_binary`; invalid UTF-8 is kept: `prepare` decides about it."""
+        pa = self._pyarrow
+        types, kind = pa.types, column.type
+        if types.is_dictionary(kind):
+            return self._binary(column.dictionary).take(column.indices)  # checks the indices
+        if types.is_string(kind):
+            column = column.cast(pa.binary())
+        elif types.is_string_view(kind):
+            column = column.cast(pa.binary_view())
+        elif types.is_large_string(kind):
+            column = column.cast(pa.large_binary())
+        column.validate(full=True)  # other casts trust offsets
+        return column.cast(pa.large_binary())
 
     def _find_column(self, field: str) -> tuple[str, ...]:
         """Return the path of a field; the name of a column may have a dot itself."""
@@ -409,3 +422,26 @@ class RowsSource(FileSource):
                 f"{self.file.path}: {self.format} data is damaged or truncated"
                 f" ({' '.join(str(error).split())}); get the file again"
             ) from error
+
+
+def decoded_bytes(values: pa.RecordBatch | pa.Array) -> int:
+    """Return about how many bytes the values have if dictionaries in them are decoded."""
+    import pyarrow as pa
+
+    if isinstance(values, pa.RecordBatch):
+        return sum(decoded_bytes(column) for column in values.columns)
+    if isinstance(values, pa.DictionaryArray):
+        import pyarrow.compute as pc
+
+        known = values.dictionary
+        by_mean = len(values) * int(known.nbytes) // max(len(known), 1)
+        if known.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            return by_mean
+        lengths = pc.binary_length(known).take(values.indices)
+        # What follows a sample may have other values of the dictionary.
+        return max(by_mean, int(pc.sum(lengths).as_py() or 0))
+    if isinstance(values, pa.StructArray):
+        return sum(decoded_bytes(field) for field in values.flatten())
+    if isinstance(values, pa.ListArray | pa.LargeListArray):
+        return decoded_bytes(values.flatten())
+    return int(values.nbytes)

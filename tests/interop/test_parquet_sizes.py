@@ -63,9 +63,13 @@ def test_repeated_large_values(
 @pytest.mark.parametrize(
     ("documents", "options"),
     [
-        (format_files.DOCUMENTS, {}), (["short"] * 1000, {}), (["word " * 4000] * 3000, {}),
-        (["word " * 4000] * 3000, {"use_dictionary": False}), (["word " * 4000] * 3000, PREFIXES),
-        (["word " * 4000] * 3000, {"row_group_size": 6}), ([], {}),
+        (format_files.DOCUMENTS, {}),
+        (["short"] * 1000, {}),
+        (["word " * 4000] * 3000, {}),
+        (["word " * 4000] * 3000, {"use_dictionary": False}),
+        (["word " * 4000] * 3000, PREFIXES),
+        (["word " * 4000] * 3000, {"row_group_size": 6}),
+        ([], {}),
     ],
 )
 def test_the_size_of_text_is_estimated(
@@ -136,18 +140,10 @@ def test_rows_of_the_same_row_group_are_longer(tmp_path: Path) -> None:
     assert most - before < 60_000_000
 
 
-@pytest.mark.parametrize(("n", "size"), [(10_000, 1000), (300, 30_000), (200_000, 5)])
-@pytest.mark.parametrize("field", ["text", "inside.text"])
-def test_dictionaries_are_decoded_in_few_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, size: int, field: str
-) -> None:
-    """Each batch takes time in proportion to the dictionary of the row group."""
-    documents = [f"{i:06} ".ljust(size, "x") for i in range(n)]
-    text = pa.array(documents).dictionary_encode()
-    inside = pa.StructArray.from_arrays([text], ["text"])
-    parquet.write_table(pa.table({"text": text, "inside": inside}), tmp_path / "x.parquet")
-    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(content_field=(field,)))
-    iter_batches, n_rows = parquet.ParquetFile.iter_batches, []
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of rows of the batches that pyarrow decodes."""
+    iter_batches, n_rows = parquet.ParquetFile.iter_batches, list[int]()
 
     def watched(*arguments: Any, **options: Any) -> Any:
         for batch in iter_batches(*arguments, **options):
@@ -155,12 +151,95 @@ def test_dictionaries_are_decoded_in_few_batches(
             yield batch
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", watched)
-    batches = [unit.read() for unit in source.units()]
-    read = b"".join(batch.buffer.tobytes() for batch in batches)
-    assert read == "".join(documents).encode()
-    sample, *others = n_rows
+    return n_rows
+
+
+def distinct(n: int, size: int) -> list[str]:
+    return [f"{i:06} ".ljust(size, "x") for i in range(n)]
+
+
+def read_text(path: Path, options: ReadOptions) -> str:
+    (source,) = find_sources([path], options)
+    return b"".join(unit.read().buffer.tobytes() for unit in source.units()).decode()
+
+
+@pytest.mark.parametrize(("n", "size"), [(10_000, 1000), (300, 30_000), (200_000, 5)])
+@pytest.mark.parametrize("field", ["text", "inside.text"])
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_dictionaries_are_decoded_in_few_batches(
+    tmp_path: Path, batches: list[int], n: int, size: int, field: str, use_dictionary: bool
+) -> None:
+    """Each batch takes time in proportion to the dictionary of the row group."""
+    documents = distinct(n, size)
+    text = pa.array(documents).dictionary_encode()
+    inside = pa.StructArray.from_arrays([text], ["text"])
+    table = pa.table({"text": text, "inside": inside})
+    parquet.write_table(table, tmp_path / "x.parquet", use_dictionary=use_dictionary)
+    read = read_text(tmp_path / "x.parquet", ReadOptions(content_field=(field,)))
+    assert read == "".join(documents)
+    sample, *others = batches
     assert sample <= 64
-    assert len(others) <= 8
+    assert len(others) <= 13
+
+
+def test_dictionaries_of_row_groups_differ(tmp_path: Path, batches: list[int]) -> None:
+    groups = [["a" * 1000] * 1000, distinct(10_000, 1000), ["b"] * 1000]
+    tables = [pa.table({"text": pa.array(group).dictionary_encode()}) for group in groups]
+    with parquet.ParquetWriter(tmp_path / "x.parquet", tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    read = read_text(tmp_path / "x.parquet", ReadOptions())
+    assert read == "".join(document for group in groups for document in group)
+    assert len(batches) <= 16
+
+
+def test_dictionaries_in_conversations(tmp_path: Path, batches: list[int]) -> None:
+    documents = distinct(10_000, 1000)
+    content = pa.array(documents).dictionary_encode()
+    role = pa.array(["user"] * len(documents)).dictionary_encode()
+    turns = pa.StructArray.from_arrays([role, content], ["role", "content"])
+    ends = pa.array(range(len(documents) + 1), pa.int32())
+    table = pa.table({"messages": pa.ListArray.from_arrays(ends, turns)})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    form = ChatFormat("{{ messages[0].content }}", (), train_on="all")
+    options = ReadOptions(chat="auto", chat_format=form, unit_size=1_000_000)
+    assert read_text(tmp_path / "x.parquet", options) == "".join(documents)
+    assert len(batches) <= 16
+    (source,) = find_sources([tmp_path / "x.parquet"], options)
+    assert 10 <= len(list(source.units())) <= 30
+
+
+REPEATED = [f"{i % 10}" * 100_000 for i in range(2000)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ({"text": pa.array([*["s"] * 64, *REPEATED]).dictionary_encode()}, {}),
+        # Little of the dictionary is used often.
+        (
+            {"text": pa.array([*REPEATED, *distinct(20_000, 20)]).dictionary_encode()}, {},
+        ),
+        (
+            {"title": pa.nulls(len(REPEATED), pa.string()), "text": REPEATED},
+            {"text_preset": "title-text"},
+        ),
+        (
+            {"title": pa.nulls(len(REPEATED), pa.string()), "text": REPEATED},
+            {"content_field": ("title", "text"), "skip_bad_records": True},
+        ),
+    ],
+)  # fmt: skip
+def test_repeated_values_that_a_sample_does_not_show(
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any]
+) -> None:
+    parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=10**6, **options))
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        unit.read()
+        most = max(most, pa.total_allocated_bytes())
+    assert most - before < 40_000_000
 
 
 DAMAGE = """
@@ -194,7 +273,9 @@ def test_damaged_metadata_is_an_error(tmp_path: Path) -> None:
     documents = [f"document {i}" for i in range(90)]
     parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet", row_group_size=40)
     done = subprocess.run(
-        [sys.executable, "-c", DAMAGE, tmp_path / "x.parquet"], capture_output=True, text=True,
+        [sys.executable, "-c", DAMAGE, tmp_path / "x.parquet"],
+        capture_output=True,
+        text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
