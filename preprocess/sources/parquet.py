@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 _PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
 _BATCH_BYTES = 2 * 1024 * 1024  # of text decoded at a time, by the average of the row group
 _BATCH_ROWS = 16 * 1024
-_UNEVEN = 2  # times _BATCH_BYTES of encoded rows, at most, if the sampled ones are shorter
-_DICTIONARY_BATCHES = 8  # of a row group with dictionaries, for they cost time in each batch
 _SAMPLED_ROWS = 64
 _FEW_ROWS = 256  # a batch of so few rows is made without a sample
+_DICTIONARY_BATCHES = 4  # for as much text as the dictionary has
 
 
 class ParquetSource(RowsSource):
@@ -49,9 +48,10 @@ class ParquetSource(RowsSource):
     def _bytes_of_long_rows(self, metadata: Any) -> int:
         """Return the mean bytes of an encoded row if rows are long, and have only text; else 0.
 
-        For shorter ones a sample takes little time, and tells how long they are when decoded: short
-        numbers may stand for repeated values, as they always do in dictionaries. The metadata of
-        columns tells more, but pyarrow aborts the process where it is damaged.
+        For shorter ones a sample takes little time, and tells how long they are when decoded: the
+        encoded data may be only indices into a dictionary of long values, as it always is for
+        columns of dictionary type. The metadata of columns tells more, but pyarrow aborts the
+        process where it is damaged.
         """
         if metadata.num_columns != len(self.columns) or self._has_dictionaries:
             return 0
@@ -61,8 +61,13 @@ class ParquetSource(RowsSource):
 
     @cached_property
     def _has_dictionaries(self) -> bool:
-        kinds = [self.schema.field(path[0]).type for path in self.columns]
-        for kind in kinds:  # which grows
+        kinds: list[Any] = []
+        for path in self.columns:
+            kind: Any = self.schema
+            for key in path:
+                kind = kind.field(key).type
+            kinds.append(kind)
+        for kind in kinds:  # the loop also visits the nested types that are appended here
             kinds += [kind.field(i).type for i in range(kind.num_fields)]
         return any(map(self._pyarrow.types.is_dictionary, kinds))
 
@@ -74,8 +79,10 @@ class ParquetSource(RowsSource):
             groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
             if sum(group.num_rows for group in groups) != n_rows:
                 raise self._pyarrow.ArrowInvalid(f"the row groups do not have {n_rows:,} rows")
-            # Bytes of a decoded row, and how many times the bytes of an encoded one that is.
+            # Mean bytes of a decoded row, and that divided by the mean bytes of an encoded row.
             of_row, ratio = self._bytes_of_long_rows(opened.metadata), 1.0
+            is_whole = opened.metadata.num_columns == 1  # no column is left out
+            dictionary = 0  # its bytes
             for number, group in enumerate(groups):
                 if first + group.num_rows <= row:
                     first += group.num_rows
@@ -89,9 +96,12 @@ class ParquetSource(RowsSource):
                     if rows := next(read, None):
                         of_row = max(decoded_bytes(rows) // len(rows), 1)
                         ratio = of_row / encoded
+                        # A dictionary made of pages without one grows while they are read.
+                        dictionary = group.total_byte_size if is_whole else rows.nbytes
                     del read, rows  # frees dictionaries
-                of_group = round(encoded * max(ratio, 1 / _UNEVEN))
-                n = _batch_rows(max(of_row, of_group), group if self._has_dictionaries else None)
+                # The sampled rows may be shorter than the others; or other columns are longer.
+                of_group = max(round(encoded * ratio), min(encoded // 2, _BATCH_BYTES // _FEW_ROWS))
+                n = _batch_rows(max(of_row, of_group), dictionary if self._has_dictionaries else 0)
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:
@@ -99,19 +109,16 @@ class ParquetSource(RowsSource):
                     first = end
 
 
-def _batch_rows(n_bytes: int, with_dictionaries: Any = None) -> int:
-    """Return how many rows of `n_bytes` each to decode at a time.
+def _batch_rows(n_bytes: int, dictionary: int = 0) -> int:
+    """Return how many rows to decode at a time.
 
     Args:
-        n_bytes: Bytes of a decoded row.
-        with_dictionaries: Metadata of the row group, if a column is a dictionary: each batch then
-            takes time and memory for all values of the row group.
+        n_bytes: Bytes of a row.
+        dictionary: Bytes of the dictionaries of the row group, which pyarrow makes for each batch.
     """
-    most_rows, most_bytes = _BATCH_ROWS, _BATCH_BYTES
-    if with_dictionaries is not None:
-        most_rows = max(most_rows, with_dictionaries.num_rows // _DICTIONARY_BATCHES)
-        most_bytes = max(most_bytes, with_dictionaries.total_byte_size // _DICTIONARY_BATCHES)
-    return max(1, min(most_rows, most_bytes // max(n_bytes, 1)))
+    n_bytes = max(n_bytes, 1)
+    usual = min(_BATCH_ROWS, _BATCH_BYTES // n_bytes)
+    return max(usual, dictionary // _DICTIONARY_BATCHES // n_bytes, 1)
 
 
 def _ranges(group: Any, paths: list[str]) -> list[tuple[int, int]]:

@@ -286,7 +286,7 @@ class RowsSource(FileSource):
     def _chat_units(self, start: int, row: int) -> Iterator[ChatRowsUnit]:
         """Yield units of conversations, as `_text_units`; each is of one batch."""
         for first, rows, stop in self._batches(row):
-            rows.validate(full=True)  # to_pylist trusts offsets
+            rows.validate(full=True)  # a wrong offset would read outside the buffer
             n = len(rows)
             n_of_unit = max(1, self.reading.unit_size * n // max(decoded_bytes(rows), 1))
             for begin in range(max(row - first, 0), n, n_of_unit):
@@ -338,7 +338,8 @@ class RowsSource(FileSource):
             import pyarrow.compute as pc
 
             column = pc.struct_field(column, key)
-        return column
+        # Decoded, so that null values of a dictionary are null.
+        return self._binary(column) if self._pyarrow.types.is_dictionary(column.type) else column
 
     def _join(self, columns: list[Any]) -> Any:
         """Return one array of strings or binary values; null becomes empty."""
@@ -365,7 +366,7 @@ class RowsSource(FileSource):
             column = column.cast(pa.binary_view())
         elif types.is_large_string(kind):
             column = column.cast(pa.large_binary())
-        column.validate(full=True)  # other casts trust offsets
+        column.validate(full=True)  # a wrong offset would read outside the buffer
         return column.cast(pa.large_binary())
 
     def _find_column(self, field: str) -> tuple[str, ...]:
@@ -438,10 +439,11 @@ def decoded_bytes(values: pa.RecordBatch | pa.Array) -> int:
         if known.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
             return by_mean
         lengths = pc.binary_length(known).take(values.indices)
-        # What follows a sample may have other values of the dictionary.
+        # Rows after a sample may have longer values, so they are taken to be as long as the mean.
         return max(by_mean, int(pc.sum(lengths).as_py() or 0))
     if isinstance(values, pa.StructArray):
         return sum(decoded_bytes(field) for field in values.flatten())
-    if isinstance(values, pa.ListArray | pa.LargeListArray):
+    lists = pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray, pa.ListViewArray
+    if isinstance(values, lists) and not isinstance(values, pa.MapArray):
         return decoded_bytes(values.flatten())
     return int(values.nbytes)

@@ -1,4 +1,4 @@
-"""Arrow and Parquet: no damaged byte aborts the process, and invalid UTF-8 is decided about."""
+"""Arrow and Parquet: no damaged byte aborts the process; invalid UTF-8 is as the options say."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def text_of(values: list[bytes], kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["plain", "dictionary"])
 @pytest.mark.parametrize("reads", ["preset", "fields", "chat"])
 def test_any_damaged_byte_of_an_arrow_file(tmp_path: Path, kind: str, reads: str) -> None:
-    """In another process, which pyarrow can abort."""
+    """In a subprocess, because pyarrow may abort the process."""
     title = text_of([b"title %d" % i for i in range(9)], kind)
     text = text_of([b"text %d " % i * 3 for i in range(9)], kind)
     table = pa.table({"title": title, "text": text})
@@ -94,4 +94,14 @@ def test_invalid_utf8_in_a_column(tmp_path: Path, kind: str, options: dict[str, 
     )
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(**options))
     with pytest.raises(CorpusError, match=r"row 0: .*UTF-8"):
+        [unit.read() for unit in source.units()]
+
+
+def test_a_null_inside_a_dictionary_is_null(tmp_path: Path) -> None:
+    known = pa.array(["a", None, "b"])
+    text = pa.DictionaryArray.from_arrays(pa.array([0, 2, 1, 0], pa.int32()), known)
+    with pa.ipc.new_file(tmp_path / "x.arrow", pa.schema([("text", text.type)])) as writer:
+        writer.write_table(pa.table({"text": text}))
+    (source,) = find_sources([tmp_path / "x.arrow"], ReadOptions())
+    with pytest.raises(CorpusError, match="row 2: column 'text' is null, expected text"):
         [unit.read() for unit in source.units()]
