@@ -283,9 +283,13 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
     while True:
         with open(path, "a+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
-            # The one that held the lock before may have renamed or removed it.
-            own = os.fstat(opened.fileno())
-            if path.exists() and os.path.samestat(own, os.stat(path)):
+            # The one that held the lock before may have renamed or removed it, and another may
+            # remove a new one at any time.
+            try:
+                is_own = os.path.samestat(os.fstat(opened.fileno()), os.stat(path))
+            except FileNotFoundError:
+                continue
+            if is_own:
                 yield opened
                 return
 

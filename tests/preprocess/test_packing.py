@@ -219,6 +219,25 @@ def test_a_lock_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
     assert found == [True, True, True]
 
 
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_locked_file_is_removed_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """By another process, which holds the lock of a later file of that name."""
+    path, stat, looks = tmp_path / "x.partial", os.stat, list[Any]()
+
+    def watched(place: Any, *more: Any, **options: Any) -> os.stat_result:
+        looks.append(place)
+        if len(looks) == look:
+            path.unlink()
+        return stat(place, *more, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", watched)
+        with packing._locked(path) as opened:
+            assert os.path.samestat(os.fstat(opened.fileno()), stat(path))
+
+
 def test_a_plan_that_is_removed_while_it_is_opened(
     file: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
