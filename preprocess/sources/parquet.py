@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from preprocess.sources.remote import ReadAhead, RemoteFile
-from preprocess.sources.rows import RowsSource, decoded_bytes
+from preprocess.sources.rows import RowsSource, estimate_decoded_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ _BATCH_BYTES = 2 * 1024 * 1024  # of text decoded at a time, by the average of t
 _BATCH_ROWS = 16 * 1024
 _SAMPLED_ROWS = 64
 _FEW_ROWS = 256  # a batch of so few rows is made without a sample
-_DICTIONARY_BATCHES = 4  # for as much text as the dictionary has
+_DICTIONARY_BATCHES = 4  # at most, for each time that the text is as long as the dictionary
 
 
 class ParquetSource(RowsSource):
@@ -94,14 +94,16 @@ class ParquetSource(RowsSource):
                     # Once pyarrow was allowed to use threads, it uses them for later batches, too.
                     read = opened.iter_batches(_SAMPLED_ROWS, [number], paths, use_threads=False)
                     if rows := next(read, None):
-                        of_row = max(decoded_bytes(rows) // len(rows), 1)
+                        of_row = max(estimate_decoded_bytes(rows) // len(rows), 1)
                         ratio = of_row / encoded
-                        # A dictionary made of pages without one grows while they are read.
-                        dictionary = group.total_byte_size if is_whole else rows.nbytes
+                        if self._has_dictionaries:
+                            # The sample shows the whole one, unless pages hold plain values, of
+                            # which pyarrow makes one that grows with each batch.
+                            dictionary = group.total_byte_size if is_whole else rows.nbytes
                     del read, rows  # frees dictionaries
-                # The sampled rows may be shorter than the others; or other columns are longer.
+                # The sampled rows may be shorter than others, or columns that are not read longer.
                 of_group = max(round(encoded * ratio), min(encoded // 2, _BATCH_BYTES // _FEW_ROWS))
-                n = _batch_rows(max(of_row, of_group), dictionary if self._has_dictionaries else 0)
+                n = _batch_rows(max(of_row, of_group), dictionary)
                 for batch in opened.iter_batches(n, [number], paths, use_threads=False):
                     end = first + len(batch)
                     if end > row:

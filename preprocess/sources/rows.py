@@ -288,7 +288,7 @@ class RowsSource(FileSource):
         for first, rows, stop in self._batches(row):
             rows.validate(full=True)  # a wrong offset would read outside the buffer
             n = len(rows)
-            n_of_unit = max(1, self.reading.unit_size * n // max(decoded_bytes(rows), 1))
+            n_of_unit = max(1, self.reading.unit_size * n // max(estimate_decoded_bytes(rows), 1))
             for begin in range(max(row - first, 0), n, n_of_unit):
                 end = min(begin + n_of_unit, n)
                 unit_stop = start + (stop - start) * (end - begin) // (n - begin)
@@ -313,7 +313,7 @@ class RowsSource(FileSource):
                             " text; correct or remove it"
                         )
         else:
-            binary = [self._binary(column).to_pylist() for column in columns]
+            binary = [self._to_binary(column).to_pylist() for column in columns]
             values = (
                 [None if x is None else x.decode(errors="surrogateescape") for x in row]
                 for row in zip(*binary, strict=True)
@@ -339,7 +339,8 @@ class RowsSource(FileSource):
 
             column = pc.struct_field(column, key)
         # Decoded, so that null values of a dictionary are null.
-        return self._binary(column) if self._pyarrow.types.is_dictionary(column.type) else column
+        is_dictionary = self._pyarrow.types.is_dictionary(column.type)
+        return self._to_binary(column) if is_dictionary else column
 
     def _join(self, columns: list[Any]) -> Any:
         """Return one array of strings or binary values; null becomes empty."""
@@ -349,23 +350,21 @@ class RowsSource(FileSource):
             return columns[0]  # nothing is imported or copied
         import pyarrow.compute as pc
 
-        binary = [self._binary(column) for column in columns]
+        binary = [self._to_binary(column) for column in columns]
         newline = pa.scalar(b"\n", pa.large_binary())
         text = binary[0] if len(binary) == 1 else pc.binary_join_element_wise(*binary, newline)
         return text.fill_null(b"")
 
-    def _binary(self, column: Any) -> Any:
+    def _to_binary(self, column: Any) -> Any:
         """Return a column as `large_binary`; invalid UTF-8 is kept: `prepare` decides about it."""
         pa = self._pyarrow
-        types, kind = pa.types, column.type
-        if types.is_dictionary(kind):
-            return self._binary(column.dictionary).take(column.indices)  # checks the indices
-        if types.is_string(kind):
-            column = column.cast(pa.binary())
-        elif types.is_string_view(kind):
-            column = column.cast(pa.binary_view())
-        elif types.is_large_string(kind):
-            column = column.cast(pa.large_binary())
+        if pa.types.is_dictionary(column.type):
+            return self._to_binary(column.dictionary).take(column.indices)  # checks the indices
+        unchecked = {
+            pa.string(): pa.binary(), pa.large_string(): pa.large_binary(),
+            pa.string_view(): pa.binary_view(),
+        }  # fmt: skip
+        column = column.cast(unchecked.get(column.type, column.type))
         column.validate(full=True)  # a wrong offset would read outside the buffer
         return column.cast(pa.large_binary())
 
@@ -425,12 +424,12 @@ class RowsSource(FileSource):
             ) from error
 
 
-def decoded_bytes(values: pa.RecordBatch | pa.Array) -> int:
+def estimate_decoded_bytes(values: pa.RecordBatch | pa.Array) -> int:
     """Return about how many bytes the values have if dictionaries in them are decoded."""
     import pyarrow as pa
 
     if isinstance(values, pa.RecordBatch):
-        return sum(decoded_bytes(column) for column in values.columns)
+        return sum(estimate_decoded_bytes(column) for column in values.columns)
     if isinstance(values, pa.DictionaryArray):
         import pyarrow.compute as pc
 
@@ -442,8 +441,11 @@ def decoded_bytes(values: pa.RecordBatch | pa.Array) -> int:
         # Rows after a sample may have longer values, so they are taken to be as long as the mean.
         return max(by_mean, int(pc.sum(lengths).as_py() or 0))
     if isinstance(values, pa.StructArray):
-        return sum(decoded_bytes(field) for field in values.flatten())
-    lists = pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray, pa.ListViewArray
+        return sum(estimate_decoded_bytes(field) for field in values.flatten())
+    lists = (
+        pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray, pa.ListViewArray,
+        pa.LargeListViewArray,
+    )  # fmt: skip
     if isinstance(values, lists) and not isinstance(values, pa.MapArray):
-        return decoded_bytes(values.flatten())
+        return estimate_decoded_bytes(values.flatten())
     return int(values.nbytes)

@@ -20,16 +20,22 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
 from pyarrow import parquet  # noqa: E402
 
 
+def most_allocated(source: Any) -> int:
+    """Read a source, and return the most bytes that pyarrow allocates meanwhile."""
+    before = most = pa.total_allocated_bytes()
+    for unit in source.units():
+        most = max(most, pa.total_allocated_bytes())
+        unit.read()
+        most = max(most, pa.total_allocated_bytes())
+    return int(most - before)
+
+
 def test_a_large_row_group_is_not_held(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"text": ["word " * 200] * 80_000}), path, use_dictionary=False)
     assert parquet.ParquetFile(path).num_row_groups == 1
     (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for unit in source.units():
-        unit.read()
-        most = max(most, pa.total_allocated_bytes())
-    assert most - before < 20_000_000
+    assert most_allocated(source) < 20_000_000
 
 
 PREFIXES = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
@@ -53,11 +59,7 @@ def test_repeated_large_values(
     parquet.write_table(pa.table({"text": documents}), path, **options)
     assert path.stat().st_size < len("".join(documents)) / 40
     (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for unit in source.units():
-        most = max(most, pa.total_allocated_bytes())
-        assert unit.read().n_bytes
-    assert most - before < 40_000_000
+    assert most_allocated(source) < 40_000_000
 
 
 @pytest.mark.parametrize(
@@ -121,10 +123,7 @@ def test_rows_of_later_row_groups_are_longer(tmp_path: Path) -> None:
     )  # fmt: skip
     del table
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for _ in source.units():
-        most = max(most, pa.total_allocated_bytes())
-    assert most - before < 30_000_000
+    assert most_allocated(source) < 30_000_000
 
 
 def test_rows_of_the_same_row_group_are_longer(tmp_path: Path) -> None:
@@ -134,10 +133,7 @@ def test_rows_of_the_same_row_group_are_longer(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "x.parquet", use_dictionary=False, write_batch_size=64)
     del table
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=1_000_000))
-    before = most = pa.total_allocated_bytes()
-    for _ in source.units():
-        most = max(most, pa.total_allocated_bytes())
-    assert most - before < 60_000_000
+    assert most_allocated(source) < 60_000_000
 
 
 @pytest.fixture
@@ -206,10 +202,7 @@ def test_small_dictionaries_beside_text(tmp_path: Path) -> None:
     for fields in (("title", "text"), ("inside.text",)):
         options = ReadOptions(content_field=fields, unit_size=10**6)
         (source,) = find_sources([tmp_path / "x.parquet"], options)
-        before = most = pa.total_allocated_bytes()
-        for _ in source.units():
-            most = max(most, pa.total_allocated_bytes())
-        assert most - before < 25_000_000
+        assert most_allocated(source) < 25_000_000
 
 
 def test_large_columns_that_are_not_read(tmp_path: Path, batches: list[int]) -> None:
@@ -284,11 +277,7 @@ def test_repeated_values_that_a_sample_does_not_show(
 ) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=10**6, **options))
-    before = most = pa.total_allocated_bytes()
-    for unit in source.units():
-        unit.read()
-        most = max(most, pa.total_allocated_bytes())
-    assert most - before < 40_000_000
+    assert most_allocated(source) < 40_000_000
 
 
 DAMAGE = """
