@@ -1,4 +1,4 @@
-# tokenbin: every target sets up what it needs (a virtual environment in .venv) and works on a machine
+# tokenmill: every target sets up what it needs (a virtual environment in .venv) and works on a machine
 # that has only Python 3.11+ and make. `make help` lists the targets and their settings.
 
 PYTHON ?= python3# makes the virtual environment; 3.11 or newer
@@ -40,7 +40,7 @@ each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreac
 help:
 	@echo 'make preprocess   text -> $$OUT/tokenizer.json, train.bin, val.bin (without TRAIN: text that Python ships with)'
 	@echo '                    TRAIN=paths  VAL=paths (none: 1 % of TRAIN)  TOKENIZER=tokenizer.json (none: one is trained)'
-	@echo '                    VOCAB_SIZE=n  OUT=data  WORKERS=n  NAME=tinystories  ARGS="any option of tokenbin build"'
+	@echo '                    VOCAB_SIZE=n  OUT=data  WORKERS=n  NAME=tinystories  ARGS="any option of tokenmill build"'
 	@echo 'make train        a small GPT on $$OUT/train.bin (built first if missing); ARGS="any option of examples/train_gpt.py"'
 	@echo 'make test         the tests, without PyTorch and Hugging Face'
 	@echo 'make test-all     the tests, with PyTorch and Hugging Face'
@@ -49,7 +49,7 @@ help:
 	@echo 'make fuzz         damaged and hostile files, for an hour; ARGS="--minutes 5"'
 	@echo 'make coverage     the lines of the kernels that their tests reach, uncompiled'
 	@echo 'make lint         ruff and mypy'
-	@echo 'make bench        tokenbin beside other tokenizers; CORPUS=paths  ARGS="any option of python -m benchmarks"'
+	@echo 'make bench        tokenmill beside other tokenizers; CORPUS=paths  ARGS="any option of python -m benchmarks"'
 	@echo 'make clean        removes the virtual environment and caches; outputs stay'
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter; TORCH="torch --index-url URL" where PyTorch comes from.'
@@ -77,7 +77,7 @@ test-all: $(all)
 	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-clients: $(dev) $(client_envs)
-	TOKENBIN_CLIENTS='$(VENV)/clients' $(run) -m pytest -n 2 -ra tests/interop/test_clients.py $(ARGS)
+	TOKENMILL_CLIENTS='$(VENV)/clients' $(run) -m pytest -n 2 -ra tests/interop/test_clients.py $(ARGS)
 
 torture: $(dev)
 	$(run) tests/support/torture.py $(ARGS)
@@ -104,7 +104,7 @@ clean:
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo 'tokenbin needs Python 3.11 or newer, and $(PYTHON) is not: name one with make PYTHON=python3.12' >&2; exit 1; }
+	  { echo 'tokenmill needs Python 3.11 or newer, and $(PYTHON) is not: name one with make PYTHON=python3.12' >&2; exit 1; }
 	@$(PYTHON) -m venv '$(VENV)' || \
 	  { rm -rf '$(VENV)'; echo 'no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 

@@ -52,7 +52,7 @@ def conversations(job: Job) -> Path:
 
 
 @side("chats", OURS, package="transformers")
-def chats_tokenbin(job: Job, clock: Clock) -> Result:
+def chats_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: `encode`."""
     from preprocess import open_tokens
     from preprocess.pipeline import encode

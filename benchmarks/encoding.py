@@ -48,7 +48,7 @@ def _timed(clock: Clock, first: Callable[[], object], work: Callable[[], T]) -> 
 
 
 @side("encode", OURS)
-def encode_tokenbin(job: Job, clock: Clock) -> Result:
+def encode_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, from bytes with separators to one array."""
     from bpe import Tokenizer
 
@@ -77,7 +77,7 @@ def encode_gigatoken(job: Job, clock: Clock) -> Result:
     return Result(len(data), digest_of(np.asarray(awkward.flatten(ids))))
 
 
-def _encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
+def _encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
     from bpe import Tokenizer
 
     import_ours()
@@ -106,9 +106,9 @@ def _encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
 
 
 @side("encode-texts", OURS)
-def encode_texts_tokenbin(job: Job, clock: Clock) -> Result:
+def encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, from a list of strings."""
-    return _encode_texts_tokenbin(job, clock)
+    return _encode_texts_tokenmill(job, clock)
 
 
 @side("encode-texts", "gigatoken")
@@ -134,9 +134,9 @@ def encode_texts_tokenizers(job: Job, clock: Clock) -> Result:
 
 
 @side("encode-one-thread", OURS, threads=1)
-def encode_one_thread_tokenbin(job: Job, clock: Clock) -> Result:
+def encode_one_thread_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, from a list of strings, with one processor."""
-    return _encode_texts_tokenbin(job, clock)
+    return _encode_texts_tokenmill(job, clock)
 
 
 @side("encode-one-thread", "gigatoken", threads=1)

@@ -18,7 +18,7 @@ from benchmarks.corpora import MB
 from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, documents, side
 from benchmarks.rounds import Measured, MeasurementError, measure
 from benchmarks.studies import Table
-from benchmarks.token_files import new_directory, to_bin_tokenbin
+from benchmarks.token_files import new_directory, to_bin_tokenmill
 
 _PEERS_AT_MOST = 50 * MB
 FORMATS = ("jsonl", "parquet", "txt.gz", "txt.zst")
@@ -116,9 +116,9 @@ def _ratio(ours: Any, theirs: Any) -> str:
 
 
 @side("jsonl-to-bin", OURS, whole=True)
-def jsonl_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours: `tokenbin encode`."""
-    return to_bin_tokenbin(job, clock)
+def jsonl_tokenmill(job: Job, clock: Clock) -> Result:
+    """Ours: `tokenmill encode`."""
+    return to_bin_tokenmill(job, clock)
 
 
 @side("jsonl-to-bin", "datasets", whole=True, at_most=_PEERS_AT_MOST)

@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 END_OF_TEXT = "<|endoftext|>"
-OURS = "tokenbin"
+OURS = "tokenmill"
 
 
 @dataclass(frozen=True)

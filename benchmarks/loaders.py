@@ -91,7 +91,7 @@ def _of_sampler(clock: Clock, sampler: Any) -> Result:
 
 
 @side("loaders", OURS)
-def loader_tokenbin(job: Job, clock: Clock) -> Result:
+def loader_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, each window once per epoch."""
     from preprocess import Sampler
 

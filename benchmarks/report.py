@@ -27,7 +27,7 @@ _PACKAGES = (
     "megatron-core", "mosaicml-streaming", "grain",
 )  # fmt: skip
 _COLUMNS = [
-    "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenbin MB/s", "peer MB/s",
+    "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenmill MB/s", "peer MB/s",
     "times as fast (lowest to highest)",
     "in CPU seconds", "peak MB", "peer's", "equal",
 ]  # fmt: skip

@@ -142,7 +142,7 @@ def _digest_of_rows(paths: list[Path]) -> str:
 
 
 @side("jsonl-to-rows", OURS, at_most=_AT_MOST)
-def rows_tokenbin(job: Job, clock: Clock) -> Result:
+def rows_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: `tokenize_and_save`."""
     from preprocess import tokenize_and_save
 

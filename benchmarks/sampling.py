@@ -90,7 +90,7 @@ def mapped_tokens(path: Path) -> NDArray[np.uint16]:
 
 
 @side("get-batch", OURS)
-def get_batch_tokenbin(job: Job, clock: Clock) -> Result:
+def get_batch_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours."""
     from preprocess import get_batch
 

@@ -16,7 +16,7 @@ from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, doc
 
 
 @side("split", OURS, threads=1)
-def split_tokenbin(job: Job, clock: Clock) -> Result:
+def split_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: a set of bits, one for each byte. In parts of some megabytes, as training does."""
     from bpe.pretokenize.pretokenizer import Pretokenizer
 
@@ -63,7 +63,7 @@ def split_regex(job: Job, clock: Clock) -> Result:
 
 
 @side("count", OURS)
-def count_tokenbin(job: Job, clock: Clock) -> Result:
+def count_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: parts are counted on threads, then added up."""
     from bpe import PretokenCounts
     from bpe.pretokenize.pretokenizer import Pretokenizer, stands_across

@@ -62,8 +62,8 @@ def _write_gigatoken(job: Job, path: Path) -> None:
 
 
 @side("to-bin", OURS, whole=True)
-def to_bin_tokenbin(job: Job, clock: Clock) -> Result:
-    """Ours: `tokenbin encode`; it checks, digests and brings to the disk, too."""
+def to_bin_tokenmill(job: Job, clock: Clock) -> Result:
+    """Ours: `tokenmill encode`; it checks, digests and brings to the disk, too."""
     from preprocess.cli import main
 
     path = new_directory(job) / "ours.bin"
@@ -88,7 +88,7 @@ def to_bin_gigatoken(job: Job, clock: Clock) -> Result:
 
 
 @side("first-batch", OURS, whole=True)
-def first_batch_tokenbin(job: Job, clock: Clock) -> Result:
+def first_batch_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: open the `.bin`, which `prepare` has built, and draw a batch."""
     import numpy as np
 
@@ -121,7 +121,7 @@ def build_first(job: Job, clock: Clock) -> Result:
 
 
 @side("steady", OURS)
-def steady_tokenbin(job: Job, clock: Clock) -> Result:
+def steady_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, in a process that has built a file before: without start, compiled code and imports.
 
     The figure `tiny` is a text of a few bytes: the tokenizer and its tables.

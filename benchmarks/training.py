@@ -55,7 +55,7 @@ def _from_byte_level(merges: list[list[str]]) -> list[tuple[bytes, bytes]]:
 
 
 @side("train", OURS)
-def train_tokenbin(job: Job, clock: Clock) -> Result:
+def train_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, with the tie-break of Hugging Face."""
     from bpe import train_bpe
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from bpe.errors import (
     EncodingError,
     PatternError,
-    TokenbinError,
     TokenizerFileError,
+    TokenmillError,
     TrainingError,
     UnsupportedTokenizerError,
     VocabularyError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNICODE_VERSION", "AddedToken", "EncodingError", "HuggingFaceTokenizer", "PatternError",
-    "PretokenCounts", "TokenbinError", "Tokenizer", "TokenizerFileError", "TrainingError",
+    "PretokenCounts", "Tokenizer", "TokenizerFileError", "TokenmillError", "TrainingError",
     "UnsupportedTokenizerError", "Vocabulary", "VocabularyError", "WordLevelTokenizer",
     "load_tokenizer", "train_bpe", "train_from_counts",
 ]

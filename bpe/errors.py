@@ -1,9 +1,9 @@
 """Exceptions of both packages.
 
-The message of a `TokenbinError` names the file or argument, the expected and the found value, and a
-remedy. Errors about values are also `ValueError`s.
+The message of a `TokenmillError` names the file or argument, the expected and the found value, and
+a remedy. Errors about values are also `ValueError`s.
 
-    TokenbinError
+    TokenmillError
     +-- TokenizerFileError
     |   +-- UnsupportedTokenizerError
     +-- VocabularyError
@@ -21,11 +21,11 @@ import json
 from collections.abc import Iterable
 
 
-class TokenbinError(Exception):
-    """Base class of the exceptions of tokenbin."""
+class TokenmillError(Exception):
+    """Base class of the exceptions of tokenmill."""
 
 
-class TokenizerFileError(TokenbinError, ValueError):
+class TokenizerFileError(TokenmillError, ValueError):
     """A tokenizer file is unreadable, damaged, or not supported."""
 
 
@@ -33,23 +33,23 @@ class UnsupportedTokenizerError(TokenizerFileError):
     """A tokenizer file is valid, but needs something that is not implemented."""
 
 
-class VocabularyError(TokenbinError, ValueError):
+class VocabularyError(TokenmillError, ValueError):
     """Tokens, merges and special tokens are inconsistent."""
 
 
-class PatternError(TokenbinError, ValueError):
+class PatternError(TokenmillError, ValueError):
     """A split pattern is unknown or not supported."""
 
 
-class TrainingError(TokenbinError, ValueError):
+class TrainingError(TokenmillError, ValueError):
     """Training cannot start with these arguments or this text."""
 
 
-class EncodingError(TokenbinError, ValueError):
+class EncodingError(TokenmillError, ValueError):
     """Text is not valid Unicode, or a token id is not in the vocabulary."""
 
 
-class CorpusError(TokenbinError, ValueError):
+class CorpusError(TokenmillError, ValueError):
     """A file cannot be read as documents: missing, empty, not text, or changed."""
 
 

@@ -24,8 +24,8 @@ from typing import Any
 from bpe.errors import (
     EncodingError,
     PatternError,
-    TokenbinError,
     TokenizerFileError,
+    TokenmillError,
     UnsupportedTokenizerError,
     VocabularyError,
 )
@@ -112,7 +112,7 @@ _reported_slower: set[str] = set()  # fingerprints
 
 
 @contextmanager
-def _errors_as(kind: type[TokenbinError], beginning: str) -> Iterator[None]:
+def _errors_as(kind: type[TokenmillError], beginning: str) -> Iterator[None]:
     """Convert errors of the library; its `PanicException` is a `BaseException`."""
     try:
         yield
@@ -156,7 +156,7 @@ class HuggingFaceTokenizer(TextTokenizer):
         except ImportError as error:
             raise TokenizerFileError(
                 f"{reason or path}; Hugging Face's library could run it, but is not installed:"
-                " pip install 'tokenbin[hf]'"
+                " pip install 'tokenmill[hf]'"
             ) from error
         cannot = f"{reason or path}; Hugging Face's library cannot read it either"
         with _errors_as(TokenizerFileError, cannot):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -69,7 +69,7 @@ def run_in_order(
         return
     remaining = iter(units)
     idle: deque[Callable[[Unit], Result]] = deque()
-    pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenbin")
+    pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenmill")
     # Units and results. An error keeps the frames it passed: with a local name there for its future
     # or a unit, they would live until a garbage collection.
     under_way: deque[tuple[Any, Future[Result]]] = deque()
@@ -123,7 +123,7 @@ def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
     yielded the item that it is working on, and closes the generator.
 
     Raises:
-        TokenbinError: This is a fork of the process that has the thread.
+        TokenmillError: This is a fork of the process that has the thread.
         Exceptions of the generator, unchanged.
     """
     ready: queue.SimpleQueue[tuple[Unit] | BaseException | None] = queue.SimpleQueue()
@@ -143,7 +143,7 @@ def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
         ready.put(last)
 
     # A daemon thread, so that an abandoned iterator does not keep the process alive.
-    thread = threading.Thread(target=run, name="tokenbin-ahead", daemon=True)
+    thread = threading.Thread(target=run, name="tokenmill-ahead", daemon=True)
     thread.start()
     try:
         while True:
@@ -151,7 +151,7 @@ def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
                 item = ready.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 if not thread.is_alive() and ready.empty():
-                    raise TokenbinError(
+                    raise TokenmillError(
                         "the thread that runs ahead is not in this process; begin the"
                         " iteration after the process was forked"
                     ) from None

@@ -222,7 +222,7 @@ class Tokenizer:
         write_atomically(Path(merges_path), merges.encode())
         write_atomically(Path(vocab_path), vocab.encode())
 
-    def to_tiktoken(self, name: str = "tokenbin") -> tiktoken.Encoding:
+    def to_tiktoken(self, name: str = "tokenmill") -> tiktoken.Encoding:
         """Return a `tiktoken.Encoding` with the same ids.
 
         Raises:

@@ -50,7 +50,7 @@ def category_runs() -> list[tuple[int, int, str]]:
     if len(runs) != _N_RUNS:
         raise RuntimeError(
             f"{path}: {len(runs):,} lines say the category of code points: expected {_N_RUNS:,};"
-            " the installation is damaged: install tokenbin again"
+            " the installation is damaged: install tokenmill again"
         )
     return [(int(first, 16), int(last or first, 16), category) for first, last, category in runs]
 

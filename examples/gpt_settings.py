@@ -61,7 +61,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser = argparse.ArgumentParser(
         prog="train_gpt.py",
         usage="%(prog)s [--config FILE] [--overwrite] [--OPTION VALUE ...]",
-        description="Train a small GPT on the token files of `tokenbin build`.",
+        description="Train a small GPT on the token files of `tokenmill build`.",
         argument_default=argparse.SUPPRESS,  # so that only options that were given are found
     )
     parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same settings")

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from gpt import GPT, GPTShape
 from torch.nn.parallel import DistributedDataParallel
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import Sampler, open_tokens
 
 START = "torchrun --nproc-per-node 2 examples/train_ddp.py --data data"
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dist.init_process_group("gloo")
     try:
         train(settings)
-    except (TokenbinError, OSError) as error:
+    except (TokenmillError, OSError) as error:
         print(f"train_ddp.py: error: {error}", file=sys.stderr)
         return 1
     finally:

@@ -1,4 +1,4 @@
-"""Train a small GPT on the token files of `tokenbin build`, on a CPU in a minute or two.
+"""Train a small GPT on the token files of `tokenmill build`, on a CPU in a minute or two.
 
     python examples/train_gpt.py --data data
     python examples/train_gpt.py --data data --epochs 2 --csv_log losses.csv
@@ -35,7 +35,7 @@ from gpt import GPT, GPTShape
 from gpt_settings import ExampleError, Settings, parse_arguments
 
 from bpe import Tokenizer
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import Sampler, TokenFile, get_batch, open_tokens
 
 # The embedding learns this much faster: most of its rows are met only now and then.
@@ -369,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings, overwrite = parse_arguments(arguments)
     try:
         train(settings, overwrite=overwrite)
-    except (ExampleError, TokenbinError, OSError) as error:
+    except (ExampleError, TokenmillError, OSError) as error:
         print(f"train_gpt.py: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

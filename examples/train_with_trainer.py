@@ -1,6 +1,6 @@
 """Train a model of transformers with its Trainer, on packed documents.
 
-    pip install 'tokenbin[torch,hf]' accelerate
+    pip install 'tokenmill[torch,hf]' accelerate
     python examples/train_with_trainer.py data
     python examples/train_with_trainer.py data --max-steps 200 --resume
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import Sampler, WindowDataset, open_tokens
 
 CONTEXT_LENGTH = 128
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         try:
             train(settings.data, settings.output, settings.max_steps, resume=settings.resume)
-        except (TokenbinError, OSError) as error:
+        except (TokenmillError, OSError) as error:
             problem = str(error)
     if problem:
         print(f"train_with_trainer.py: error: {problem}", file=sys.stderr)

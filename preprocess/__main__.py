@@ -1,4 +1,4 @@
-"""`python -m preprocess` is the command `tokenbin`."""
+"""`python -m preprocess` is the command `tokenmill`."""
 
 from preprocess.cli import main
 

@@ -1,6 +1,6 @@
-"""The command `tokenbin`, also `python -m preprocess`: parse options, call a function, print.
+"""The command `tokenmill`, also `python -m preprocess`: parse options, call a function, print.
 
-Expected errors are one line on stderr, `tokenbin: error: ...`; `--debug` adds the traceback.
+Expected errors are one line on stderr, `tokenmill: error: ...`; `--debug` adds the traceback.
 
     exit code 0     done
               1     failed
@@ -10,7 +10,7 @@ Expected errors are one line on stderr, `tokenbin: error: ...`; `--debug` adds t
               130   interrupted by SIGINT (Ctrl-C)
               143   terminated by SIGTERM
 
-Heavy imports are inside functions, so that `tokenbin --help` is instant.
+Heavy imports are inside functions, so that `tokenmill --help` is instant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.run.signals import Stopped, stopping
 
 if TYPE_CHECKING:
@@ -215,20 +215,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command with the arguments after `tokenbin`, and return its exit code."""
+    """Run the command with the arguments after `tokenmill`, and return its exit code."""
     with stopping():
         try:
             return _parse_and_run(arguments)
         except _UsageError as error:
             return _failed(str(error), 2)
-        except TokenbinError as error:
+        except TokenmillError as error:
             if "--debug" in arguments:
                 raise
             from preprocess.report.progress import OutOfTimeError
             from preprocess.settings.options import SettingsError
 
             if isinstance(error, OutOfTimeError):
-                print(f"tokenbin: {error}", file=sys.stderr)
+                print(f"tokenmill: {error}", file=sys.stderr)
                 return 3
             return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
         except BrokenPipeError:
@@ -278,14 +278,14 @@ def _parse_and_run(arguments: list[str]) -> int:
             # Slower than all other work of `--help`.
             from importlib.metadata import version
 
-            print(f"tokenbin {version('tokenbin')}")
+            print(f"tokenmill {version('tokenmill')}")
             return 0
         from preprocess.settings.argparse import add_options, for_argparse
 
         command = COMMANDS[name]
         options = command.options()
         # An abbreviation could become ambiguous when options are added.
-        parser = _Parser(prog=f"tokenbin {name}", description=command.summary, allow_abbrev=False)
+        parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
         add_options(parser, options)
         given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
     except SystemExit:  # --help
@@ -296,13 +296,13 @@ def _parse_and_run(arguments: list[str]) -> int:
 
 
 def _parser_of_commands() -> _Parser:
-    """Make the parser of `tokenbin` without a command."""
+    """Make the parser of `tokenmill` without a command."""
     parser = _Parser(
-        prog="tokenbin",
-        usage="tokenbin [COMMAND] [OPTION...]",
+        prog="tokenmill",
+        usage="tokenmill [COMMAND] [OPTION...]",
         description="Text in, memory-mapped tokens out: train a byte-level BPE, encode a corpus,"
         " look at it.",
-        epilog="Options without a command mean build. 'tokenbin COMMAND --help' says more.",
+        epilog="Options without a command mean build. 'tokenmill COMMAND --help' says more.",
     )
     parser.add_argument("--version", action="store_true", help="Show the version.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -313,7 +313,7 @@ def _parser_of_commands() -> _Parser:
 
 def _failed(message: str, code: int) -> int:
     # One line, even if a file name has line breaks.
-    print(f"tokenbin: error: {' '.join(message.splitlines())}", file=sys.stderr)
+    print(f"tokenmill: error: {' '.join(message.splitlines())}", file=sys.stderr)
     return code
 
 
@@ -397,7 +397,7 @@ class _OnStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "only_file", False):
             return
-        line = f"tokenbin: {record.getMessage()}"
+        line = f"tokenmill: {record.getMessage()}"
         if "tqdm" in sys.modules:
             from tqdm import tqdm
 

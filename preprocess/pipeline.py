@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import structs
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.files.locations import split_location
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
@@ -117,13 +117,13 @@ def build(
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Options: docs/options.md or `tokenbin build --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill build --help`; `progress=None` shows no progress.
 
     Raises:
         SettingsError: An option has a value that cannot work.
         CorpusError: Text is missing or cannot be read, or an output would have no documents.
         OutputError: Outputs exist already, or cannot be written.
-        TokenbinError: Any other expected error.
+        TokenmillError: Any other expected error.
     """
     options = {**locals()}
     if config is not None:
@@ -194,7 +194,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
 
 
 def _check_corpus(config: PipelineConfig, place: Files) -> None:
-    """Raise TokenbinError if text is missing, or config.json in `place` is of another program."""
+    """Raise TokenmillError if text is missing, or config.json in `place` is of another program."""
     from preprocess.settings.corpus import CORPUS_FORMAT
 
     for name, each in config.builds.items():
@@ -211,7 +211,7 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
                 )
             if given is not None:
                 SpecialIds.of(given, each)
-        except TokenbinError as error:
+        except TokenmillError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
     if config.rows:
         from preprocess.rows.layout import check_rows
@@ -220,7 +220,7 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
     has_file = place.size(_CONFIG_FILE) is not None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
         raise OutputError(
-            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenbin, so it is left"
+            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
             " alone; move it away or choose another output_path"
         )
 
@@ -341,13 +341,13 @@ def train(
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
-    Options: docs/options.md or `tokenbin train --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill train --help`; `progress=None` shows no progress.
 
     Returns:
         (tokenizer, closing lines for people).
 
     Raises:
-        TokenbinError: As `build`.
+        TokenmillError: As `build`.
     """
     return _train_file(*_begin(locals(), TrainFileSettings))
 
@@ -406,10 +406,10 @@ def encode(
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
-    Options: docs/options.md or `tokenbin encode --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill encode --help`; `progress=None` shows no progress.
 
     Raises:
-        TokenbinError: As `build`.
+        TokenmillError: As `build`.
     """
     settings, progress = _begin(locals(), EncodeSettings)
     given = load_given_tokenizer(settings, settings.pattern)
@@ -433,13 +433,13 @@ def count(
 ) -> summary.Report:
     """Count documents and tokens of text files without writing anything.
 
-    Options: docs/options.md or `tokenbin count --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill count --help`; `progress=None` shows no progress.
 
     Returns:
         A report whose `sources` has an entry for each file. Special ids are not counted.
 
     Raises:
-        TokenbinError: As `build`.
+        TokenmillError: As `build`.
     """
     settings, progress = _begin(locals(), CountSettings)
     given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()

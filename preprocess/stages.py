@@ -71,7 +71,7 @@ def tokenize_and_save(
         progress: Reports progress; None reports nothing.
 
     Raises:
-        TokenbinError: As `build` and `write_rows`.
+        TokenmillError: As `build` and `write_rows`.
     """
     place = Path(output_path)
     windows = {

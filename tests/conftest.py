@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, settings
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 settings.register_profile(
-    "tokenbin",
+    "tokenmill",
     derandomize=True,
     database=None,
     # The first example of a test may compile a kernel, which takes seconds.
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("tokenbin")
+settings.load_profile("tokenmill")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

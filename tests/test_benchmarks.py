@@ -245,7 +245,7 @@ def test_plans_of_packed_windows(job: Job, monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_valgrind_no_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(studies.shutil, "which", asked.append)
-    job = Job("instructions", "tokenbin", Path(), Path(), 300, "gpt2", 1, Path())
+    job = Job("instructions", "tokenmill", Path(), Path(), 300, "gpt2", 1, Path())
     assert studies.instructions(job, 1).note == "Install valgrind to count them."
     assert asked == ["valgrind"]
 

@@ -120,7 +120,7 @@ def test_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode != 0
-    assert "tokenbin needs Python 3.11 or newer, and false is not" in run.stderr
+    assert "tokenmill needs Python 3.11 or newer, and false is not" in run.stderr
     assert not (tmp_path / "venv").exists()
 
 

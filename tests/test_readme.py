@@ -68,7 +68,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "more" / "a.txt").write_text("A short document in a directory.")
     commands = tmp_path / "commands"
     commands.mkdir()
-    for name, arguments in (("python", ""), ("tokenbin", " -m preprocess")):
+    for name, arguments in (("python", ""), ("tokenmill", " -m preprocess")):
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
         (commands / name).chmod(0o755)
     return tmp_path
@@ -122,7 +122,7 @@ def test_python_with_optional_libraries_runs(checkout: Path) -> None:
     pages = [page for page in PAGES if page != _OF_OTHERS]
     texts = [text for page in pages for _, text in blocks(page) if _OPTIONAL.search(text)]
     assert texts
-    run("tokenbin build --train train.txt --out corpus --vocab-size 500", checkout)
+    run("tokenmill build --train train.txt --out corpus --vocab-size 500", checkout)
     for text in texts:
         run([sys.executable, "-c", text], checkout)
 
@@ -136,7 +136,7 @@ def test_every_target_of_make_is_documented() -> None:
 
 
 def test_options_in_the_documentation_exist() -> None:
-    """Each option of tokenbin that a page names exists, and each command is listed."""
+    """Each option of tokenmill that a page names exists, and each command is listed."""
     from preprocess.cli import COMMANDS
 
     options = [option for command in COMMANDS.values() for option in command.options()]

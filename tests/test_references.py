@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,34 @@ def classes() -> dict[str, list[type]]:
 
 
 CLASSES = classes()
+
+
+def test_every_package_to_install_is_ours() -> None:
+    """A former or mistyped name in `pip install 'NAME[EXTRA]'` would install somebody else's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {*project["optional-dependencies"], "{extra}"}
+    found = set()
+    for path in [*_FILES, *(ROOT / "examples").glob("*.py")]:
+        if "tests" not in path.parts:
+            # Text in the source code may be continued in the next line.
+            text = re.sub(r'"\s*"', "", path.read_text("utf-8"))
+            commands = re.findall(r"pip install (?:-U )?'?([\w.-]+)(?:\[([\w{},]+)\])?", text)
+            found |= {(name.rstrip("."), extra) for name, of in commands for extra in of.split(",")}
+    assert {name for name, _ in found} == {project["name"], "", "wandb"}  # "": a checkout
+    assert {extra for _, extra in found} <= extras | {""}
+    assert len(found) > 7
+
+
+def test_the_former_name_is_gone() -> None:
+    former = "token" + "bin"
+    allowed = {"CHANGELOG.md": 1, "preprocess/dataset/manifest.py": 2}
+    found = {}
+    for path in [*_FILES, *(ROOT / "examples").glob("*.py"), ROOT / "pyproject.toml"]:
+        n = path.read_text("utf-8").lower().count(former)
+        if n:
+            found[str(path.relative_to(ROOT))] = n
+    found.pop("tests/preprocess/test_token_file.py")  # a manifest of that time
+    assert found == allowed
 
 
 def has(owner: type, name: str) -> bool:

@@ -121,6 +121,7 @@ def test_sampling_knows_only_the_token_file() -> None:
         "bpe.kernels.runtime.jit",
         "bpe.parallel",
         "preprocess.dataset.columns",
+        "preprocess.dataset.manifest",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
         "preprocess.reused_memory",

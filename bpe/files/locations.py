@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
@@ -18,7 +18,7 @@ LOCAL = (  # end of messages about URLs
 )
 
 
-class LocationError(TokenbinError, ValueError):
+class LocationError(TokenmillError, ValueError):
     """A location is a URL."""
 
 

@@ -64,7 +64,7 @@ class Cache:
         if not base:
             import platformdirs
 
-            base = platformdirs.user_cache_dir("tokenbin", False)
+            base = platformdirs.user_cache_dir("tokenmill", False)
         self.directory: Path | None = Path(base, name)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     except ImportError as error:
         raise TokenizerFileError(
             f"{name}: no such file or directory; if it is a name on Hugging Face's hub, install"
-            " huggingface_hub: pip install 'tokenbin[hf]'"
+            " huggingface_hub: pip install 'tokenmill[hf]'"
         ) from error
     found: dict[str, object] = {}
     for file in ("tokenizer.json", "tokenizer_config.json"):

@@ -86,7 +86,7 @@ def compare(
 ) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 
-    Options: docs/options.md or `tokenbin compare --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill compare --help`; `progress=None` shows no progress.
 
     Returns:
         A dictionary for JSON: `text` (documents, bytes, and everything: True if all was read);
@@ -96,7 +96,7 @@ def compare(
         same ids in both, None for different vocabularies.
 
     Raises:
-        TokenbinError: A tokenizer or the text cannot be read.
+        TokenmillError: A tokenizer or the text cannot be read.
     """
     options = {**locals()}
     progress = options.pop("progress") or Progress()

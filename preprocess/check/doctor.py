@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.parallel import available_workers
 from preprocess.report.progress import system_values
 from preprocess.run.outputs import TOKENIZER_FILE
@@ -30,7 +30,7 @@ from preprocess.storage import OutputError, open_storage, writing
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_PACKAGES = ("tokenbin", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
+_PACKAGES = ("tokenmill", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _MEMORY_INFO, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
@@ -38,7 +38,7 @@ _LEAST_MEMORY = _LEAST_DISK = 1e9
 _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
 
 
-class NotFitError(TokenbinError):
+class NotFitError(TokenmillError):
     """A requirement of a job is not met."""
 
 
@@ -69,7 +69,7 @@ def run_doctor(path: StrPath = "data") -> list[Check]:
     for name, check in checks:
         try:
             found.append(Check(name, True, check()))
-        except (TokenbinError, OSError, ImportError) as error:
+        except (TokenmillError, OSError, ImportError) as error:
             found.append(Check(name, False, str(error)))
     return found
 
@@ -173,7 +173,8 @@ def _write_as_a_build_does(place: Path) -> None:
     """Lock, append, sync, rename and map files as a build, or raise OutputError."""
     content = bytes(range(256))
     with (
-        writing(place), tempfile.TemporaryDirectory(prefix=".tokenbin-doctor-", dir=place) as trial,
+        writing(place),
+        tempfile.TemporaryDirectory(prefix=".tokenmill-doctor-", dir=place) as trial,
         open_storage(trial, "doctor") as storage,
     ):
         stream = storage.stream("trial.bin")
@@ -225,7 +226,7 @@ def _tokenizer(path: Path) -> str:
     if tokenizer.decode(ids) != _TEXT:
         raise NotFitError(
             "a new one does not decode its ids to the same text: the installation is damaged;"
-            " install tokenbin, numba and llvmlite again"
+            " install tokenmill, numba and llvmlite again"
         )
     existing, which = path / TOKENIZER_FILE, "a new one"
     if existing.exists():

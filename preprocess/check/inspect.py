@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import TokenbinError, TokenizerFileError
+from bpe.errors import TokenizerFileError, TokenmillError
 from preprocess.check import inspect_rows, inspect_tokenizer, quality, verify_rows
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
@@ -90,7 +90,7 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
         pattern: The split pattern of a .tiktoken file.
 
     Raises:
-        TokenbinError: The file is missing, of another kind, or damaged.
+        TokenmillError: The file is missing, of another kind, or damaged.
     """
     place = Path(convert(locals(), InspectSettings).path)
     from bpe import load_tokenizer
@@ -162,7 +162,7 @@ def _describe_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[st
     try:
         tokenizer = load_tokenizer_of(Path(file.path), None)
         open_tokens(file.path, tokenizer=tokenizer)
-    except TokenbinError as error:
+    except TokenmillError as error:
         tokenizer, more = None, {"no_tokenizer": str(error)}
     return {**quality.describe(file, tokenizer), **more, "copies": quality.count_copies(hashes)}
 

@@ -37,7 +37,7 @@ def preview_build(options: Mapping[str, Any]) -> list[str]:
     """Describe what `build` with the same options would do, and write nothing.
 
     Raises:
-        TokenbinError: As `build`.
+        TokenmillError: As `build`.
     """
     if options.get("config") is None:
         settings = convert(options, BuildSettings)

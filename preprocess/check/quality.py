@@ -89,7 +89,7 @@ def count_ids(file: TokenFile) -> NDArray[np.int64]:
 
 def _damaged(file: TokenFile, what: str) -> TokenFileError:
     return TokenFileError(
-        f"{file.path}: {what}; the file is damaged: 'tokenbin verify {file.path}' reports where,"
+        f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"
         " and with --repair rebuilds it from the sources"
     )
 

@@ -6,7 +6,7 @@ manifest. Settings and paths are read from stats.json, the counts of each source
 only sources of damaged blocks are read.
 
 Functions raise `RebuildError` if the origin is unknown or the result not proven, another
-`TokenbinError` if a source cannot be read, and `OutputError` if a file cannot be written.
+`TokenmillError` if a source cannot be read, and `OutputError` if a file cannot be written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xxhash
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES, MASK, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 
-class RebuildError(TokenbinError):
+class RebuildError(TokenmillError):
     """Token files cannot be rebuilt: their sources or settings are unknown or have changed."""
 
 
@@ -96,7 +96,7 @@ def find_origin(
             with Journal(storage) as journal:
                 select_passes(passes, settings, settings, journal, progress or Progress())
         sources = read.sources
-    except TokenbinError as error:
+    except TokenmillError as error:
         raise RebuildError(str(error)) from error
     find_starts(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]

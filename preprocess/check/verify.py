@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.errors import EncodingError, TokenbinError
+from bpe.errors import EncodingError, TokenmillError
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
@@ -129,7 +129,7 @@ def _check_token_file(
             open_tokens(path)  # raises an error that describes the existing files
         content = manifest_path.read_bytes()
         manifest = Manifest.from_json(content.decode("utf-8", "replace"), manifest_path)
-    except TokenbinError as error:
+    except TokenmillError as error:
         return [*rebuilt, Finding(path, False, str(error).removeprefix(f"{path}: "))]
     if found := _check_regular([path.with_name(file.name) for file in manifest.files(path.stem)]):
         return [*rebuilt, *found]
@@ -148,7 +148,7 @@ def _check_token_file(
             name = TOKENIZER_FILE if is_beside else tokenizer_path
             other = f"{name} is {tokenizer.fingerprint[:16]}..."
             raise TokenFileError(f"built with the tokenizer {wanted[:16]}..., and {other}")
-    except TokenbinError as error:
+    except TokenmillError as error:
         return [*findings, Finding(bin_path, False, str(error).removeprefix(f"{bin_path}: "))]
     findings.append(_check_tokenizer(chosen, tokenizer))
     if all(finding.sound for finding in findings):
@@ -174,7 +174,7 @@ def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
         path = path / TOKENIZER_FILE
     if not path.exists():
         return Finding(path, True, "the tokenizer has the fingerprint in the manifest")
-    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
         saved = Path(directory, TOKENIZER_FILE)
         tokenizer.save(saved)
         ours = saved.read_bytes()
@@ -417,7 +417,7 @@ def _rebuild_small_files(
     """
     manifest_path, beside = bin_path.with_suffix(".json"), bin_path.parent / TOKENIZER_FILE
     manifest, tokenizer = _read_unchanged(manifest_path), None
-    with suppress(TokenbinError):
+    with suppress(TokenmillError):
         tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
     path, first, proof = beside, "", "has the fingerprint in the manifest"
     try:
@@ -441,7 +441,7 @@ def _rebuild_small_files(
             return []
     except OutputError:
         raise
-    except TokenbinError as error:
+    except TokenmillError as error:
         text = f"cannot be repaired: {error}; restore a copy of it, or {first}rerun the command"
         return [Finding(path, False, f"{text} that wrote it, with --overwrite")]
     return [Finding(path, True, f"was rebuilt, and {proof}")]
@@ -449,7 +449,7 @@ def _rebuild_small_files(
 
 def _read_unchanged(path: Path) -> Manifest | None:
     """Read a manifest; None if it was changed since it was written, or is missing."""
-    with suppress(TokenbinError, OSError):
+    with suppress(TokenmillError, OSError):
         content = path.read_bytes()
         if manifest_is_as_written(content):
             return Manifest.from_json(content.decode("utf-8", "replace"), path)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.check.findings import Finding
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
@@ -91,7 +91,7 @@ def verify(
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return True if `tokenbin rows` wrote a directory, also if its manifest is missing."""
+    """Return True if `tokenmill rows` wrote a directory, also if its manifest is missing."""
     has_shards = (directory / METADATA_FILE).exists() and bool(row_files(directory))
     return (directory / MANIFEST_FILE).exists() or has_shards
 
@@ -111,7 +111,7 @@ def _check(directory: Path, progress: Progress, deep: bool, repair: bool) -> lis
     if deep or repair:
         try:
             origin = _open_origin(directory, manifest)
-        except TokenbinError as error:
+        except TokenmillError as error:
             origin = str(error)
     total = sum(each.bytes for each in manifest.shards)
     with progress.stage(f"checking rows of {directory.name}", total) as stage:
@@ -135,7 +135,7 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
             problems.append(f"{getattr(manifest, name):,} {name}, and its files {total:,}")
     dataset = directory / manifest.dataset
     # Where the dataset is not there, or is damaged, rows may be sound all the same.
-    with suppress(TokenbinError):
+    with suppress(TokenmillError):
         file = open_tokens(dataset)
         is_of_it = file.manifest.digest == manifest.dataset_digest
         has_all = is_of_it and manifest.settings.get("seq_length") is not None
@@ -195,7 +195,7 @@ def _content_of(path: Path) -> tuple[int, str]:
 
 
 def _open_origin(directory: Path, manifest: RowsManifest) -> _Origin:
-    """Open the dataset of rows; raise TokenbinError if it is not there as it was."""
+    """Open the dataset of rows; raise TokenmillError if it is not there as it was."""
     file = open_tokens(os.path.normpath(directory / manifest.dataset))
     if file.manifest.digest != manifest.dataset_digest:
         raise TokenFileError(

@@ -37,14 +37,14 @@ import numpy.typing as npt
 import xxhash
 from msgspec import Struct
 
-from bpe.errors import ChangedError, TokenbinError
+from bpe.errors import ChangedError, TokenmillError
 from bpe.files.locations import shown_url
 from preprocess.dataset import columns as table
 from preprocess.settings.options import size_in_bytes
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import split_url
 
-DIRECTORY_VARIABLE, SIZE_VARIABLE = "TOKENBIN_CACHE_DIR", "TOKENBIN_CACHE_SIZE"
+DIRECTORY_VARIABLE, SIZE_VARIABLE = "TOKENMILL_CACHE_DIR", "TOKENMILL_CACHE_SIZE"
 _DEFAULT_SIZE = "10GB"
 _LEAST_BLOCKS = 4  # a window may be in two, and half of the cache is read at a time
 _MOST_AT_ONCE = 32  # blocks that must be there at the same time, where a reader can choose
@@ -59,7 +59,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate
 Blocks = npt.NDArray[np.int64]
 
 
-class CacheError(TokenbinError, OSError):
+class CacheError(TokenmillError, OSError):
     """The cache of blocks cannot be used."""
 
 
@@ -346,7 +346,7 @@ class BlockCache:
         try:
             yield
         except OSError as error:
-            if isinstance(error, TokenbinError):
+            if isinstance(error, TokenmillError):
                 raise
             raise CacheError(
                 f"{self.directory}: blocks of {self._manifest_url} cannot be kept there:"
@@ -361,7 +361,7 @@ def _directory() -> Path:
     if not base:
         import platformdirs
 
-        base = os.path.join(platformdirs.user_cache_dir("tokenbin", False), "blocks")
+        base = os.path.join(platformdirs.user_cache_dir("tokenmill", False), "blocks")
     return Path(os.path.abspath(base))
 
 

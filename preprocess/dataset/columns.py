@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 # Size of the blocks of a file that have digests, to locate damage.
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 Values = npt.NDArray[Any]
 
 
-class TokenFileError(TokenbinError, ValueError):
+class TokenFileError(TokenmillError, ValueError):
     """A token file cannot be written or read, or is damaged."""
 
 

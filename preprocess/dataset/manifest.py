@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from preprocess.dataset import columns as table
 
-FORMAT = "tokenbin"
+FORMAT = "tokenmill"
 FORMAT_VERSION = 1
 DIGEST = "xxh3_128"
 # Key of a source whose ids were made by another program: their format.
@@ -90,6 +90,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Content of NAME.json; fields are the keys of the JSON object, in order.
 
     Attributes:
+        format: "tokenmill"; of a file from before the product was renamed, the former name, so
+            that the digest of the manifest does not change.
         dtype: "uint16" or "uint32", the type of NAME.bin; always little-endian.
         vocab_size: Exclusive upper bound of ids in NAME.bin.
         n_tokens: Number of ids in NAME.bin, special ids included.
@@ -111,6 +113,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         shards: The shards, in order; they replace the digests in the JSON object. (): none.
     """
 
+    format: str = FORMAT
     dtype: str
     vocab_size: Annotated[int, Meta(ge=1, le=2**32)]
     n_tokens: Count
@@ -179,7 +182,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Return the exact text of NAME.json."""
-        content = {"format": FORMAT, "format_version": FORMAT_VERSION} | msgspec.to_builtins(self)
+        about = {"format": self.format, "format_version": FORMAT_VERSION}
+        content = about | msgspec.to_builtins(self)
         del content["digests"]
         if not self.extra_columns:
             del content["columns"]
@@ -205,16 +209,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
             raise table.TokenFileError(
                 f"{path}: not a manifest, for it is not JSON ({error}); build the files again"
             ) from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
+        if not isinstance(data, dict) or data.get("format") not in spellings_of(FORMAT):
             raise table.TokenFileError(
-                f'{path}: not a manifest of tokenbin: a JSON object with "format": "{FORMAT}" is '
+                f'{path}: not a manifest of tokenmill: a JSON object with "format": "{FORMAT}" is '
                 "expected; for a .bin that another tool made, pass np.memmap(path, dtype=...) "
                 "instead"
             )
         if data.get("format_version") != FORMAT_VERSION:
             raise table.TokenFileError(
-                f"{path}: format version {data.get('format_version')!r}; this tokenbin reads "
-                f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenbin) or build the "
+                f"{path}: format version {data.get('format_version')!r}; this tokenmill reads "
+                f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenmill) or build the "
                 "files again"
             )
         if (data.get("digest"), data.get("digest_block_bytes")) != (DIGEST, table.BLOCK_BYTES):
@@ -276,6 +280,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
         if self.shards:
             return msgspec.structs.replace(self, shards=tuple(parts))
         return msgspec.structs.replace(self, digests=parts[0].digests)
+
+
+def spellings_of(name: str) -> tuple[str, str]:
+    """Return the names of a file format that are read: its own, and its former one.
+
+    >>> spellings_of("tokenmill-rows")
+    ('tokenmill-rows', 'tokenbin-rows')
+    """
+    return name, name.replace("tokenmill", "tokenbin")
 
 
 def with_own_digest(content: Mapping[str, Any]) -> str:

@@ -288,7 +288,7 @@ def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
 def open_tokens(
     path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
 ) -> TokenFile:
-    """Open a `.bin` that tokenbin built, and check everything except its content.
+    """Open a `.bin` that tokenmill built, and check everything except its content.
 
     Args:
         path: NAME.bin or NAME.json, or its URL; for shards, NAME.json opens all of them.
@@ -368,7 +368,7 @@ def _read_manifest(bin_path: Path | str) -> Manifest:
                 "made it, pass np.memmap(path, dtype=np.uint16, mode='r') with its dtype instead"
             )
         else:
-            message = "there is no such file; build it first (tokenbin build, or make preprocess)"
+            message = "there is no such file; build it first (tokenmill build, or make preprocess)"
         raise TokenFileError(f"{bin_path}: {message}") from None
     return Manifest.from_json(text, manifest_path)
 

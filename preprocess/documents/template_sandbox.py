@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 Messages = list[dict[str, Any]]
 
@@ -27,7 +27,7 @@ _MOST_BITS = 1 << 16  # of a power
 _MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
 
 
-class ChatTemplateError(TokenbinError, ValueError):
+class ChatTemplateError(TokenmillError, ValueError):
     """A template cannot be used, or not with a conversation."""
 
 
@@ -114,10 +114,10 @@ def _environment() -> Any:
     except ModuleNotFoundError as error:
         raise ChatTemplateError(
             "conversations are rendered with transformers, which is not installed; install it: pip"
-            " install 'tokenbin[chat]'"
+            " install 'tokenmill[chat]'"
         ) from error
     # Of a template that nobody else has, for it is changed.
-    environment = _compile_jinja_template("{# of tokenbin #}").environment
+    environment = _compile_jinja_template("{# of tokenmill #}").environment
     # The day of the build must not be in its outputs.
     environment.globals.pop("strftime_now", None)
     environment.globals.pop("lipsum", None)  # is random
@@ -185,7 +185,7 @@ class _Watch:
             self._until[threading.get_ident()] = time.monotonic() + _SECONDS
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
-                    target=self._run, name="tokenbin-template", daemon=True
+                    target=self._run, name="tokenmill-template", daemon=True
                 )
                 self._thread.start()
 

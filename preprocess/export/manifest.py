@@ -13,11 +13,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from preprocess.dataset.manifest import Count, manifest_is_as_written, with_own_digest
+from preprocess.dataset.manifest import (
+    Count,
+    manifest_is_as_written,
+    spellings_of,
+    with_own_digest,
+)
 from preprocess.export.source import ExportError
 from preprocess.storage import Files
 
-FORMAT = "tokenbin-export"
+FORMAT = "tokenmill-export"
 FORMAT_VERSION = 1
 
 
@@ -79,7 +84,7 @@ def read_manifest(files: Files, name: str) -> ExportManifest:
     content = files.get(name) or b""
     try:
         data = json.loads(content)
-        if data["format"] != FORMAT or data["format_version"] != FORMAT_VERSION:
+        if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:
             raise ExportError(
                 f"{where}: has the format {data['format']!r} {data['format_version']!r}, and only"
                 f" {FORMAT!r} {FORMAT_VERSION} can be read; move it away, or choose another place"

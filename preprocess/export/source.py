@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.dataset.columns import DOCUMENT_ENDS, Values
 from preprocess.dataset.reader import TokenFile
 
 PIECE_VALUES = 1 << 20  # of a segment that are computed at a time
 
 
-class ExportError(TokenbinError):
+class ExportError(TokenmillError):
     """A dataset cannot be exported to a format, or an export cannot be read."""
 
 
@@ -106,7 +106,7 @@ class Source:
             place = start + int(np.flatnonzero(found >= file.vocab_size)[0])
             raise ExportError(
                 f"{file.path}: token {place:,} has an id outside of the vocabulary of"
-                f" {file.vocab_size:,}, so the dataset is damaged; run tokenbin verify on it"
+                f" {file.vocab_size:,}, so the dataset is damaged; run tokenmill verify on it"
             )
         return found if dtype is None else found.astype(dtype, copy=False)
 
@@ -144,7 +144,7 @@ class Source:
         if (np.diff(bounds) <= 0).any() or (is_last and int(bounds[-1]) != self.n_tokens):
             raise ExportError(
                 f"{self.file.path}: the ends of documents {first:,} to {stop:,} do not ascend to"
-                f" {self.n_tokens:,} tokens, so the dataset is damaged; run tokenbin verify on it"
+                f" {self.n_tokens:,} tokens, so the dataset is damaged; run tokenmill verify on it"
             )
         return bounds
 

@@ -72,7 +72,7 @@ def export_tokens(
 ) -> list[ExportResult]:
     """Export a dataset, or all datasets in a directory, to files of another program.
 
-    Options: docs/options.md or `tokenbin export --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill export --help`; `progress=None` shows no progress.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -264,7 +264,7 @@ class _Run:
         final = self._storage.final
         if there := {*final.names()} & names - before:
             raise OutputError(
-                f"{final.where(min(there))}: exists and was not written by tokenbin export, so it"
+                f"{final.where(min(there))}: exists and was not written by tokenmill export, so it"
                 " is left alone; move it away or choose another directory (--out)"
             )
 

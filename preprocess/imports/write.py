@@ -80,7 +80,7 @@ def import_tokens(
 ) -> ImportResult:
     """Write a dataset from token ids that another program made.
 
-    Options: docs/options.md or `tokenbin import --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill import --help`; `progress=None` shows no progress.
 
     Raises:
         CorpusError: The files are missing or damaged, or have other ids or documents than a

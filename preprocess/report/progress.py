@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 logger = logging.getLogger("preprocess")
 
@@ -54,7 +54,7 @@ class Stage:
         self._shown(self.done)
 
 
-class OutOfTimeError(TokenbinError):
+class OutOfTimeError(TokenmillError):
     """The time limit of a run is reached; progress is saved."""
 
 

@@ -249,7 +249,7 @@ def _find_rows(directory: Path) -> tuple[str, dict[Path, int | None]]:
     for shard in shards:
         if not (directory / shard.name).exists():
             raise RowsError(
-                f"{directory / shard.name}: is missing, and {MANIFEST_FILE} has it; run tokenbin"
+                f"{directory / shard.name}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
                 " verify --repair"
             )
     return name, {directory / shard.name: shard.rows for shard in shards}
@@ -287,7 +287,7 @@ def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
         raise RowsError(
             f"{path}: has {found:,} rows where {expected:,} were counted, so it was changed since;"
-            " open the directory again, or run tokenbin verify --repair"
+            " open the directory again, or run tokenmill verify --repair"
         )
 
 

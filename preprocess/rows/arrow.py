@@ -77,7 +77,7 @@ def pyarrow() -> Any:
     except ModuleNotFoundError as error:
         raise RowsError(
             "Parquet and Arrow rows are written and read with pyarrow, which is not installed;"
-            " install it: pip install 'tokenbin[formats]'"
+            " install it: pip install 'tokenmill[formats]'"
         ) from error
     return pa
 
@@ -140,5 +140,5 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
     ) as error:
         raise RowsError(
             f"{path}: is no {kind} file, or damaged ({' '.join(str(error).split())[:200]}); make it"
-            " again, or run tokenbin verify --repair"
+            " again, or run tokenmill verify --repair"
         ) from error

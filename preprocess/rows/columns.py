@@ -244,6 +244,6 @@ def _copy(
 
 def _outside() -> TokenFileError:
     return TokenFileError(
-        "a row has positions outside of the dataset, so its document ends are damaged; run tokenbin"
-        " verify on the dataset"
+        "a row has positions outside of the dataset, so its document ends are damaged; run"
+        " tokenmill verify on the dataset"
     )

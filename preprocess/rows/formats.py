@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol, cast
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
 
 
-class RowsError(TokenbinError):
+class RowsError(TokenmillError):
     """Rows cannot be made, or a file of rows cannot be read."""
 
 

@@ -53,7 +53,7 @@ def decode_lines(path: Path, lines: list[tuple[int, bytes]]) -> RowBatch:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RowsError(
                 f"{path}: line {number:,} is no row of tokens ({error}); make the file"
-                " again, or run tokenbin verify --repair"
+                " again, or run tokenmill verify --repair"
             ) from error
     names = [*rows[0]]
     for (number, _), row in zip(lines, rows, strict=True):
@@ -110,5 +110,5 @@ def opened(path: Path) -> Iterator[Any]:
             yield stream
     except errors as error:
         raise RowsError(
-            f"{path}: cannot be read ({error}); make it again, or run tokenbin verify --repair"
+            f"{path}: cannot be read ({error}); make it again, or run tokenmill verify --repair"
         ) from error

@@ -15,12 +15,17 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from preprocess.dataset.manifest import Count, manifest_is_as_written, with_own_digest
+from preprocess.dataset.manifest import (
+    Count,
+    manifest_is_as_written,
+    spellings_of,
+    with_own_digest,
+)
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
 
 MANIFEST_FILE = "rows.json"
-FORMAT = "tokenbin-rows"
+FORMAT = "tokenmill-rows"
 FORMAT_VERSION = 1
 
 
@@ -101,7 +106,7 @@ def read_manifest(directory: Path) -> RowsManifest:
     try:
         content = path.read_bytes()
         data = json.loads(content)
-        if data["format"] != FORMAT or data["format_version"] != FORMAT_VERSION:
+        if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:
             raise RowsError(
                 f"{path}: is of format {data['format']!r}, version {data['format_version']!r},"
                 f" expected {FORMAT!r}, {FORMAT_VERSION}; read it with the version that wrote it"

@@ -76,7 +76,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
     except Exception as error:
         raise RowsError(
             f"{path}: is no NPZ file, or damaged ({' '.join(str(error).split())[:200]}); make it"
-            " again, or run tokenbin verify --repair"
+            " again, or run tokenmill verify --repair"
         ) from error
 
 

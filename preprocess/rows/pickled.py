@@ -75,14 +75,14 @@ def load(path: Path) -> list[list[int]]:
         raise RowsError(
             f"{path}: byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists"
             " of numbers; it is refused, for a pickle may run any program when it is loaded. If it"
-            " should be rows, make it again, or run tokenbin verify --repair"
+            " should be rows, make it again, or run tokenmill verify --repair"
         )
     try:
         found = pickle.loads(data)
     except Exception as error:
         raise RowsError(
             f"{path}: is a damaged pickle ({type(error).__name__}: {error}); make it again, or run"
-            " tokenbin verify --repair"
+            " tokenmill verify --repair"
         ) from error
     if not isinstance(found, list) or not all(isinstance(row, list) for row in found):
         raise _not_rows(path, f"a {type(found).__name__}")

@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "datasets for a DataLoader need PyTorch, which is not installed; install it: pip install"
-        " 'tokenbin[torch]'", name=error.name,
+        " 'tokenmill[torch]'", name=error.name,
     ) from error
 
 from bpe.files.locations import local_path
@@ -40,7 +40,7 @@ class TokenizedDataset(Dataset[Tensors]):
     whole and kept in memory: choose `StreamingTokenizedDataset` for more of them than fit.
 
     Args:
-        directory: Written by `tokenbin rows`, or by others, with files of one format.
+        directory: Written by `tokenmill rows`, or by others, with files of one format.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.

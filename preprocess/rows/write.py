@@ -21,6 +21,7 @@ import xxhash
 from msgspec import Struct, structs
 
 from bpe.parallel import run_in_order
+from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import Progress
 from preprocess.rows.columns import RowBatch, RowReader, Shape
@@ -115,7 +116,7 @@ def write_rows(
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
-    Options: docs/options.md or `tokenbin rows --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill rows --help`; `progress=None` shows no progress.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -189,7 +190,7 @@ class _Run:
             for each in found.shards:
                 if self._storage.final.size(each.name) is None:
                     raise OutputError(
-                        f"{self._storage.final.where(each.name)}: is missing; run tokenbin verify"
+                        f"{self._storage.final.where(each.name)}: is missing; run tokenmill verify"
                         f" --repair {self._directory}"
                     )
             return True
@@ -279,7 +280,7 @@ class _Run:
             wanted.add(DUMP_FILE)
         if there := {*final.names()} & wanted - self._files_before():
             raise OutputError(
-                f"{final.where(min(there))}: exists and was not written by tokenbin rows, so it is"
+                f"{final.where(min(there))}: exists and was not written by tokenmill rows, so it is"
                 " left alone; move it away or choose another directory (--out)"
             )
 
@@ -287,8 +288,8 @@ class _Run:
         """Return the names of files of rows that are replaced; {}: none are there."""
         files = self._storage.final
         content = files.get(MANIFEST_FILE)
-        if content is None or FORMAT.encode() not in content:  # none, or of another program
-            return set()
+        if not any(each.encode() in (content or b"") for each in spellings_of(FORMAT)):
+            return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
             manifest = read_manifest(self._directory)
@@ -392,7 +393,7 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise RowsError(
             f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
-            " damaged; run tokenbin verify on it"
+            " damaged; run tokenmill verify on it"
         )
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from bpe.errors import CorpusError, TokenbinError
+from bpe.errors import CorpusError, TokenmillError
 from bpe.parallel import run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
 
-class SpecialTokenError(TokenbinError, ValueError):
+class SpecialTokenError(TokenmillError, ValueError):
     """A tokenizer lacks a required special token."""
 
 

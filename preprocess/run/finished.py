@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
-from preprocess.dataset.manifest import FORMAT, Manifest
+from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
 from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_storage
 
-STATS_FORMAT = "tokenbin-stats"
+STATS_FORMAT = "tokenmill-stats"
 
 
 class Stats(Struct, kw_only=True):
@@ -39,7 +39,8 @@ def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | N
         content = json.loads(files.get(name) or b"null")
     except (ValueError, OutputError, RecursionError):
         return None
-    return content if isinstance(content, dict) and content.get("format") == format_name else None
+    is_object = isinstance(content, dict)
+    return content if is_object and content.get("format") in spellings_of(format_name) else None
 
 
 def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
@@ -90,7 +91,7 @@ def find_token_files(location: str) -> list[Path]:
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if not place.is_dir() and place.suffix not in (".bin", ".json"):
         raise TokenFileError(
-            f"{place}: is not a dataset; build one first: tokenbin build --train {place}"
+            f"{place}: is not a dataset; build one first: tokenmill build --train {place}"
         )
     return paths
 
@@ -176,7 +177,7 @@ def check_outputs_absent(
         check_token_file_absent(files, name, overwrite, why, shards)
     if files.size(stats_file) is not None and not read_object(files, stats_file, STATS_FORMAT):
         raise OutputError(
-            f"{files.where(stats_file)}: exists and was not written by tokenbin, so it is left"
+            f"{files.where(stats_file)}: exists and was not written by tokenmill, so it is left"
             " alone; move it away or choose another directory or name"
         )
 
@@ -211,8 +212,8 @@ def check_token_file_absent(
                 Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
             except TokenFileError as error:
                 raise TokenFileError(
-                    f"{where}: exists and is not a manifest that this tokenbin wrote, so it is left"
-                    " alone; move it away or choose another directory or name"
+                    f"{where}: exists and is not a manifest that this tokenmill wrote, so it is"
+                    " left alone; move it away or choose another directory or name"
                 ) from error
         if not overwrite:
             raise TokenFileError(

@@ -41,7 +41,7 @@ Kind = TypeVar("Kind", bound=Struct)
 
 
 class JournalError(DamagedStateError, ValueError):
-    """A journal, or a file it describes, is damaged or from another version of tokenbin."""
+    """A journal, or a file it describes, is damaged or from another version of tokenmill."""
 
 
 def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
@@ -118,7 +118,7 @@ class Journal:
         for entry, self._check, self._n_bytes in read_entries(content, JOURNAL_FILE):
             self.entries.append(entry)
         self.n_entries = len(self.entries)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenbin-journal")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-journal")
         self._under_way: Future[None] | None = None
         self._began = self._committed = time.monotonic()
 

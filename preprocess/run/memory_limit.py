@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import available_workers
 from preprocess.report.progress import logger
@@ -37,7 +37,7 @@ _TABLES_SHARE = 4  # growing a table holds the old and the new one; tables are c
 Settings = TypeVar("Settings", bound=ReadSettings)
 
 
-class MemoryLimitError(TokenbinError):
+class MemoryLimitError(TokenmillError):
     """A step needs more memory than the limit; progress is saved."""
 
 

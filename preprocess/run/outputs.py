@@ -137,7 +137,7 @@ class Outputs:
         work = self.storage.where()
         if begun.format_version != FORMAT_VERSION:
             raise JournalError(
-                f"{work}: an unfinished run of another version of tokenbin; finish it with that"
+                f"{work}: an unfinished run of another version of tokenmill; finish it with that"
                 " version, or start over (--overwrite)"
             )
         changed = differences(begun.made_from, self._made_from)
@@ -274,7 +274,7 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     import tempfile  # a millisecond that most runs save
 
     where = storage.final.where(file_name)
-    with writing(where), tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+    with writing(where), tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
         tokenizer.save(Path(directory, file_name))
         for path in sorted(Path(directory).iterdir()):
             storage.put(path.name, path.read_bytes())
@@ -291,7 +291,7 @@ def check_rejects_absent(files: Files, name: str, stats_file: str) -> None:
     stats = read_stats(files, stats_file)
     if content is not None and (stats is None or stats.rejects.get(name) != digest_of(content)):
         raise OutputError(
-            f"{files.where(name)}: exists and was not written by tokenbin, so it is left alone;"
+            f"{files.where(name)}: exists and was not written by tokenmill, so it is left alone;"
             " move it away or choose another directory or name"
         )
 

@@ -232,7 +232,7 @@ class Plan(Struct, frozen=True, dict=True):
         """Say why no work is left, after completing an interrupted commit; "" if work is left.
 
         Raises:
-            TokenbinError: Other files have the names of the outputs.
+            TokenmillError: Other files have the names of the outputs.
         """
         if outputs.commit_again():
             return "complete; files renamed to their final names"

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 _MOST_TOGETHER = 8  # workers of one actor
 
 
-class RayError(TokenbinError):
+class RayError(TokenmillError):
     """Ray is not installed or cannot be reached, or its workers keep dying."""
 
 
@@ -28,7 +28,7 @@ def import_ray() -> Any:
     except ModuleNotFoundError as error:
         raise RayError(
             "--executor ray needs Ray, which is not installed; install it: pip install"
-            " 'tokenbin[ray]', or leave --executor out"
+            " 'tokenmill[ray]', or leave --executor out"
         ) from error
     return ray
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.run.ray_cluster import RayError
 
 
@@ -174,7 +174,7 @@ class Worker:
 
 def picklable(error: Exception) -> Exception:
     """Return an exception as another process can raise it."""
-    if not isinstance(error, TokenbinError):
+    if not isinstance(error, TokenmillError):
         error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))

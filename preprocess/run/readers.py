@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess.documents.batch import DocumentBatch
 from preprocess.sources import Source, WorkUnit
 from preprocess.sources.base import Array
@@ -35,7 +35,7 @@ _PROGRAM = (
 Read = Callable[[WorkUnit, Array], DocumentBatch]
 
 
-class ReaderError(TokenbinError):
+class ReaderError(TokenmillError):
     """A process that reads units has ended."""
 
 
@@ -125,7 +125,7 @@ def serve(descriptor: int) -> None:
             try:
                 found = unit.read()
             except Exception as error:  # noqa: BLE001 (raised where the unit comes from)
-                if not isinstance(error, TokenbinError):
+                if not isinstance(error, TokenmillError):
                     error.add_note("".join(traceback.format_exception(error)))
                 found = error
             try:

@@ -89,7 +89,7 @@ def _watch(reading: int, over: threading.Event, numbers: set[int]) -> None:
 
 
 def _exit(state: str, error: str, code: int) -> NoReturn:
-    print(f"tokenbin: {state}\ntokenbin: error: {error}", file=sys.stderr, flush=True)
+    print(f"tokenmill: {state}\ntokenmill: error: {error}", file=sys.stderr, flush=True)
     os._exit(code)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.parallel import run_in_order
 from preprocess.run.signals import watching
 from preprocess.sources import ResumePoint, Source, WorkUnit
@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Yield the result of every unit, in order."""
 
 
-class WorkerLostError(TokenbinError):
+class WorkerLostError(TokenmillError):
     """A worker has ended that kept something of units which are done."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import Chosen, ShardView, windows_of
@@ -40,7 +40,7 @@ _FILES_KEPT = 16
 _lock = threading.Lock()
 
 
-class SamplingError(TokenbinError, ValueError):
+class SamplingError(TokenmillError, ValueError):
     """A batch cannot be drawn from this data with these arguments."""
 
 

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import xxhash
 
 from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ALL, Chosen, Copy, ShardView
 from preprocess.sampling.data import IGNORED, Batch, new_batch
@@ -40,7 +41,7 @@ from preprocess.sampling.fields import Fields
 from preprocess.sampling.windows import Numbers, Pieces
 
 _HEADER_BYTES = 256
-_FORMAT = "tokenbin plan 1"
+_FORMAT = "tokenmill plan 1"
 _POOL_ROWS = 64  # open at a time
 _FIRST_FIT_ROWS = 1 << 20
 _KEPT = (
@@ -221,6 +222,7 @@ def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
         try:
             header = json.loads(head)
             n_rows, n_pieces, digest = (header[key] for key in ("n_rows", "n_pieces", "digest"))
+            header["format"] = _FORMAT if header["format"] in spellings_of(_FORMAT) else None
             is_sound = all(header[name] == value for name, value in about.items())
             is_sound &= all(type(each) is int and each >= 0 for each in (n_rows, n_pieces))
             if not is_sound or size != _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces:
@@ -329,7 +331,7 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
         if found < 0:
             raise TokenFileError(
                 f"{file.path}: document {-1 - found:,} of shard {number} ends before it begins, or"
-                " after the last token; the file of document ends is damaged: run tokenbin verify"
+                " after the last token; the file of document ends is damaged: run tokenmill verify"
             )
         n_pieces += found
     lengths, row_of = scratch(n_pieces, np.int32), scratch(n_pieces, np.int64)

@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "datasets for a DataLoader need PyTorch, which is not installed; install it: pip install"
-        " 'tokenbin[torch]'", name=error.name,
+        " 'tokenmill[torch]'", name=error.name,
     ) from error
 
 from preprocess.sampling.data import Dataset as Tokens

@@ -41,7 +41,7 @@ from preprocess.settings.schema import (
 # Names of options of a dataset -> those of `build`.
 _NAMES_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
 _OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
-CORPUS_FORMAT = "tokenbin-corpus"  # of config.json
+CORPUS_FORMAT = "tokenmill-corpus"  # of config.json
 # Returns the place of a key, such as ("datasets", 0, "name"), in a file: "corpus.yaml:3: ".
 Where = Callable[[tuple[str | int, ...]], str]
 

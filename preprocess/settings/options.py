@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
@@ -32,7 +32,7 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 
 
-class SettingsError(TokenbinError, ValueError):
+class SettingsError(TokenmillError, ValueError):
     """An option has a value that cannot work, or two options contradict one another."""
 
 

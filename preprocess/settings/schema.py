@@ -344,7 +344,7 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
         if self.tokenizer is None:
             raise SettingsError(
                 "task_index divides the text, and a tokenizer is trained on all of it; train it"
-                " first (tokenbin train), and give it to every task (--tokenizer)"
+                " first (tokenmill train), and give it to every task (--tokenizer)"
             )
         if self.selects:
             raise SettingsError(

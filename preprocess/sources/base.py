@@ -141,7 +141,7 @@ def import_library(module: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         raise CorpusError(
             f"{what} files are read with {module.split('.')[0]}, which is not installed; install"
-            " it: pip install 'tokenbin[formats]'"
+            " it: pip install 'tokenmill[formats]'"
         ) from error
 
 

@@ -75,7 +75,7 @@ _AS_PARQUET = (
     " '{path}.parquet')\""
 )
 _UNPACK = "unpack it and give the directory: mkdir '{path}.d' && tar -xf '{path}' -C '{path}.d'"
-_OUTPUT = "it is an output of tokenbin; give the text it was made from"
+_OUTPUT = "it is an output of tokenmill; give the text it was made from"
 TEXT = Format("text", (".txt",), TextSource)
 FORMATS = [  # files of no other format are text
     TEXT,

@@ -284,7 +284,7 @@ class ReadAhead:
             # A daemon, so that a server that is away does not keep the process alive.
             threading.Thread(
                 target=_fetch, args=(piece, self._file, start, self.clip(start + _PIECE_BYTES)),
-                name="tokenbin-fetch", daemon=True,
+                name="tokenmill-fetch", daemon=True,
             ).start()
         self._pieces.move_to_end(number)
         while len(self._pieces) > self._kept:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import structs
 
-from bpe.errors import CorpusError, TokenbinError, listed
+from bpe.errors import CorpusError, TokenmillError, listed
 from bpe.parallel import run_ahead
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
@@ -409,7 +409,7 @@ class RowsSource(FileSource):
         """Convert errors of pyarrow to `CorpusError`."""
         try:
             yield
-        except TokenbinError:
+        except TokenmillError:
             raise
         except (self._pyarrow.ArrowNotImplementedError, self._pyarrow.ArrowMemoryError) as error:
             raise CorpusError(

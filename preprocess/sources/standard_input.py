@@ -64,7 +64,7 @@ def standard_input_in_a_file(sources: MutableSequence[Source]) -> Iterator[None]
         return
     import tempfile  # a millisecond that most runs save
 
-    with tempfile.TemporaryDirectory(prefix="tokenbin-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
         path = Path(directory, FILE_NAME)
         with open(path, "wb") as file:
             file.writelines(read_pieces())

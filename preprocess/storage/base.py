@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 
 JOURNAL_FILE = "journal.jsonl"
 # Run name of a repair; names of other runs do not begin with a dot.
@@ -21,7 +21,7 @@ MENDED_KEPT = "blocks rebuilt so far are kept"
 OUTPUTS_KEPT = "outputs are not affected"
 
 
-class OutputError(TokenbinError):
+class OutputError(TokenmillError):
     """Outputs exist already, cannot be written, or are being written by another process."""
 
 

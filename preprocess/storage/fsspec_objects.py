@@ -29,7 +29,7 @@ class FsspecObjects:
         except (ImportError, ValueError) as error:
             raise RemoteError(
                 f"{shown_url(root)}: cannot be read: {reason_of(error)}; the schemes s3, gs, az,"
-                " http and https need only pip install 'tokenbin[remote]'"
+                " http and https need only pip install 'tokenmill[remote]'"
             ) from error
 
     @contextmanager

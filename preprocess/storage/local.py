@@ -1,6 +1,6 @@
 """`preprocess.storage.base.Storage` in a local directory.
 
-    DIRECTORY/.tokenbin.lock    names the writer; a lock of the system, released with its process
+    DIRECTORY/.tokenmill.lock    names the writer; a lock of the system, released with its process
     DIRECTORY/.NAME.partial/    work files of the run NAME
     DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
 
@@ -31,7 +31,7 @@ from preprocess.storage.base import (
     OutputError,
 )
 
-LOCK_FILE = ".tokenbin.lock"
+LOCK_FILE = ".tokenmill.lock"
 _PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

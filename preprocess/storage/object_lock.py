@@ -76,7 +76,7 @@ class ObjectLock:
             waited += _LOOKED_AT_EVERY
         self._is_held = True
         _held.add(self._id)
-        threading.Thread(target=self._keep, name="tokenbin-lock", daemon=True).start()
+        threading.Thread(target=self._keep, name="tokenmill-lock", daemon=True).start()
 
     def check(self) -> None:
         """Raise if the lock is lost; called before anything is written.

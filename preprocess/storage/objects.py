@@ -1,6 +1,6 @@
 """`preprocess.storage.base.Storage` in a bucket, whose objects can neither be appended nor renamed.
 
-    PREFIX/.tokenbin.lock           names the writer; see `object_lock`; of a part: .NAME.lock
+    PREFIX/.tokenmill.lock           names the writer; see `object_lock`; of a part: .NAME.lock
     PREFIX/.NAME.partial/ATTEMPT/FILE        a work file of the run NAME that is complete
     PREFIX/.NAME.partial/ATTEMPT/FILE/START  its bytes from START on, as appended between two syncs
 
@@ -351,7 +351,7 @@ class ObjectStorage(ObjectFiles):
             self._put_whole(name, n_bytes, end)
             return
         if self._uploads is None:
-            self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenbin-upload")
+            self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
         waiting = list(self._waiting)
         for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
             self._settle(other)

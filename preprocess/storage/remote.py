@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from bpe.errors import ChangedError, TokenbinError
+from bpe.errors import ChangedError, TokenmillError
 from bpe.files.locations import BUCKETS, shown_url
 
 WRITABLE = BUCKETS  # schemes
@@ -44,7 +44,7 @@ _PART_OF_QUERY = re.compile(r"\?\S*")
 _USER = re.compile(r"//[^/@\s]*@")
 
 
-class RemoteError(TokenbinError, OSError):
+class RemoteError(TokenmillError, OSError):
     """A URL cannot be used, or a server does not answer or refuses a request."""
 
 
@@ -159,7 +159,7 @@ def _import(library: str, root: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         raise RemoteError(
             f"{shown_url(root)}: is read and written with {library}, which is not installed;"
-            f" install it: pip install 'tokenbin[{extra}]'"
+            f" install it: pip install 'tokenmill[{extra}]'"
         ) from error
 
 
@@ -218,7 +218,7 @@ class _Obstore:
             _answered.add(self._host)
             raise
         except (self._errors.BaseError, OSError, ValueError) as error:
-            if isinstance(error, TokenbinError):
+            if isinstance(error, TokenmillError):
                 raise
             raise RemoteError(
                 f"{self._shown(key)}: the request failed: {reason_of(error)}; check the URL, the"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-_PREFIX, _LOCK = "tokenbin-spool-", ".lock"
+_PREFIX, _LOCK = "tokenmill-spool-", ".lock"
 
 
 class Spool:

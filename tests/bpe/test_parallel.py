@@ -83,7 +83,7 @@ def test_each_worker_has_work_of_its_own(workers: int) -> None:
 
 
 def our_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("tokenbin")]
+    return [t.name for t in threading.enumerate() if t.name.startswith("tokenmill")]
 
 
 class OddError(Exception):
@@ -404,4 +404,4 @@ def test_a_generator_that_runs_ahead_is_the_same() -> None:
     some.close()
     assert seen.is_set()
     assert begun in ([0], [0, 1], [0, 1, 2])
-    assert not [each for each in threading.enumerate() if each.name == "tokenbin-ahead"]
+    assert not [each for each in threading.enumerate() if each.name == "tokenmill-ahead"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tiktoken_ext.openai_public as openai_public
 
-from bpe.errors import PatternError, TokenbinError
+from bpe.errors import PatternError, TokenmillError
 from bpe.pretokenize.patterns import (
     PATTERNS,
     from_huggingface,
@@ -47,7 +47,7 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(pattern: str) -> No
     ) as raised:
         pattern_name(pattern)
     assert repr(pattern) in str(raised.value)
-    assert isinstance(raised.value, TokenbinError)
+    assert isinstance(raised.value, TokenmillError)
     assert isinstance(raised.value, ValueError)
 
 

@@ -1,7 +1,8 @@
 """What the scripts in this folder share: each reads a dataset as its consumer does.
 
-A script runs in an environment that has the consumer, and not tokenbin: `tests/clients/NAME.txt` is
-what is installed there. It is given a path and options as JSON, and prints what the consumer read.
+A script runs in an environment that has the consumer, and not tokenmill;
+`tests/clients/NAME.txt` is what is installed there. It is given a path and options as JSON, and
+prints what the consumer read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OLMo-core: its numpy datasets, of fixed windows and of one instance per document.
 
-They map raw ids, so they read the `.bin` and `.mask` that tokenbin writes; there is no export.
+They map raw ids, so they read the `.bin` and `.mask` that tokenmill writes; there is no export.
 """
 
 from __future__ import annotations

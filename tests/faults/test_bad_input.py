@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bpe import load_tokenizer, train_bpe
-from bpe.errors import CorpusError, TokenbinError
+from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -49,7 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
     assert run([str(argument) for argument in arguments]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
-    prefix = "tokenbin: error: "
+    prefix = "tokenmill: error: "
     *before, line = captured.err.splitlines()
     assert line.startswith(prefix)
     # What is said before it is that kernels are compiled, or that training stopped early.
@@ -129,7 +129,7 @@ def test_vocabulary_too_small(capsys: Any, text: Path, out: Path) -> None:
 
 def test_corpus_too_small_for_the_vocabulary(capsys: Any, text: Path, out: Path) -> None:
     assert run(["--train", str(text), "--val", str(text), "--out", str(out), "--quiet"]) == 0
-    assert "tokenbin: training stopped early: no pair occurs 2 times" in capsys.readouterr().err
+    assert "tokenmill: training stopped early: no pair occurs 2 times" in capsys.readouterr().err
     assert (out / "train.bin").exists()
 
 
@@ -252,9 +252,9 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
         (
             "--workers",
             "two",
-            "argument --workers: invalid int value: 'two'; see tokenbin build --help",
+            "argument --workers: invalid int value: 'two'; see tokenmill build --help",
         ),
-        ("--nonsense", "1", "unrecognized arguments: --nonsense; see tokenbin build --help"),
+        ("--nonsense", "1", "unrecognized arguments: --nonsense; see tokenmill build --help"),
         ("--val-fraction", "x", "argument --val-fraction: invalid float value: 'x'; see"),
         ("--val-fraction", "-1e3", "val_fraction: should be a number of at least 0 and less than"),
         ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),
@@ -330,7 +330,7 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
 def test_urls_are_refused_as_they_were_given(
     text: Path, out: Path, use: Callable[[str, Path, Path], object], name: str, url: str
 ) -> None:
-    with pytest.raises(TokenbinError) as raised:
+    with pytest.raises(TokenmillError) as raised:
         use(url, text, out)
     message = str(raised.value)
     assert message.startswith(name)
@@ -341,7 +341,7 @@ def test_urls_are_refused_as_they_were_given(
 
 
 def test_file_urls_are_paths(text: Path, out: Path) -> None:
-    with pytest.raises(TokenbinError, match="is on this machine; give the path without file://"):
+    with pytest.raises(TokenmillError, match="is on this machine; give the path without file://"):
         build(train=f"file://{text}", out=out)
 
 
@@ -400,7 +400,7 @@ def test_a_log_file_that_cannot_be_written(capsys: Any, text: Path) -> None:
 
 def test_every_error_says_its_kind() -> None:
     for kind in (CorpusError, OutputError, SettingsError, TokenFileError):
-        assert issubclass(kind, TokenbinError)
+        assert issubclass(kind, TokenmillError)
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:

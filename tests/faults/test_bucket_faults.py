@@ -13,7 +13,7 @@ import torture
 from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import build, pipeline
 from preprocess.run import count_pass, journal
 from preprocess.storage import OutputError, object_lock, objects
@@ -229,7 +229,7 @@ def test_a_lock_is_renewed_and_an_answer_that_is_lost_does_no_harm(
     # The server did as it was told, and the process never heard of it.
     lock._objects = MemoryObjects(bucket, 1, "fail after")
     clock[0] += object_lock.EXPIRES_AFTER
-    with pytest.raises(TokenbinError, match="the server is away"):
+    with pytest.raises(TokenmillError, match="the server is away"):
         lock.check()
     lock._objects = MemoryObjects(bucket)
     lock.check()
@@ -249,7 +249,7 @@ def test_a_run_whose_lock_was_taken_writes_nothing_more(
         def note_memory(self) -> None:
             if not taken:
                 with made.bucket.lock:
-                    made.bucket.change("data/.tokenbin.lock", b'{"id": "another"}')
+                    made.bucket.change("data/.tokenmill.lock", b'{"id": "another"}')
                     taken.update(made.bucket.objects)
                     # Time passes; the next write looks whether the lock is still there.
                     monkeypatch.setattr(object_lock, "EXPIRES_AFTER", -1.0)

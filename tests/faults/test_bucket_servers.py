@@ -107,7 +107,7 @@ def test_a_killed_process_is_resumed_on_another_machine(
             }
             running.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
             assert running[-1].wait() == -signal.SIGKILL
-    assert not any("partial" not in key for key in contents(bucket) if key != ".tokenbin.lock")
+    assert not any("partial" not in key for key in contents(bucket) if key != ".tokenmill.lock")
     waited = list[float]()
     monkeypatch.setattr(object_lock, "pause", waited.append)
     monkeypatch.setattr(object_lock, "_machine", lambda: {"host": "far", "space": "there"})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from run_cases import contents, cut_off
 
-from bpe.errors import CorpusError, TokenbinError
+from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, pipeline, storage
 from preprocess.check.inspect import facts, format_lines
 from preprocess.cli import run
@@ -66,7 +66,7 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str, what: st
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(TokenbinError, match=rf"{what}.*start over \(--overwrite\)"):
+    with pytest.raises(TokenmillError, match=rf"{what}.*start over \(--overwrite\)"):
         build(**options)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")
@@ -193,7 +193,7 @@ def test_a_journal_of_another_version_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr("preprocess.run.outputs.FORMAT_VERSION", 0)
         cut_off(options)
-    with pytest.raises(JournalError, match="an unfinished run of another version of tokenbin"):
+    with pytest.raises(JournalError, match="an unfinished run of another version of tokenmill"):
         build(**options)
 
 
@@ -330,6 +330,6 @@ def test_max_minutes_exits_with_3(options: dict[str, Any], capsys: Any) -> None:
     command += ["--unit-size", "300", "--val", str(options["train"])]
     assert run([*command, "--max-minutes", "0.000001"]) == 3
     said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("tokenbin: time limit reached (counting ")
+    assert said[-1].startswith("tokenmill: time limit reached (counting ")
     assert said[-1].endswith("if you rerun the same command")
     assert run(command) == 0

@@ -15,7 +15,7 @@ import pytest
 from run_cases import END, contents, cut_off
 
 from bpe import PretokenCounts, text_file
-from bpe.errors import ChangedError, TokenbinError, UnavailableError
+from bpe.errors import ChangedError, TokenmillError, UnavailableError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -163,7 +163,7 @@ def test_changed_sources_are_named_and_not_mixed(
         cut_off(options)
     before = contents(options["out"]) if finished else {}
     change(options["train"] / "b.txt")
-    with pytest.raises(TokenbinError, match=message) as refusal:
+    with pytest.raises(TokenmillError, match=message) as refusal:
         build(**options)
     assert "--overwrite" in str(refusal.value)
     if finished:
@@ -390,7 +390,7 @@ def test_files_that_differ_by_their_directories_alone_are_told_apart(
     other = options | {"train": twin(options, str.swapcase)}
     before = contents(options["out"]) if stage == "finished" else {}
     message = rf"a\.txt was {options['train']}/a\.txt and is {other['train']}/a\.txt"
-    with pytest.raises(TokenbinError, match=message):
+    with pytest.raises(TokenmillError, match=message):
         build(**other)
     assert contents(options["out"]) == before if before else True
     # Another way to the same files is no change.
@@ -436,7 +436,7 @@ def test_changed_settings_are_named(
         build(**options)
     else:
         cut_off(options)
-    with pytest.raises(TokenbinError, match=message):
+    with pytest.raises(TokenmillError, match=message):
         build(**options | more)
     # It goes on, or is up to date, as if nobody had asked.
     build(**options)

@@ -16,7 +16,7 @@ import faults
 import pytest
 from run_cases import contents, cut_off
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import build, pipeline, storage
 from preprocess.cli import run
 from preprocess.report.progress import Progress
@@ -143,12 +143,12 @@ def test_every_write_fails_in_turn(
     for number in range(1, 1000):
         out = tmp_path / str(number)
         system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
-        error: TokenbinError | None = None
+        error: TokenmillError | None = None
         with monkeypatch.context() as patch:
             faults.install(system, patch)
             try:
                 build(**options | {"out": out})
-            except TokenbinError as found:
+            except TokenmillError as found:
                 error = found
         if error is None and len(system.calls) < number:
             break

@@ -97,13 +97,13 @@ def test_a_process_that_is_stuck_ends(
     assert "earlier progress is saved: rerun the same command to resume" in stderr
     last = stderr.splitlines()[-1]
     if number is not None:
-        assert last.startswith("tokenbin: error: stopped (")
+        assert last.startswith("tokenmill: error: stopped (")
         assert took >= SECONDS
     else:
         hung = (
             rf"a worker hangs: for 0 minutes it has not come back from {text}, bytes [\d,]+ to .*"
         )
-        assert re.fullmatch(f"tokenbin: error: {hung}", last)
+        assert re.fullmatch(f"tokenmill: error: {hung}", last)
         assert re.search(f"ERROR {hung}\n", log.read_text())
     # Nothing has a final name.
     assert {path.name for path in out.iterdir()} == {".build.partial", LOCK_FILE}
@@ -127,7 +127,7 @@ def test_a_signal_ends_a_compilation(tmp_path: Path, workers: int) -> None:
     ) as process:
         try:
             assert process.stderr is not None
-            assert process.stderr.readline().startswith("tokenbin: compiling kernels, once per ")
+            assert process.stderr.readline().startswith("tokenmill: compiling kernels, once per ")
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=600)
         finally:
@@ -135,7 +135,7 @@ def test_a_signal_ends_a_compilation(tmp_path: Path, workers: int) -> None:
             signal.signal(signal.SIGINT, ignored)
     assert process.returncode == 130
     assert "rerun the same command to resume" in stderr
-    assert stderr.splitlines()[-1] == "tokenbin: error: stopped (Interrupt)"
+    assert stderr.splitlines()[-1] == "tokenmill: error: stopped (Interrupt)"
     assert {path.name for path in out.iterdir()} <= {".build.partial", LOCK_FILE}
     assert run(options) == 0
     build(train=text, out=tmp_path / "peace", vocab_size=280)

@@ -300,7 +300,7 @@ def test_an_end_of_text_that_is_no_special_token(tmp_path: Path, unigram: dict[s
 
 def test_without_the_library(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(TokenizerFileError, match=r"model\.type is 'Unigram'.*'tokenbin\[hf\]'"):
+    with pytest.raises(TokenizerFileError, match=r"model\.type is 'Unigram'.*'tokenmill\[hf\]'"):
         load_tokenizer(directory / "unigram")
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verify_cases import damages, flip
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
@@ -126,7 +126,7 @@ def test_a_build_with_a_failing_disk_ends_in_the_same_bytes(
             faults.install(failing, patch)
             try:
                 build(**options, out=tmp_path / str(number))
-            except (OSError, TokenbinError) as error:
+            except (OSError, TokenmillError) as error:
                 assert "--overwrite" not in str(error)
         build(**options, out=tmp_path / str(number))
         assert torture.contents(tmp_path / str(number)) == expected
@@ -210,7 +210,7 @@ def test_bad_rows_have_their_numbers(tmp_path: Path, suffix: str, unit_size: int
 
 
 def ahead() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "tokenbin-ahead"]
+    return [each for each in threading.enumerate() if each.name == "tokenmill-ahead"]
 
 
 def test_a_thread_runs_ahead_while_a_large_file_is_read(

@@ -1,7 +1,7 @@
 """What we write is read by the programs that train with it, unmodified: docs/clients.md.
 
 Each program runs in an environment of its own, for their libraries exclude one another. `make
-test-clients` makes these environments, from `tests/clients/NAME.txt`, and sets TOKENBIN_CLIENTS to
+test-clients` makes these environments, from `tests/clients/NAME.txt`, and sets TOKENMILL_CLIENTS to
 their directory. The scripts that run in them are `tests/clients/read_NAME.py`.
 """
 
@@ -103,7 +103,7 @@ def run(command: list[str | Path], environment: dict[str, str] | None = None) ->
 
 def python_of(environment: str) -> Path:
     """The interpreter of an environment, or a skip that says why there is none."""
-    directory = os.environ.get("TOKENBIN_CLIENTS")
+    directory = os.environ.get("TOKENMILL_CLIENTS")
     if directory is None:
         pytest.skip("needs an environment with the program: run make test-clients")
     found = ROOT / directory / environment

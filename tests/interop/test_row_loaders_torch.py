@@ -179,7 +179,7 @@ def test_directories_that_are_none(file: TokenFile, tmp_path: Path, new: Any) ->
     with pytest.raises(RowsError, match=r"has files of several formats \(.*npz.*\), and rows are"):
         new(tmp_path / "val")
     next((tmp_path / "train").glob("*.jsonl")).unlink()
-    with pytest.raises(RowsError, match=r"jsonl: is missing, and rows\.json has it; run tokenbin"):
+    with pytest.raises(RowsError, match=r"jsonl: is missing, and rows\.json has it; run tokenmill"):
         new(tmp_path / "train")
 
 

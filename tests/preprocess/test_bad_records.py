@@ -13,7 +13,7 @@ import pytest
 import torture
 from test_formats import documents_of
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.pipeline import count, encode, train
 from preprocess.run import count_pass, journal
@@ -114,7 +114,7 @@ def test_skipping_together_with_invalid_utf8(tmp_path: Path) -> None:
     lines = [b'{"text": "a"}', b'{"text": "\xff"}', b'{"text": 1}', b"", b'{"text": "b"}']
     (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
     options: dict[str, Any] = {"on_bad_record": "skip", "train": tmp_path / "x.jsonl"}
-    with pytest.raises(TokenbinError, match="byte 24: not valid UTF-8"):
+    with pytest.raises(TokenmillError, match="byte 24: not valid UTF-8"):
         build(**OPTIONS, **options, out=tmp_path / "error")
     for choice, n_documents in (("skip", 2), ("replace", 3)):
         result = build(**OPTIONS, **options, on_invalid_utf8=choice, out=tmp_path / choice)
@@ -138,7 +138,7 @@ def test_what_others_wrote_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "rejects.jsonl").write_text("mine")
     for choice in ("skip", "error"):
-        with pytest.raises(TokenbinError, match=r"rejects\.jsonl: exists and was not written"):
+        with pytest.raises(TokenmillError, match=r"rejects\.jsonl: exists and was not written"):
             build(**OPTIONS, train=tmp_path / "x.jsonl", on_bad_record=choice, out=tmp_path / "out")
     assert (tmp_path / "out" / "rejects.jsonl").read_text() == "mine"
 
@@ -196,5 +196,5 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=message):
         build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
     options["min_length"] = 6
-    with pytest.raises(TokenbinError, match="min_length 6 is above max_length_chars 5, so no "):
+    with pytest.raises(TokenmillError, match="min_length 6 is above max_length_chars 5, so no "):
         build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")

@@ -292,7 +292,7 @@ def test_a_full_disk_and_a_cache_that_cannot_be_made(
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [("a lot", "TOKENBIN_CACHE_SIZE should be"), ("16383", "and the cache needs at least 16,384")],
+    [("a lot", "TOKENMILL_CACHE_SIZE should be"), ("16383", "and the cache needs at least 16,384")],
 )
 def test_sizes_that_a_cache_cannot_have(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, message: str

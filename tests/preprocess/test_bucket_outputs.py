@@ -15,7 +15,7 @@ import torture
 from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.files.locations import LocationError
 from preprocess import PipelineConfig, build, pipeline
 from preprocess.cli import run
@@ -141,7 +141,7 @@ def test_a_finished_file_is_mended(bucket: Bucket) -> None:
         assert bucket.contents("data/x") == {"": b"0123--6789"}
         storage.mend("x", 2, b"++", cut=True)
         storage.mend("y", 0, b"new")
-        assert storage.final.sizes() == {".tokenbin.lock": storage.final.size(".tokenbin.lock"),
+        assert storage.final.sizes() == {".tokenmill.lock": storage.final.size(".tokenmill.lock"),
                                          "x": 4, "y": 3}
         assert storage.final.read("x", 1, 100) == b"1++"
         assert storage.final.read("none", 0, 100) == b""
@@ -220,7 +220,7 @@ def test_a_server_that_is_away_is_asked_once(
 ) -> None:
     """Requests wait for minutes, so a run that ends because of that makes no more."""
     away = memory_objects.install(monkeypatch, MemoryObjects(Bucket(), 12, "fail"))
-    with pytest.raises(TokenbinError, match="the server is away"):
+    with pytest.raises(TokenmillError, match="the server is away"):
         build(**options | {"workers": 1}, out="s3://b/data")
     assert away.n_requests < 12 + 4
 
@@ -229,7 +229,7 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    abandoned, used, strange = (tmp_path / f"tokenbin-spool-{x}" for x in "abc")
+    abandoned, used, strange = (tmp_path / f"tokenmill-spool-{x}" for x in "abc")
     for directory in (abandoned, used):
         directory.mkdir()
         (directory / ".lock").touch()

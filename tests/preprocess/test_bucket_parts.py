@@ -17,7 +17,7 @@ from preprocess.settings.options import SettingsError
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    monkeypatch.setenv("TOKENBIN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
     with object_server.s3_bucket() as url:
         yield url
 

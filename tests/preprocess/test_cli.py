@@ -212,13 +212,13 @@ def test_doctor_looks_at_data_by_itself(
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("two", "argument --start: invalid int value: 'two'; see tokenbin decode"),
+        ("two", "argument --start: invalid int value: 'two'; see tokenmill decode"),
         ("-1", "start: should be a whole number of at least 0; got -1"),
     ],
 )
 def test_a_start_that_is_none(value: str, expected: str, capsys: Any) -> None:
     assert run(["decode", "x.bin", "--start", value]) == 2
-    assert f"tokenbin: error: {expected}" in capsys.readouterr().err
+    assert f"tokenmill: error: {expected}" in capsys.readouterr().err
 
 
 def test_help_that_cannot_be_written_is_an_error(capsys: Any, monkeypatch: Any) -> None:
@@ -234,14 +234,14 @@ def test_help_that_cannot_be_written_is_an_error(capsys: Any, monkeypatch: Any) 
 @pytest.mark.parametrize("arguments", [["--version"], ["--version", "more"]])
 def test_the_version(arguments: list[str], capsys: Any) -> None:
     assert run(arguments) == 0
-    assert re.fullmatch(r"tokenbin \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert re.fullmatch(r"tokenmill \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: Any) -> None:
     assert run([command, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"usage: tokenbin {command}" in printed
+    assert f"usage: tokenmill {command}" in printed
     assert "options:" in printed
 
 
@@ -260,7 +260,7 @@ def test_help_is_light() -> None:
     assert done.returncode == 0
     # The bar is 0.3 s on an idle machine.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
-    listed = "import sys; sys.argv = ['tokenbin', '--help']\n"
+    listed = "import sys; sys.argv = ['tokenmill', '--help']\n"
     listed += "try:\n    from preprocess.cli import main; main()\n"
     listed += "except SystemExit:\n    print(*sys.modules)"
     modules = subprocess.run(
@@ -277,15 +277,15 @@ def test_help_is_light() -> None:
 def test_wrong_usage_exits_with_2() -> None:
     done = start("bild")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tokenbin: error: argument COMMAND: invalid choice: 'bild'")
-    assert "see tokenbin --help" in done.stderr
+    assert done.stderr.startswith("tokenmill: error: argument COMMAND: invalid choice: 'bild'")
+    assert "see tokenmill --help" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_error_is_one_line_and_a_traceback_with_debug(tmp_path: Path) -> None:
     done = start("--train", tmp_path / "none.txt", "--out", tmp_path / "out")
     assert done.returncode == 1
-    expected = f"tokenbin: error: {tmp_path}/none.txt: no such file or directory; check the path\n"
+    expected = f"tokenmill: error: {tmp_path}/none.txt: no such file or directory; check the path\n"
     assert done.stderr == expected
     done = start("--train", tmp_path / "none.txt", "--debug")
     assert done.returncode == 1
@@ -343,7 +343,7 @@ def test_signals_end_a_build_promptly(
     assert process.returncode == code
     kept, last = stderr.splitlines()[-2:]
     assert kept.endswith("/.build.partial; rerun the same command to resume")
-    assert last.startswith("tokenbin: error: stopped (")
+    assert last.startswith("tokenmill: error: stopped (")
     assert "Traceback" not in stderr
     assert [path.name for path in out.iterdir()] == [".build.partial"]
     assert took < 10

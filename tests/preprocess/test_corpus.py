@@ -291,5 +291,5 @@ def test_a_configuration_of_another_program_is_left_alone(corpus: Path) -> None:
     assert Path("out/config.json").read_text() == "{}"
     Path("out/config.json").unlink()
     build("corpus.yaml")
-    assert json.loads(Path("out/config.json").read_text())["format"] == "tokenbin-corpus"
+    assert json.loads(Path("out/config.json").read_text())["format"] == "tokenmill-corpus"
     build("corpus.yaml")

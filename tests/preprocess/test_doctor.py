@@ -80,7 +80,7 @@ def test_a_tokenizer_that_does_not_work_here(
     monkeypatch.setattr("bpe.Tokenizer.decode", lambda self, ids: "something else")
     check = one("tokenizer", tmp_path)
     assert not check.fit
-    assert "the installation is damaged; install tokenbin, numba and llvmlite again" in check.text
+    assert "the installation is damaged; install tokenmill, numba and llvmlite again" in check.text
 
 
 def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

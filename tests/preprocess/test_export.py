@@ -172,7 +172,7 @@ def test_several_datasets_and_names(tmp_path: Path) -> None:
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     file = dataset(tmp_path / "data", SIZES)
     before = content_of(file)
-    with pytest.raises(OutputError, match=r"train\.bin: exists and was not written by tokenbin"):
+    with pytest.raises(OutputError, match=r"train\.bin: exists and was not written by tokenmill"):
         export_tokens(tmp_path / "data", to="megatron", out=tmp_path / "data")
     assert content_of(file) == before
     export_tokens(tmp_path / "data", to="npy", out=tmp_path / "data")  # other names
@@ -180,7 +180,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out" / "train.export.json").write_text("{}")
     with pytest.raises(ExportError, match=r"is no manifest of an export \('format'\); move it"):
         export_tokens(tmp_path / "data", to="npy", out=tmp_path / "out")
-    with pytest.raises(OutputError, match="exists and was not written by tokenbin export, so it"):
+    with pytest.raises(OutputError, match="exists and was not written by tokenmill export, so it"):
         export_tokens(tmp_path / "data", to="npy", out=tmp_path / "out", overwrite=True)
 
 
@@ -196,7 +196,7 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
     export_tokens(overwrite=True, **options)
     assert path.read_text() == text
     path.write_text(text.replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(ExportError, match="has the format 'tokenbin-export' 2, and only"):
+    with pytest.raises(ExportError, match="has the format 'tokenmill-export' 2, and only"):
         export_tokens(**options)
     path.write_text("[" * 10)
     with pytest.raises(ExportError, match="is no manifest of an export"):

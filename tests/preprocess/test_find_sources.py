@@ -9,7 +9,7 @@ import format_files
 import pytest
 from test_formats import documents_of
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.compare import compare
 from preprocess.documents.batch import ReadOptions
@@ -52,7 +52,7 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CorpusError, match="binary: the list of paths is not UTF-8 at byte 2; corr"):
         names(["@binary"])
     Path("remote").write_text("file:///x.txt\n")
-    with pytest.raises(TokenbinError, match=r"file:///x\.txt: is on this machine"):
+    with pytest.raises(TokenmillError, match=r"file:///x\.txt: is on this machine"):
         names(["@remote"])
     with pytest.raises(CorpusError, match="none: no such file or directory"):
         names(["@none"])

@@ -12,7 +12,7 @@ import pytest
 import torture
 from verify_cases import damages, flip
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
@@ -92,7 +92,7 @@ def test_a_build_with_a_failing_disk_ends_in_the_same_bytes(
             faults.install(failing, patch)
             try:
                 build(**options, out=tmp_path / str(number))
-            except (OSError, TokenbinError) as error:
+            except (OSError, TokenmillError) as error:
                 assert "--overwrite" not in str(error)
         build(**options, out=tmp_path / str(number))
         assert torture.contents(tmp_path / str(number)) == expected

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpe import TokenbinError, parallel
+from bpe import TokenmillError, parallel
 from preprocess import AsyncDataLoader, Mixture, Sampler
 from preprocess.sampling.data import SamplingError
 
 
 def threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "tokenbin-ahead"]
+    return [each.name for each in threading.enumerate() if each.name == "tokenmill-ahead"]
 
 
 def records(n: int) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def test_an_iterator_of_another_process_raises(monkeypatch: pytest.MonkeyPatch) 
         code = 1
         try:
             list(found)
-        except TokenbinError as error:
+        except TokenmillError as error:
             code = 0 if "begin the iteration after the process was forked" in str(error) else 2
         finally:
             os._exit(code)

@@ -263,7 +263,7 @@ def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None
     file = damaged(data, tmp_path / "data", "train.bin", 9, 999, "<u2")
     message = (
         f"{file.path}: token 9 should be an id of 0 to 264 and is 999; the file is damaged:"
-        f" 'tokenbin verify {file.path}' reports where"
+        f" 'tokenmill verify {file.path}' reports where"
     )
     with pytest.raises(TokenFileError, match=re.escape(message)):
         format_lines(facts(tmp_path / "data"))
@@ -275,7 +275,7 @@ def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> No
     first = int(file.document_ends[0])
     message = (
         f"{file.path}: document 1 should end after {first} and at {len(file)} at most, and"
-        f" ends at {value:,}; the file is damaged: 'tokenbin verify"
+        f" ends at {value:,}; the file is damaged: 'tokenmill verify"
     )
     for judge in (quality.document_hashes, lambda file: quality.describe(file, None)):
         with pytest.raises(TokenFileError, match=re.escape(message)):

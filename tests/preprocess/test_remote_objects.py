@@ -136,7 +136,7 @@ def test_urls_are_split_and_shown(url: str, root: str, key: str, shown: str, nam
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     pages = {
         "/a%20b.txt?key=secret": Page(b"0123456789", breaks_off=True),
         "/whole": Page(b"0123456789", has_ranges=False),

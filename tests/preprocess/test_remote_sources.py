@@ -303,7 +303,7 @@ def test_a_bucket_that_does_not_exist(bucket: str) -> None:
 
 @pytest.fixture
 def pages() -> dict[str, Page]:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenbin[remote]")
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     return {}
 
 

@@ -294,7 +294,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="no such file or directory; check the path"):
         write_rows(tmp_path / "nothing")
     (tmp_path / "text.jsonl").write_text("{}")
-    with pytest.raises(TokenFileError, match="is not a dataset; build one first: tokenbin build"):
+    with pytest.raises(TokenFileError, match="is not a dataset; build one first: tokenmill build"):
         write_rows(tmp_path / "text.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(Exception, match="no finished token file in this directory; build one fir"):
@@ -352,7 +352,7 @@ def test_files_that_are_in_the_way(tmp_path: Path) -> None:
     dataset(tmp_path / "data", [5, 6, 7])
     (tmp_path / "rows" / "train").mkdir(parents=True)
     (tmp_path / "rows" / "train" / "config.json").write_text("mine")
-    message = "config.json: exists and was not written by tokenbin rows, so it is left alone"
+    message = "config.json: exists and was not written by tokenmill rows, so it is left alone"
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
     assert (tmp_path / "rows" / "train" / "config.json").read_text() == "mine"
@@ -360,7 +360,7 @@ def test_files_that_are_in_the_way(tmp_path: Path) -> None:
     write_rows(tmp_path / "data", out=tmp_path / "rows", format="pickle")
     foreign = tmp_path / "rows" / "train" / "train-00000-of-00001.jsonl"
     foreign.write_text("mine")
-    with pytest.raises(OutputError, match="jsonl: exists and was not written by tokenbin rows"):
+    with pytest.raises(OutputError, match="jsonl: exists and was not written by tokenmill rows"):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
     foreign.unlink()
     write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
@@ -387,7 +387,7 @@ def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
         assert result.manifest.pad_id == tokenizer.special_tokens[token]
     path = result.path / result.manifest.shards[0].name
     path.unlink()
-    with pytest.raises(OutputError, match="is missing; run tokenbin verify --repair"):
+    with pytest.raises(OutputError, match="is missing; run tokenmill verify --repair"):
         write_rows(tmp_path / "data", **options)
 
 
@@ -423,7 +423,7 @@ def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:
     text = path.read_text()
     for changed, message in [
         (text.replace('"rows": 3', '"rows": 4', 1), "was changed since it was written; write the"),
-        (text.replace('"format_version": 1', '"format_version": 2'), "version 2, expected 'tokenb"),
+        (text.replace('"format_version": 1', '"format_version": 2'), "version 2, expected 'tokenm"),
         ("{}", "is no manifest of rows"),
         (text[:50], "is no manifest of rows"),
     ]:

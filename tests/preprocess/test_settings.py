@@ -290,8 +290,8 @@ def test_an_unknown_option_is_answered_with_the_nearest(
 ) -> None:
     assert run(["build", "--vocab_sise", "3"]) == 2
     assert capsys.readouterr().err == (
-        "tokenbin: error: unrecognized arguments: --vocab_sise; did you mean --vocab-size?; see"
-        " tokenbin build --help\n"
+        "tokenmill: error: unrecognized arguments: --vocab_sise; did you mean --vocab-size?; see"
+        " tokenmill build --help\n"
     )
 
 

@@ -193,8 +193,8 @@ def test_a_directory_without_text_is_an_error(tmp_path: Path) -> None:
         (".TSV", r"convert it: .*delimiter='\\t'"),
         (".tar", r"unpack it .*: mkdir '.*\.tar\.d' && tar -xf"),
         (".zip", r"unpack it .*: unzip '/"),
-        (".bin", "it is an output of tokenbin; give the text it was made from"),
-        (".docs", "it is an output of tokenbin"),
+        (".bin", "it is an output of tokenmill; give the text it was made from"),
+        (".docs", "it is an output of tokenmill"),
     ],
 )
 def test_formats_without_a_reader_are_refused(tmp_path: Path, suffix: str, instead: str) -> None:

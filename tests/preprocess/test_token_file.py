@@ -34,7 +34,7 @@ GOLDEN_DOCS = bytes.fromhex("0400000000000000 0500000000000000 0700000000000000"
 
 GOLDEN_MANIFEST = """\
 {
-  "format": "tokenbin",
+  "format": "tokenmill",
   "format_version": 1,
   "dtype": "uint16",
   "vocab_size": 301,
@@ -61,9 +61,14 @@ GOLDEN_MANIFEST = """\
   ],
   "digest": "xxh3_128",
   "digest_block_bytes": 4194304,
-  "manifest_digest": "6f8ba84e6d54d039c5df0f41b04e0e4f"
+  "manifest_digest": "554e7be31093e861bc43d962ad7bcae1"
 }
 """
+
+# The same as it was written before the product was renamed.
+FORMER_MANIFEST = GOLDEN_MANIFEST.replace('"tokenmill"', '"tokenbin"').replace(
+    "554e7be31093e861bc43d962ad7bcae1", "6f8ba84e6d54d039c5df0f41b04e0e4f"
+)
 
 
 ROOT = Path(__file__).parents[2]
@@ -93,11 +98,13 @@ def test_writer_makes_the_golden_bytes(built: Path) -> None:
     assert sorted(os.listdir(built.parent)) == ["train.bin", "train.docs", "train.json"]
 
 
-def test_reader_reads_the_golden_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("manifest", [GOLDEN_MANIFEST, FORMER_MANIFEST])
+def test_reader_reads_the_golden_bytes(tmp_path: Path, manifest: str) -> None:
     (tmp_path / "train.bin").write_bytes(GOLDEN_BIN)
     (tmp_path / "train.docs").write_bytes(GOLDEN_DOCS)
-    (tmp_path / "train.json").write_text(GOLDEN_MANIFEST)
+    (tmp_path / "train.json").write_text(manifest)
     file = open_tokens(tmp_path / "train.bin")
+    assert file.manifest.to_json() == manifest  # so plans, states and rows of it stay valid
     assert file.tokens.tolist() == GOLDEN_IDS
     assert file.document_ends.tolist() == GOLDEN_ENDS
     assert (file.n_tokens, len(file), file.n_documents, file.vocab_size) == (7, 7, 3, 301)
@@ -269,8 +276,8 @@ def test_tokenizer_is_compared(built: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, r'a JSON object with "format": "tokenbin" is expected'),
-        ({"format_version": 2}, r"format version 2; this tokenbin reads version 1: upgrade it"),
+        ({"format": "other"}, r'a JSON object with "format": "tokenmill" is expected'),
+        ({"format_version": 2}, r"format version 2; this tokenmill reads version 1: upgrade it"),
         ({"digest": "md5"}, r"expected to be xxh3_128 of 4194304 bytes, not 'md5' of 4194304"),
         ({"dtype": "int8"}, r"dtype int8 does not fit a vocabulary of 301 ids, .* are uint16"),
         ({"dtype": 3}, r"not a manifest: Expected `str`.* - at `\$\.dtype`, found '3'; build the"),

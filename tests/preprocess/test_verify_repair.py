@@ -414,7 +414,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     (data / "stats.json").unlink()
     (data / "stats.json").mkdir()
     (data / "a_stats.json").write_text(
-        '{"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
+        '{"format": "tokenmill-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
     )
     read_bytes = Path.read_bytes
 
@@ -439,7 +439,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
 
 
 def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
-    odd = {"format": "tokenbin-stats", "settings": {"x": 1}, "made_from": {"command": "encode"}}
+    odd = {"format": "tokenmill-stats", "settings": {"x": 1}, "made_from": {"command": "encode"}}
     for name, content in (("a_stats.json", odd), ("b_stats.json", odd | {"settings": 3})):
         (data / name).write_text(json.dumps(content))
     assert not damages(verify(data, deep=True))

@@ -2,10 +2,10 @@
 
     python tests/support/fuzz.py --minutes 60 --seed 1
 
-Law: whatever stands in a tokenizer.json, a manifest, a journal or a .docs, its readers give a
-result or raise what they document, a `TokenbinError`; they take seconds of a processor at most, and
-no more than `MEMORY` on top of what the process has. `verify` reports every damage, with the very
-blocks. Hypothesis draws the files; what fails is made small and printed, and the exit code is 1.
+Whatever stands in a tokenizer.json, a manifest, a journal or a .docs, its readers give a result or
+raise what they document, a `TokenmillError`; they take seconds of a processor at most, and no more
+than `MEMORY` on top of what the process has. `verify` reports every damage, with the very blocks.
+Hypothesis draws the files; what fails is made small and printed, and the exit code is 1.
 The suite does a little of it: tests/faults/test_fuzz.py.
 """
 
@@ -36,7 +36,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, open_tokens
@@ -206,7 +206,7 @@ def reads_or_refuses(read: Callable[[], object]) -> bool:
     """Whether something can be read; a refusal has a text."""
     try:
         read()
-    except TokenbinError as error:
+    except TokenmillError as error:
         assert str(error)
         return False
     return True

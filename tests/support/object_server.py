@@ -21,7 +21,7 @@ def s3_bucket() -> Iterator[str]:
     moto_server = pytest.importorskip(
         "moto.server", reason="an S3 server is needed: pip install 'moto[server]'"
     )
-    pytest.importorskip("obstore", reason="buckets are read with obstore: tokenbin[remote]")
+    pytest.importorskip("obstore", reason="buckets are read with obstore: tokenmill[remote]")
     import boto3
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import faults
 import format_files
 
-from bpe.errors import TokenbinError
+from bpe.errors import TokenmillError
 from preprocess import pipeline
 from preprocess.run import count_pass, encode_pass, journal, shuffle
 from preprocess.run import memory_limit as memory
@@ -141,7 +141,7 @@ def in_a_child(run: Any, kill_at: int, kill_after: float | None) -> int:
             faults.install(faults.System(kill_at, faults.die))
             run()
             code = 0
-        except (TokenbinError, OSError):
+        except (TokenmillError, OSError):
             traceback.print_exc()
         finally:
             os._exit(code)

@@ -125,7 +125,7 @@ class Kernel:
             warn_once("compiling kernels for this machine; this happens once and takes seconds")
         try:
             compiler = _checked_compiler()
-            name_of_code = f"tokenbin_{digest}"
+            name_of_code = f"tokenmill_{digest}"
             code: machine_code.MachineCode = compiler.compiled(self, kinds, what, name_of_code)
         except machine_code.KernelError:
             raise
@@ -136,7 +136,7 @@ class Kernel:
 
             warning = (
                 "kernels run as numba.njit compiles them, which takes longer to compile and to run:"
-                " compiling with numba %s as tokenbin does it failed (%s: %s)"
+                " compiling with numba %s as tokenmill does it failed (%s: %s)"
             )
             warn_once(warning, numba.__version__, type(error).__name__, error)
             self._by_numba = plain_numba.dispatcher(self)
@@ -238,7 +238,7 @@ def _checked_compiler() -> Any:
     arguments = machine_code.Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
     kinds = tuple([machine_code.append(each, words, []) for each in arguments])
     try:
-        code = compiler.compiled(_check, kinds, "", "tokenbin_check")
+        code = compiler.compiled(_check, kinds, "", "tokenmill_check")
     except machine_code.KernelError as error:  # the small kernel is sound: the compiler is not
         raise RuntimeError(str(error)) from error
     entry = machine_code.Entry(code, len(words))
