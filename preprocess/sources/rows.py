@@ -221,6 +221,9 @@ class RowsSource(FileSource):
         self.has_spans = chosen.chat != "off"
         self.reading_of_units = structs.replace(self.reading_of_units, chat=chosen.chat)
         if not self.has_spans:
+            if self.reading.text_preset:
+                # All are looked for if none is there, which raises an error.
+                fields = tuple(field for field in fields if field in names) or fields
             return [self._find_column(field) for field in fields]
         for field in fields:
             if names.count(field) != 1:
